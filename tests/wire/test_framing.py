@@ -1,0 +1,162 @@
+"""Where a message ends: lines, values without a line end, messages that are too long."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rpcstream.wire.framing import HEAD_SIZE, LineFramer, Oversize
+
+
+def cut(stream: bytes, sizes: list[int]) -> list[bytes]:
+    """The stream in pieces of these sizes, over and over."""
+    pieces, at = [], 0
+    while at < len(stream):
+        size = sizes[len(pieces) % len(sizes)]
+        pieces.append(stream[at : at + size])
+        at += size
+    return pieces
+
+
+def frame(
+    pieces: list[bytes], *, max_size: int = 10_000, delimiter: bytes = b"\n"
+) -> tuple[list[bytes | Oversize], bool]:
+    framer = LineFramer(max_size=max_size, delimiter=delimiter)
+    messages = [message for piece in pieces for message in framer.feed(piece)]
+    messages += framer.finish()
+    plain = [message if isinstance(message, Oversize) else bytes(message).strip() for message in messages]
+    return plain, framer.ended
+
+
+def test_lines() -> None:
+    assert frame([b'{"a":1}\n{"b":2}\r\n[3]\n']) == ([b'{"a":1}', b'{"b":2}', b"[3]"], False)
+
+
+def test_last_line_without_its_end_counts_when_the_stream_ends() -> None:
+    assert frame([b'{"a":1}\n"x']) == ([b'{"a":1}', b'"x'], False)
+
+
+@pytest.mark.parametrize("empty", [b"\n", b"\r\n", b" \t\n", b" \r\n"])
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_empty_line_ends_the_requests(empty: bytes, size: int) -> None:
+    stream = b"[1]\n" + empty + b"[2]\n"
+    assert frame(cut(stream, [size])) == ([b"[1]"], True)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+def test_value_without_a_delimiter_is_taken_when_it_is_complete(size: int) -> None:
+    framer = LineFramer(max_size=1000)
+    value = b'{"a":["}",{"b":"\\"]"},"\\\\"],"c":"\\\\\\"{"}'
+    taken = [message for piece in cut(value, [size]) for message in framer.feed(piece)]
+    assert taken == [value]
+    assert not framer.partial
+
+
+def test_line_end_after_such_a_value_belongs_to_it() -> None:
+    framer = LineFramer(max_size=1000)
+    assert framer.feed(b'{"a":1}') == [b'{"a":1}']
+    assert framer.feed(b"\r") == []
+    assert framer.feed(b"\n") == []
+    assert not framer.ended
+    assert framer.feed(b"[2]\n") == [b"[2]"]
+    assert framer.feed(b"\n") == []
+    assert framer.ended
+
+
+def test_a_value_and_the_line_end_of_the_one_before_in_one_piece() -> None:
+    framer = LineFramer(max_size=1000)
+    assert framer.feed(b"[1]") == [b"[1]"]
+    assert framer.feed(b"\n[2]\n\n") == [b"[2]"]
+    assert framer.ended
+
+
+def test_a_long_message_in_pieces_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces that end in a bracket cost no more than one look at each byte."""
+    from rpcstream.wire import framing
+
+    seen = 0
+    closed = framing._Balance.closed
+
+    def counting(self: framing._Balance, buffer: bytearray) -> bool:
+        nonlocal seen
+        seen += len(buffer) - self._seen
+        return closed(self, buffer)
+
+    monkeypatch.setattr(framing._Balance, "closed", counting)
+    message = b"[" + b"[1]," * 5000 + b"[1]]"
+    assert frame([*cut(message, [4]), b"\n"], max_size=100_000) == ([message], False)
+    assert 0 < seen <= len(message)
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+def test_a_message_over_the_limit_is_reported_once_and_skipped(size: int) -> None:
+    stream = b"[0]\n" + b"[" + b"1," * 300 + b"1]\n[2]\n"
+    messages, ended = frame(cut(stream, [size]), max_size=100)
+    assert [message for message in messages if isinstance(message, bytes)] == [b"[0]", b"[2]"]
+    (oversize,) = [message for message in messages if isinstance(message, Oversize)]
+    assert messages.index(oversize) == 1
+    assert 100 < oversize.size <= 603
+    assert stream[4:].startswith(oversize.head)
+    assert len(oversize.head) <= HEAD_SIZE
+    assert not ended
+
+
+def test_a_message_of_exactly_the_limit_is_taken() -> None:
+    message = b"[" + b"1" * 98 + b"]"
+    for size in (1, 50, 100, 101, 200):
+        assert frame(cut(message + b"\n", [size]), max_size=100)[0] == [message]
+
+
+def test_an_endless_line_is_reported_before_it_ends_and_not_kept() -> None:
+    framer = LineFramer(max_size=1000)
+    reported = [message for _ in range(1000) for message in framer.feed(b"x" * 100)]
+    assert len(reported) == 1
+    assert isinstance(reported[0], Oversize)
+    assert framer.partial
+    assert len(framer._buffer) < 100
+    assert framer.finish() == []
+
+
+@pytest.mark.parametrize("delimiter", [b"\r\n\r\n", b"\0", b"END", b"aab"])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
+def test_other_delimiters(delimiter: bytes, size: int) -> None:
+    stream = delimiter.join([b"[1,\n2]", b"a", b"x" * 50, b"[3]", b""])
+    messages, ended = frame(cut(stream, [size]), delimiter=delimiter, max_size=20)
+    assert messages[:2] == [b"[1,\n2]", b"a"]
+    assert isinstance(messages[2], Oversize)
+    assert messages[3:] == [b"[3]"]
+    assert not ended
+
+
+def test_the_delimiter_must_not_be_empty() -> None:
+    with pytest.raises(ValueError, match="at least one byte"):
+        LineFramer(max_size=1, delimiter=b"")
+
+
+documents = st.recursive(
+    st.none() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+).map(lambda value: json.dumps([value], ensure_ascii=False).encode())
+
+
+@given(st.lists(documents, max_size=5), st.lists(st.integers(1, 40), min_size=1, max_size=5), st.booleans())
+@settings(deadline=None)
+def test_any_way_to_cut_a_stream_gives_the_same_messages(values: list[bytes], sizes: list[int], crlf: bool) -> None:
+    end = b"\r\n" if crlf else b"\n"
+    stream = b"".join(value + end for value in values)
+    assert frame(cut(stream, sizes)) == (values, False)
+
+
+@given(st.binary(max_size=200), st.lists(st.integers(1, 20), min_size=1, max_size=4))
+@settings(deadline=None)
+def test_any_bytes_are_lines_and_nothing_is_kept_twice(data: bytes, sizes: list[int]) -> None:
+    framer = LineFramer(max_size=50)
+    for piece in cut(data, sizes):
+        for message in framer.feed(piece):
+            assert isinstance(message, Oversize) or b"\n" not in message
+        assert len(framer._buffer) <= 50 + 20
+    framer.finish()
