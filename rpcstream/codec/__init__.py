@@ -1,0 +1,13 @@
+"""Rich values in JSON: arrays, images, bytes, complex numbers and the user's own types as tagged objects.
+
+Pure: knows no method, message or connection. The wire page, "Rich values", is its contract. Importing this package
+imports neither numpy, Pillow nor msgspec; each comes with the first value or hint of its family.
+"""
+
+from __future__ import annotations
+
+from .leaf import TAG_KEY, Leaf
+from .options import ImageOptions, Shape
+from .registry import Codec
+
+__all__ = ["TAG_KEY", "Codec", "ImageOptions", "Leaf", "Shape"]

@@ -1,0 +1,65 @@
+"""bytes, bytearray and memoryview as `{"$type": "bytes", "data": base64}`.
+
+Knows nothing of what the bytes mean.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import base64
+from .leaf import BASE64_SCHEMA, TAG_KEY, members, mismatch, tagged_schema
+
+if TYPE_CHECKING:
+    from .encoding import Encoding
+
+TAG = "bytes"
+
+
+def encode_bytes(value: bytes | bytearray, encoding: Encoding) -> object:
+    return {TAG_KEY: TAG, "data": encoding.payload(value)}
+
+
+def encode_memoryview(value: memoryview, encoding: Encoding) -> object:
+    # `cast` needs C order and refuses views with a zero in their shape; `tobytes` takes any.
+    plain = value.c_contiguous and value.nbytes > 0
+    return {TAG_KEY: TAG, "data": encoding.payload(value.cast("B") if plain else value.tobytes())}
+
+
+def decode_bytes(tagged: dict[str, Any], _: object = None) -> bytes:
+    """The bytes of a tagged object. ValueError if it is not what the wire page says."""
+    (data,) = members(tagged, "data")
+    return base64.decode(data)
+
+
+class BytesLeaf:
+    """The hints bytes, bytearray and memoryview. Bytearrays are the caller's own; memoryviews can be written to."""
+
+    name = "bytes"
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    def decode(self, value: object) -> object:
+        if isinstance(value, dict) and value.get(TAG_KEY) == TAG:
+            (value,) = members(value, "data")
+        if isinstance(value, str):
+            return self._in_kind(base64.decode(value) if self._kind is bytes else base64.decode_writable(value))
+        if isinstance(value, bytes | bytearray | memoryview):
+            return self._in_kind(value)
+        raise mismatch(self.name, value)
+
+    def accept(self, value: object) -> object:
+        if isinstance(value, bytes | bytearray | memoryview):
+            return value
+        raise mismatch(self.name, value)
+
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [tagged_schema(TAG, {"data": BASE64_SCHEMA}), BASE64_SCHEMA]}
+
+    def _in_kind(self, data: bytes | bytearray | memoryview) -> object:
+        if type(data) is self._kind:
+            return data
+        if self._kind is memoryview:
+            return memoryview(data if isinstance(data, bytearray) else bytearray(data))
+        return self._kind(data)

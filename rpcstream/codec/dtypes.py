@@ -1,0 +1,170 @@
+"""Which element types of numpy go over the wire, and what a hint says about them.
+
+Owns the white list (the wire page, "Rich values") and its two directions. On the wire a dtype is numpy's `dtype.str`,
+or the name for the types of ml_dtypes (little-endian). Knows neither payloads nor tagged objects.
+
+Never: object, void, structured and string dtypes; longdouble, which has another size on each platform; integers and
+floats of less than 8 bits, whose packing is not agreed on.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import types
+import typing
+from typing import Any, Union
+
+import numpy as np
+
+from ..errors import EncodeError
+from .leaf import shortened
+
+DType = np.dtype[Any]
+
+_PLAIN = re.compile(
+    r"[<>|][biu]1"
+    r"|[<>](?:[iu][248]|f[248]|c8|c16)"
+    r"|[<>][mM]8(?:\[(?:[1-9][0-9]{0,8})?(?:Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
+)
+#: Of ml_dtypes: whole bytes only.
+_EXTENSIONS = frozenset(
+    {
+        "bfloat16",
+        "float8_e3m4",
+        "float8_e4m3",
+        "float8_e4m3b11fnuz",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    }
+)
+#: Hints for one of these mean any of their subtypes.
+_ABSTRACT = (
+    np.generic,
+    np.number,
+    np.integer,
+    np.signedinteger,
+    np.unsignedinteger,
+    np.inexact,
+    np.floating,
+    np.complexfloating,
+    np.datetime64,  # the unit is not part of the hint
+    np.timedelta64,
+)
+
+
+@functools.lru_cache(maxsize=256)
+def to_wire(dtype: DType) -> str:
+    """The text for a dtype. EncodeError for one that has none."""
+    if is_extension(dtype):
+        if dtype.name in _EXTENSIONS and dtype.isnative:
+            return str(dtype.name)
+    elif _PLAIN.fullmatch(dtype.str):
+        return dtype.str
+    raise EncodeError(f"an array of dtype {shortened(str(dtype))} has no form on the wire{_advice(dtype)}")
+
+
+def from_wire(text: object) -> DType:
+    """The dtype for a text. ValueError for all that `to_wire` never writes."""
+    if isinstance(text, str):
+        return _from_text(text)
+    raise ValueError(f"dtype must be a string, got {type(text).__name__}")
+
+
+@functools.lru_cache(maxsize=256)
+def _from_text(text: str) -> DType:
+    # The check comes first: numpy would make an 80 MB item of "10000000f8".
+    if _PLAIN.fullmatch(text):
+        return np.dtype(text)
+    if text in _EXTENSIONS:
+        return _extension(text)
+    raise ValueError(f"dtype {shortened(text)!r} is not one that goes over the wire")
+
+
+def is_extension(dtype: DType) -> bool:
+    """Is it a dtype of ml_dtypes, such as bfloat16?"""
+    return dtype.type.__module__.partition(".")[0] == "ml_dtypes"
+
+
+def _extension(name: str) -> DType:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise ValueError(f"dtype {name!r} needs the package ml_dtypes, which is not installed here") from None
+    kind = getattr(ml_dtypes, name, None)
+    if kind is None:
+        raise ValueError(f"dtype {name!r} needs a newer version of ml_dtypes than the one installed here")
+    dtype: DType = np.dtype(kind)
+    return dtype
+
+
+def _advice(dtype: DType) -> str:
+    if dtype.kind == "O":
+        return ": send a list"
+    if dtype.kind in "US":
+        return ": send a list of strings"
+    if dtype.type in (np.longdouble, np.clongdouble):
+        return ": it differs between platforms, use float64 or complex128"
+    if is_extension(dtype):
+        return ": use a type of 8 bits or more"
+    return ""
+
+
+class Wanted:
+    """One element type in a hint: a dtype, or an abstract type such as `np.floating`.
+
+    A dtype is matched in any byte order. `np.integer` does not mean timedelta64, which numpy derives from it.
+
+    Raises:
+        TypeError: it is none, or none that goes over the wire.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        kind = typing.get_origin(kind) or kind  # np.floating[Any]
+        self._abstract: type | None = kind if kind in _ABSTRACT else None
+        self.dtype: DType | None = None
+        self.name = kind.__name__ if self._abstract else ""
+        if self._abstract is None:
+            if not isinstance(kind, type) or issubclass(kind, np.flexible | np.object_):
+                raise TypeError(f"an array of {kind!r} cannot go over the wire")
+            self.dtype = np.dtype(kind)
+            self.name = self.dtype.name
+            try:
+                to_wire(self.dtype)
+            except EncodeError as error:
+                raise TypeError(str(error)) from None
+
+    def matches(self, dtype: DType) -> bool:
+        if self.dtype is not None:
+            return dtype == self.dtype or dtype.newbyteorder("=") == self.dtype
+        if dtype.kind == "m" and self._abstract not in (np.timedelta64, np.generic):
+            return False
+        return issubclass(dtype.type, typing.cast(type, self._abstract))
+
+
+def wanted_in(hint: Any) -> tuple[Wanted, ...] | None:
+    """The element types that the second argument of `np.ndarray[...]` allows; None for any.
+
+    Raises:
+        TypeError: as for `Wanted`.
+    """
+    if hint is Any or hint is np.dtype:
+        return None
+    if typing.get_origin(hint) is np.dtype:
+        return wanted_in(typing.get_args(hint)[0])
+    if isinstance(hint, typing.TypeVar):
+        choices = hint.__constraints__ or (hint.__bound__ or Any,)
+    elif typing.get_origin(hint) in (Union, types.UnionType):
+        choices = typing.get_args(hint)
+    else:
+        return (Wanted(hint),) if hint is not np.generic else None
+    found: list[Wanted] = []
+    for choice in choices:
+        some = wanted_in(choice)
+        if some is None:
+            return None
+        found += some
+    return tuple(found)

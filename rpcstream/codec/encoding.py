@@ -1,0 +1,240 @@
+"""From a message to its bytes: the fast way through orjson, big payloads spliced in, and an exact way for the rest.
+
+Owns the three ways and their order. First orjson alone, with small payloads as strings. A big payload, or an encoder
+that may be costly, starts it over with a list for payloads: each is written as a marker with a NUL, a byte that orjson
+never writes, and put in its place afterwards, so that 20 MB never pass through a JSON string. What orjson refuses (keys
+that are no strings, integers over 64 bits, nesting over 254) is rewritten as plain data and written by msgspec, which
+also finds out where in the message something cannot be encoded. Knows no family of values.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from ..errors import EncodeError
+from .leaf import shortened, type_name
+from .options import ImageOptions
+
+if TYPE_CHECKING:
+    from .encoders import Encoder
+
+#: Payloads up to this size (before base64) go as strings; from here on splicing is faster.
+INLINE = 64 * 1024
+
+#: Base64 of a big payload is made in pieces of this size (a multiple of 3) that stay in the processor's cache and in
+#: reused memory: what takes the time is not base64 but memory that was never touched before.
+_PIECE = 3 << 15
+
+LINE_END = 0x0A
+_MARKER = orjson.Fragment(b'"\x00"')
+#: Besides these, only str, lists and dicts are left as they are by the exact way.
+_PLAIN = frozenset({type(None), bool, float, datetime.date, datetime.time, datetime.datetime})
+
+
+class Spliced(Exception):
+    """The message needs a list for its payloads."""
+
+
+class Encoding:
+    """What encoders may use. One for all small messages of a codec, and one for each message with payloads."""
+
+    __slots__ = ("_encoder_of", "_payloads", "images")
+
+    def __init__(
+        self, encoder_of: Callable[[type], Encoder], images: ImageOptions, payloads: list[Any] | None = None
+    ) -> None:
+        self.images = images
+        self._encoder_of = encoder_of
+        self._payloads = payloads
+
+    def with_payloads(self, payloads: list[Any]) -> Encoding:
+        """The same for one message; its big payloads are appended to the list."""
+        return Encoding(self._encoder_of, self.images, payloads)
+
+    def default(self, value: Any) -> object:
+        """Something nearer to JSON for a value that has no form in it. EncodeError if there is none."""
+        encode = self._encoder_of(type(value))
+        try:
+            return encode(value, self)
+        except (EncodeError, Spliced, RecursionError, MemoryError):
+            raise
+        except Exception as error:
+            raise EncodeError(f"a {type_name(type(value))} could not be encoded: {error}") from error
+
+    def payload(self, data: Any) -> object:
+        """What stands for the base64 of a bytes-like object, whose `len` must be its number of bytes."""
+        if len(data) <= INLINE:
+            return _base64().encode_text(data)
+        self.expect_payload()
+        self._payloads.append(data)  # type: ignore[union-attr]
+        return _MARKER
+
+    def expect_payload(self) -> None:
+        """To be called before work that should not be done twice."""
+        if self._payloads is None:
+            raise Spliced
+
+
+def dumps_again(message: object, error: TypeError, shared: Encoding, options: int) -> bytes:
+    """The message that orjson refused with this error when it was called with `shared.default`.
+
+    Raises:
+        EncodeError: something in it cannot be encoded; the text says what and where.
+    """
+    if type(error.__cause__) is Spliced:
+        payloads: list[Any] = []
+        try:
+            line = orjson.dumps(message, shared.with_payloads(payloads).default, options)
+        except TypeError as second:
+            error = second
+        else:
+            return _joined(line, payloads)
+    cause = error.__cause__
+    if cause is not None and (isinstance(cause, MemoryError) or not isinstance(cause, Exception)):
+        raise cause  # orjson hides an interrupt behind an error of its own
+    return _dumps_exactly(message, shared)
+
+
+def line_end_error() -> EncodeError:
+    """A raw line end can only come out of an orjson.Fragment of the user's, and would end the message."""
+    return EncodeError("an orjson.Fragment with a line end has no form on the wire")
+
+
+def _joined(line: bytes, payloads: list[Any]) -> bytes:
+    """The line with the base64 of the payloads in the place of the markers."""
+    if LINE_END in line:
+        raise line_end_error()
+    if not payloads:
+        return line
+    pieces = line.split(b"\x00")
+    if len(pieces) != len(payloads) + 1:
+        raise EncodeError("an orjson.Fragment with a NUL has no form on the wire")
+    whole = io.BytesIO()
+    # All memory at once: growing would copy it over and over. `getvalue` gives it away without copying.
+    whole.seek(len(line) - len(payloads) + sum((len(data) + 2) // 3 * 4 for data in payloads) - 1)
+    whole.write(b"\x00")
+    whole.seek(0)
+    whole.write(pieces[0])
+    encode = _base64().encode
+    for data, piece in zip(payloads, pieces[1:], strict=True):
+        view = memoryview(data)
+        for at in range(0, len(view), _PIECE):
+            whole.write(encode(view[at : at + _PIECE]))
+        whole.write(piece)
+    return whole.getvalue()
+
+
+@functools.cache
+def _base64() -> Any:
+    from . import base64
+
+    return base64
+
+
+# -- the exact way ----------------------------------------------------------------------------------------------------
+
+
+class _Refused(Exception):
+    """A value that cannot be encoded, and the way to it from the inside out."""
+
+    def __init__(self, reason: str, cause: BaseException | None = None) -> None:
+        super().__init__(reason)
+        self.cause = cause
+        self.path: list[str] = []
+
+
+def _dumps_exactly(message: object, shared: Encoding) -> bytes:
+    import msgspec
+
+    payloads: list[Any] = []
+    try:
+        line = msgspec.json.encode(_plain(message, shared.with_payloads(payloads)))
+    except _Refused as refused:
+        where = "".join(reversed(refused.path))
+        raise EncodeError(f"{refused} - at `${where}`" if where else str(refused)) from refused.cause
+    except RecursionError:
+        raise EncodeError("a value is nested too deep, or contains itself") from None
+    return _joined(line, payloads)
+
+
+def _plain(value: Any, encoding: Encoding) -> Any:
+    """The value as data that msgspec writes by itself."""
+    kind = type(value)
+    while kind not in (dict, list, tuple):
+        if kind in _PLAIN:
+            return value
+        if kind is str:
+            return _checked_str(value)
+        if kind is int:
+            return _checked_int(value)
+        if kind is orjson.Fragment:
+            import msgspec
+
+            return msgspec.Raw(orjson.dumps(value))
+        try:
+            value = encoding.default(value)
+        except EncodeError as error:
+            raise _Refused(str(error), error.__cause__) from None
+        kind = type(value)
+    if kind is dict:
+        return _plain_dict(value, encoding)
+    result: list[Any] = []
+    for position, member in enumerate(value):
+        try:
+            result.append(_plain(member, encoding))
+        except _Refused as refused:
+            refused.path.append(f"[{position}]")
+            raise
+    return result
+
+
+def _plain_dict(value: dict[Any, Any], encoding: Encoding) -> dict[Any, Any]:
+    result: dict[Any, Any] = {}
+    for key, member in value.items():
+        plain_key = _plain_key(key, encoding)
+        try:
+            result[plain_key] = _plain(member, encoding)
+        except _Refused as refused:
+            refused.path.append(f".{shortened(str(plain_key))}")
+            raise
+    if len(result) != len(value):
+        raise _Refused("a dict whose keys are the same as text has no form on the wire")
+    return result
+
+
+def _plain_key(key: Any, encoding: Encoding) -> str:
+    """The text of a key, as msgspec writes it. Numbers and times are keys too, None, bools and bytes are none."""
+    if isinstance(key, str):
+        return _checked_str(str.__str__(key))
+    import msgspec
+
+    if key is not None and not isinstance(key, bool | bytes):
+        for form in (lambda: key, lambda: encoding.default(key)):
+            try:
+                return msgspec.json.encode({form(): None}).decode()[2:-7]
+            except (TypeError, ValueError):  # not hashable, no key, too many digits
+                pass
+    raise _Refused(f"a dict with a key of type {type_name(type(key))} has no form on the wire")
+
+
+def _checked_str(text: str) -> str:
+    try:
+        if not text.isascii():
+            text.encode()
+    except UnicodeEncodeError:
+        raise _Refused("a str with a lone surrogate has no form on the wire") from None
+    return text
+
+
+def _checked_int(number: int) -> int:
+    try:
+        str(number)
+    except ValueError as error:  # over 4,300 digits
+        raise _Refused(f"an int has no form on the wire: {error}") from None
+    return number

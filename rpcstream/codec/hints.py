@@ -1,0 +1,415 @@
+"""Type hints to validators: what a hint with arrays, images or a class of the user's in it asks of a JSON value.
+
+msgspec checks plain hints by itself, in C. Here a hint is *lowered* to one that msgspec takes: each rich type, each
+union that msgspec has no plan for and each class with such a field is replaced by a marker, a class whose `decode`
+msgspec calls for the value (through `dec_hook`). Knows no method and no message.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+
+import msgspec
+
+from .registry import TAG_KEY, Codec
+
+Convert = Callable[[Any], Any]
+
+#: Where the schemas of classes stand, in the document that a schema is part of.
+SCHEMA_REF = "#/components/schemas/{name}"
+
+#: What is an array on the wire whatever it is in Python; a generator's items are returned as one.
+_ITERABLES = (Iterable, Iterator, Generator, AsyncIterable, AsyncIterator, AsyncGenerator)
+
+
+class Marker(type):
+    """The class of markers: `decode` turns the JSON value into what the hint means, or raises ValueError."""
+
+    decode: Convert
+    schema: Callable[[dict[str, Any]], dict[str, Any]]
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return True  # msgspec asks this of what `decode` gave; decode itself is the check
+
+
+def dec_hook(kind: type, value: Any) -> Any:
+    """For `msgspec.convert`: markers know what to do."""
+    return kind.decode(value)  # type: ignore[attr-defined]
+
+
+def lower(hint: Any, codec: Codec, *, result: bool = False) -> Any:
+    """The hint as msgspec can check it.
+
+    Args:
+        hint: anything that may stand behind `name:` in a signature.
+        codec: knows the rich types.
+        result: the value to check is what a handler returned, not what came over the wire: a rich value may then be
+            anything that goes out as that type.
+
+    Raises:
+        TypeError: the hint, or a part of it, cannot be checked.
+    """
+    lowered = _Lowering(codec, result).lower(hint)
+    _check(lowered)
+    return lowered
+
+
+def converter(lowered: Any) -> Convert:
+    """A function that checks one value and gives it in the type of the (lowered) hint.
+
+    It raises msgspec.ValidationError, whose text has what was expected and the path.
+    """
+    options = convert_options(lowered)
+    return lambda value: msgspec.convert(value, lowered, **options)
+
+
+def convert_options(lowered: Any) -> dict[str, Any]:
+    """The arguments that `msgspec.convert` needs for the type; none where it needs none, since each costs time."""
+    found = _Findings()
+    found.look(msgspec.inspect.type_info(lowered))
+    options: dict[str, Any] = {}
+    if found.markers:
+        options["dec_hook"] = dec_hook
+    if found.keys:
+        options["str_keys"] = True
+    return options
+
+
+def is_untyped(lowered: Any) -> bool:
+    """Does some part of the hint take any value (so that tagged objects in it must be looked for)?"""
+    found = _Findings()
+    found.look(msgspec.inspect.type_info(lowered))
+    return found.anything
+
+
+def hint_checker(hint: Any, codec: Codec) -> Convert:
+    """A function that checks a value that is already decoded, such as a result at a client.
+
+    It raises ValueError saying what was expected and where. TypeError for a hint that cannot be checked.
+    """
+    convert = converter(lower(hint, codec))
+
+    def check(value: Any) -> Any:
+        try:
+            return convert(value)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from None
+
+    return check
+
+
+def schema_of(lowered: Any, components: dict[str, Any]) -> dict[str, Any]:
+    """The JSON schema of a lowered hint; classes that it names are added to `components` and referred to there.
+
+    Raises TypeError for a hint that JSON Schema has no words for.
+    """
+
+    def hook(kind: Any) -> Any:
+        return kind.schema(components)
+
+    (schema,), found = msgspec.json.schema_components([lowered], schema_hook=hook, ref_template=SCHEMA_REF)
+    components.update(found)
+    return schema
+
+
+class _Lowering:
+    def __init__(self, codec: Codec, result: bool) -> None:
+        self._codec = codec
+        self._result = result
+        self._open: set[Any] = set()
+
+    def lower(self, hint: Any) -> Any:
+        if hint is inspect.Parameter.empty or hint is object or hint is Any:
+            return Any
+        if isinstance(hint, str | typing.ForwardRef):
+            raise TypeError(f"the name {hint!r} in the hint could not be resolved")
+        hint = _expanded(hint)
+        leaf = self._codec.leaf(hint)
+        if leaf is not None:
+            return _marker(leaf.name, leaf.accept if self._result else leaf.decode, lambda _: leaf.schema())
+        if isinstance(hint, typing.TypeVar):
+            return self.lower(hint.__bound__ or Any)
+        if hasattr(hint, "__supertype__"):  # NewType
+            return self.lower(hint.__supertype__)
+        origin = get_origin(hint)
+        if origin is Annotated:
+            return self._annotated(hint)
+        if origin in (Union, types.UnionType):
+            return self._union(hint)
+        if origin is not None and origin is not typing.Literal:
+            return self._container(hint, origin)
+        if isinstance(hint, type) and _has_fields(hint):
+            return self._fields(hint)
+        return hint
+
+    def _annotated(self, hint: Any) -> Any:
+        inner, *metadata = get_args(hint)
+        lowered = self.lower(inner)
+        metas = tuple(meta for meta in metadata if isinstance(meta, msgspec.Meta))
+        if not metas:
+            return lowered
+        if not isinstance(lowered, Marker):
+            return Annotated[(lowered, *metas)]
+        # Constraints on a rich type (the length of bytes, say) are for msgspec once the value is there.
+        limited, decode = Annotated[(inner, *metas)], lowered.decode
+        msgspec.inspect.type_info(limited)
+
+        def decode_limited(value: Any) -> Any:
+            try:
+                return msgspec.convert(decode(value), limited)
+            except msgspec.ValidationError as error:
+                raise ValueError(str(error)) from None
+
+        return _marker(lowered.__name__, decode_limited, lowered.schema)
+
+    def _union(self, hint: Any) -> Any:
+        members = [self.lower(member) for member in get_args(hint)]
+        if Any in members:
+            return Any
+        union = _union_of(members)
+        try:
+            msgspec.inspect.type_info(union)
+        except TypeError:
+            return self._choice(members)
+        return union
+
+    def _choice(self, members: list[Any]) -> Any:
+        """A union that msgspec has no plan for: the first member that fits; plain ones first, unless it is tagged."""
+        for member in members:
+            _check(member)
+        rich = [member for member in members if isinstance(member, Marker)]
+        plain = [member for member in members if not isinstance(member, Marker)]
+        by_tag = [converter(member) for member in rich + plain]
+        by_value = [converter(member) for member in plain + rich]
+        name = " | ".join(_name(member) for member in members)
+
+        def decode(value: Any) -> Any:
+            for convert in by_tag if type(value) is dict and TAG_KEY in value else by_value:
+                try:
+                    return convert(value)
+                except msgspec.ValidationError:
+                    pass
+            raise ValueError(f"Expected `{name}`, got `{_json_name(value)}`")
+
+        return _marker(name, decode, lambda components: _any_of(members, components))
+
+    def _container(self, hint: Any, origin: Any) -> Any:
+        arguments = get_args(hint)
+        if origin in _ITERABLES:
+            return list[self.lower(arguments[0])]  # type: ignore[misc]
+        lowered = tuple(argument if argument is Ellipsis else self.lower(argument) for argument in arguments)
+        if all(new is old for new, old in zip(lowered, arguments, strict=True)):
+            return self._fields(hint) if isinstance(origin, type) and _has_fields(origin) else hint
+        return origin[lowered]
+
+    def _fields(self, hint: Any) -> Any:
+        """A class with typed fields: itself if msgspec can check them all, else a marker for it."""
+        if hint in self._open:
+            return hint
+        self._open.add(hint)
+        try:
+            hints = typing.get_type_hints(get_origin(hint) or hint, include_extras=True)
+            lowered = {name: self.lower(_required(field)) for name, field in hints.items()}
+        finally:
+            self._open.discard(hint)
+        if all(lowered[name] is _required(field) for name, field in hints.items()):
+            return hint
+        return _shadow(hint, lowered)
+
+
+class _Field(NamedTuple):
+    """A field of a class: how it is called, on the wire too, and what stands in where it is missing."""
+
+    name: str
+    encode_name: str
+    default: dict[str, Any]
+
+
+def _shadow(cls: Any, lowered: dict[str, Any]) -> Any:
+    """A marker for a class: its values are checked against a Struct with the lowered fields, then built."""
+    config = getattr(cls, "__struct_config__", None)
+    is_dict, is_tuple = typing.is_typeddict(cls), issubclass(cls, tuple)
+    fields = _fields_of(cls)
+    shadow = msgspec.defstruct(
+        cls.__name__,
+        [
+            (
+                f"field{position}",
+                _or_unset(lowered[field.name]) if field.default == _OPTIONAL else lowered[field.name],
+                msgspec.field(name=field.encode_name, **field.default),
+            )
+            for position, field in enumerate(fields)
+        ],
+        kw_only=True,
+        array_like=is_tuple or bool(config and config.array_like),
+        forbid_unknown_fields=bool(config and config.forbid_unknown_fields),
+        tag=config.tag if config else None,
+        tag_field=config.tag_field if config else None,
+    )
+    convert = converter(shadow)
+
+    def decode(value: Any) -> Any:
+        if not is_dict and isinstance(value, cls):
+            return value
+        try:
+            checked = msgspec.structs.astuple(convert(value))
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from None
+        if is_tuple:
+            return cls(*checked)
+        parts = zip(fields, checked, strict=True)
+        return cls(**{field.name: part for field, part in parts if part is not msgspec.UNSET})
+
+    return _marker(cls.__name__, decode, lambda components: schema_of(shadow, components))
+
+
+#: The default of a member that a TypedDict may leave out.
+_OPTIONAL: dict[str, Any] = {"default": msgspec.UNSET}
+
+
+def _fields_of(cls: Any) -> list[_Field]:
+    """The fields of a class that can be given to its constructor, in their order."""
+    if typing.is_typeddict(cls):
+        return [
+            _Field(name, name, {} if _is_required(cls, name, hint) else _OPTIONAL)
+            for name, hint in typing.get_type_hints(cls, include_extras=True).items()
+        ]
+    if issubclass(cls, tuple):
+        return [
+            _Field(name, name, _default(cls._field_defaults[name]) if name in cls._field_defaults else {})
+            for name in cls._fields
+        ]
+    if dataclasses.is_dataclass(cls):
+        listed: list[Any] = [field for field in dataclasses.fields(cls) if field.init]
+        missing: Any = dataclasses.MISSING
+    else:
+        info: Any = msgspec.inspect.type_info(cls) if hasattr(cls, "__attrs_attrs__") else None
+        listed = list(msgspec.structs.fields(cls) if info is None else info.fields)
+        missing = msgspec.NODEFAULT
+    found = []
+    for field in listed:
+        default: dict[str, Any] = {}
+        if field.default is not missing:
+            default = _default(field.default)
+        elif field.default_factory is not missing:
+            default = {"default_factory": field.default_factory}
+        found.append(_Field(field.name, getattr(field, "encode_name", field.name), default))
+    return found
+
+
+def _is_required(cls: Any, name: str, hint: Any) -> bool:
+    # With string annotations the class itself does not see what `NotRequired` says.
+    origin = get_origin(hint)
+    return origin is typing.Required or (origin is not typing.NotRequired and name in cls.__required_keys__)
+
+
+def _default(value: Any) -> dict[str, Any]:
+    # A plain value shows in the schema; any other must not be copied, so that it is the very one of the class.
+    plain = value is None or type(value) in (bool, int, float, str)
+    return {"default": value} if plain else {"default_factory": lambda: value}
+
+
+def _expanded(hint: Any) -> Any:
+    """What stands behind a `type` alias (Python 3.12), with its arguments; numpy's NDArray is one there."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        inner, *metadata = get_args(hint)
+        return Annotated[(_expanded(inner), *metadata)]
+    if type(hint).__name__ == "TypeAliasType":
+        return _expanded(hint.__value__)
+    if type(origin).__name__ == "TypeAliasType":
+        return _expanded(origin.__value__[get_args(hint)])
+    return hint
+
+
+def _marker(name: str, decode: Convert, schema: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    return Marker(name, (), {"decode": staticmethod(decode), "schema": staticmethod(schema)})
+
+
+def _has_fields(cls: type) -> bool:
+    return (
+        dataclasses.is_dataclass(cls)
+        or issubclass(cls, msgspec.Struct)
+        or typing.is_typeddict(cls)
+        or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
+        or hasattr(cls, "__attrs_attrs__")
+    )
+
+
+def _required(hint: Any) -> Any:
+    """Without the `Required[...]`, `NotRequired[...]` of a TypedDict and the `Final`, `ClassVar` of a class."""
+    while get_origin(hint) in (typing.Required, typing.NotRequired, typing.Final):
+        hint = get_args(hint)[0]
+    return Any if get_origin(hint) is typing.ClassVar or hint is typing.ClassVar else hint
+
+
+class _Findings:
+    """What a look through a lowered hint finds: markers, parts that take anything, keys that are not strings."""
+
+    def __init__(self) -> None:
+        self.markers = self.anything = self.keys = False
+        self.unchecked: type | None = None
+        self._seen: set[Any] = set()
+
+    def look(self, info: Any) -> None:
+        if isinstance(info, msgspec.inspect.CustomType):
+            self.markers = True
+            if not isinstance(info.cls, Marker):
+                self.unchecked = info.cls
+        elif isinstance(info, msgspec.inspect.AnyType):
+            self.anything = True
+        elif isinstance(info, msgspec.inspect.DictType):
+            if not isinstance(info.key_type, msgspec.inspect.StrType | msgspec.inspect.AnyType):
+                self.keys = True
+        elif isinstance(info, msgspec.inspect.RawType | msgspec.inspect.ExtType):
+            self.unchecked = msgspec.Raw
+        if id(info) not in self._seen:
+            self._seen.add(id(info))
+            for part in _parts(info):
+                self.look(part)
+
+
+def _parts(info: Any) -> list[Any]:
+    """The hints inside a hint."""
+    parts = [getattr(info, name) for name in ("item_type", "key_type", "value_type", "type") if hasattr(info, name)]
+    parts += getattr(info, "item_types", ()) or getattr(info, "types", ())
+    parts += [field.type for field in getattr(info, "fields", ())]
+    return parts
+
+
+def _check(lowered: Any) -> None:
+    found = _Findings()
+    found.look(msgspec.inspect.type_info(lowered))
+    if found.unchecked is not None:
+        raise TypeError(
+            f"there is no way to check a value against {_name(found.unchecked)}; "
+            "use a dataclass, a msgspec.Struct or a type registered with the codec"
+        )
+
+
+def _any_of(members: list[Any], components: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [schema_of(member, components) for member in members]}
+
+
+def _union_of(members: list[Any]) -> Any:
+    return Union.__getitem__(tuple(members))  # `|` cannot be written for a list of members
+
+
+def _or_unset(lowered: Any) -> Any:
+    return _union_of([lowered, msgspec.UnsetType])
+
+
+def _name(hint: Any) -> str:
+    if hint is None or hint is type(None):
+        return "null"
+    return getattr(hint, "__name__", None) or str(hint) if isinstance(hint, type) else str(hint)
+
+
+def _json_name(value: Any) -> str:
+    names = {dict: "object", list: "array", type(None): "null"}
+    return names.get(type(value), type(value).__name__)

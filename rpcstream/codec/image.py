@@ -1,0 +1,253 @@
+"""Pillow images as `{"$type": "image", "format", "data"}`, both ways.
+
+What is sent for each format that can be chosen; the first that can hold the image without loss of its own, downwards:
+
+    format   modes it takes as they are       not these, which go on to PNG
+    jpeg     L, RGB, CMYK                     a transparent colour; a side over 65,500
+    webp     RGB, RGBA                        a transparent colour; a side over 16,383; RGBA without transparency
+    raw      all but P and PA                 a transparent colour
+    png      1, L, LA, P, RGB, RGBA, I;16     what is left goes raw; P and PA as RGBA if it must; so do empty images
+
+Palette, transparent colour, colour profile and EXIF go with the file formats. Raw carries pixels only. Pixels are sent
+as they are stored: the orientation in the EXIF data is for the receiver (`PIL.ImageOps.exif_transpose`). Of an
+animation, the frame at hand is sent, and the first one read. What comes in is a plain `PIL.Image.Image`, loaded, bound
+to no file.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import typing
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from ..errors import EncodeError
+from . import base64
+from .leaf import BASE64_SCHEMA, TAG_KEY, members, mismatch, shortened, tagged_schema
+
+if TYPE_CHECKING:
+    from .encoding import Encoding
+    from .options import ImageOptions
+
+TAG = "image"
+
+_PNG_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16"})
+_JPEG_MODES = frozenset({"L", "RGB", "CMYK"})
+_JPEG_SIDE = 65_500
+_WEBP_MODES = frozenset({"RGB", "RGBA"})
+_WEBP_SIDE = 16_383
+#: The most that JPEG can hold in its one segment for it.
+_EXIF_SIZE = 65_000
+
+#: Bytes a pixel in the raw form; mode 1 has eight pixels a byte, rows padded. I and F are little-endian.
+_RAW_MODES = {
+    "1": 0,
+    "L": 1,
+    "LA": 2,
+    "La": 2,
+    "RGB": 3,
+    "RGBA": 4,
+    "RGBa": 4,
+    "RGBX": 4,
+    "CMYK": 4,
+    "YCbCr": 3,
+    "LAB": 3,
+    "HSV": 3,
+    "I": 4,
+    "F": 4,
+    "I;16": 2,
+    "I;16B": 2,
+}
+#: The same memory under another name.
+_RAW_NAMES = {"I;16L": "I;16", "I;16N": "I;16" if sys.byteorder == "little" else "I;16B"}
+
+#: What is read, and where Pillow reads it. Few: each is attack surface, and the others are slow (in Python) or rare.
+_PLUGINS = {"png": "PngImagePlugin", "jpeg": "JpegImagePlugin", "webp": "WebPImagePlugin", "gif": "GifImagePlugin"}
+
+
+def encode_image(value: Image.Image, encoding: Encoding) -> object:
+    """The tagged object. EncodeError if Pillow cannot read or write the image."""
+    encoding.expect_payload()
+    name = _format_for(value, encoding.images)
+    if name != "raw":
+        return {TAG_KEY: TAG, "format": name, "data": encoding.payload(_file(value, name, encoding.images))}
+    image = value.convert("RGBA") if value.mode in ("P", "PA") else value
+    mode = _RAW_NAMES.get(image.mode, image.mode)
+    if mode not in _RAW_MODES:
+        raise EncodeError(f"an image of mode {image.mode} has no form on the wire")
+    data = _little_endian(image.tobytes(), mode)
+    return {TAG_KEY: TAG, "format": "raw", "mode": mode, "size": image.size, "data": encoding.payload(data)}
+
+
+def _format_for(image: Image.Image, options: ImageOptions) -> str:
+    mode, side = image.mode, max(image.size)
+    if 0 in image.size:
+        return "raw"
+    if _transparent_colour(image) is None:
+        if options.format == "jpeg" and mode in _JPEG_MODES and side <= _JPEG_SIDE:
+            return "jpeg"
+        if options.format == "webp" and mode in _WEBP_MODES and side <= _WEBP_SIDE and not _is_opaque(image):
+            return "webp"
+        if options.format == "raw" and mode not in ("P", "PA"):
+            return "raw"
+    return "png" if mode in _PNG_MODES else "raw"
+
+
+def _is_opaque(image: Image.Image) -> bool:
+    """RGBA without transparency: WebP would drop the channel."""
+    return image.mode == "RGBA" and image.getchannel("A").getextrema() == (255, 255)
+
+
+def _transparent_colour(image: Image.Image) -> Any:
+    """What PNG calls tRNS: one colour, or the alpha of each colour of a palette; None if there is none that counts."""
+    colour = image.info.get("transparency")
+    kinds: dict[str, type | tuple[type, ...]] = {"1": int, "L": int, "I;16": int, "RGB": tuple, "P": (int, bytes)}
+    return colour if isinstance(colour, kinds.get(image.mode, ())) else None
+
+
+def _file(image: Image.Image, name: str, options: ImageOptions) -> memoryview:
+    profile = image.info.get("icc_profile")
+    parameters: dict[str, Any] = {"icc_profile": profile if isinstance(profile, bytes) else None}
+    if name == "png":
+        parameters |= {"compress_level": options.compression, "transparency": _transparent_colour(image)}
+    elif name == "webp":
+        parameters |= {"lossless": options.lossless, "exact": options.lossless}
+    if options.quality is not None and name == options.format:
+        parameters["quality"] = options.quality
+    exif = image.info.get("exif")
+    if isinstance(exif, bytes) and len(exif) <= _EXIF_SIZE:
+        parameters["exif"] = exif
+    # A copy: `save` keeps its parameters in the image, and another thread may be sending it too.
+    image = image.copy()
+    if image.mode == "P":
+        _fill_palette(image)
+    file = io.BytesIO()
+    image.save(file, name, **parameters)
+    return file.getbuffer()
+
+
+def _fill_palette(image: Image.Image) -> None:
+    """Give each index in use the colour that Pillow shows for it: on saving it would cut those the palette lacks."""
+    mode = "RGBA" if image.palette is not None and image.palette.mode == "RGBA" else "RGB"
+    known = len(image.getpalette(mode) or []) // len(mode)
+    if typing.cast(int, image.getextrema()[1]) >= known:
+        every = image.crop((0, 0, 16, 16))
+        every.info = {}
+        every.frombytes(bytes(range(256)))
+        image.putpalette(every.convert(mode).tobytes(), mode)
+
+
+def _little_endian(data: bytes, mode: str) -> bytes:
+    if sys.byteorder == "little" or mode not in ("I", "F"):
+        return data
+    import array
+
+    numbers = array.array("I", data)
+    numbers.byteswap()
+    return numbers.tobytes()
+
+
+def decode_image(tagged: dict[str, Any], max_pixels: int) -> Image.Image:
+    """The image of a tagged object. ValueError if it is not what the wire page says, or has too many pixels."""
+    name = tagged.get("format")
+    if name == "raw":
+        _, mode, size, data = members(tagged, "format", "mode", "size", "data")
+        return _from_raw(mode, size, data, max_pixels)
+    _, data = members(tagged, "format", "data")
+    if not isinstance(name, str) or name not in _PLUGINS:
+        shown = repr(shortened(name)) if isinstance(name, str) else type(name).__name__
+        raise ValueError(f"image: format {shown} is not one of {', '.join(_PLUGINS)}, raw")
+    return _from_file(base64.decode(data), name, max_pixels)
+
+
+def _from_raw(mode: object, size: object, data: object, max_pixels: int) -> Image.Image:
+    if not isinstance(mode, str) or mode not in _RAW_MODES:
+        raise ValueError(f"image: mode must be one of {', '.join(_RAW_MODES)}")
+    if not (isinstance(size, list) and len(size) == 2 and all(type(side) is int and side >= 0 for side in size)):
+        raise ValueError("image: size must be [width, height]")
+    width, height = size
+    _check_pixels(width, height, max_pixels)
+    expected = width * height * _RAW_MODES[mode] if mode != "1" else (width + 7) // 8 * height
+    if base64.decoded_size(data) != expected:
+        raise ValueError(f"image: {base64.decoded_size(data)} bytes of data, mode and size need {expected}")
+    return Image.frombytes(mode, (width, height), _little_endian(base64.decode(data), mode))
+
+
+def _from_file(data: bytes, name: str | None, max_pixels: int) -> Image.Image:
+    """The image in a file of the named format, or of any that is read."""
+    known = {name: _PLUGINS[name]} if name else _PLUGINS
+    for plugin in known.values():
+        import_module(f"PIL.{plugin}")
+    for each in known:
+        factory, accepts = Image.OPEN[each.upper()]
+        if accepts is None or accepts(data[:32]) is True:
+            break
+    else:
+        raise ValueError(f"image: the file is not {' or '.join(known)}")
+    try:
+        # Not Image.open: it has a limit of its own, for the whole process, and warns below it.
+        if each == "webp":
+            _check_pixels(*_webp_size(data), max_pixels)
+        with factory(io.BytesIO(data), "") as image:
+            _check_pixels(*image.size, max_pixels)
+            image.load()
+            _check_pixels(*image.size, max_pixels)
+            return image.copy()
+    except _TooManyPixels:
+        raise
+    except Exception as error:  # Pillow raises many kinds for a broken file
+        raise ValueError(f"image: the {each} file is broken: {shortened(str(error), 200)}") from error
+
+
+class _TooManyPixels(ValueError):
+    pass
+
+
+def _check_pixels(width: int, height: int, limit: int) -> None:
+    if width > limit or height > limit or width * height > limit:
+        raise _TooManyPixels(f"image: {shortened(str(width))} x {shortened(str(height))} pixels, the limit is {limit}")
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """From the header (RFC 9649, sections 2.5 to 2.7): libwebp takes memory for the whole canvas when it is opened."""
+    kind, number = data[12:16], int.from_bytes
+    if kind == b"VP8X":
+        return number(data[24:27], "little") + 1, number(data[27:30], "little") + 1
+    if kind == b"VP8L":
+        bits = number(data[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    return number(data[26:28], "little") & 0x3FFF, number(data[28:30], "little") & 0x3FFF
+
+
+class ImageLeaf:
+    """The hint `PIL.Image.Image`."""
+
+    name = TAG
+
+    def __init__(self, max_pixels: int) -> None:
+        self._max_pixels = max_pixels
+
+    def decode(self, value: object) -> object:
+        if isinstance(value, dict) and value.get(TAG_KEY) == TAG:
+            return decode_image(value, self._max_pixels)
+        if isinstance(value, str):
+            return _from_file(base64.decode(value), None, self._max_pixels)
+        if isinstance(value, Image.Image):
+            return value
+        raise mismatch(self.name, value)
+
+    def accept(self, value: object) -> object:
+        if isinstance(value, Image.Image):
+            return value
+        raise mismatch(self.name, value)
+
+    def schema(self) -> dict[str, Any]:
+        side = {"type": "integer", "minimum": 0}
+        size = {"type": "array", "items": side, "minItems": 2, "maxItems": 2}
+        file = tagged_schema(TAG, {"format": {"enum": list(_PLUGINS)}, "data": BASE64_SCHEMA})
+        pixels = {"format": {"const": "raw"}, "mode": {"enum": list(_RAW_MODES)}, "size": size, "data": BASE64_SCHEMA}
+        plain = {**BASE64_SCHEMA, "description": f"an image file: {', '.join(_PLUGINS)}"}
+        return {"anyOf": [file, tagged_schema(TAG, pixels), plain]}

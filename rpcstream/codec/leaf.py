@@ -1,0 +1,92 @@
+"""What a hint that names one rich type offers (a leaf of the tree of hints), and the sentences that leaves share.
+
+Knows no type in particular.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+#: The member that makes a JSON object a tagged one.
+TAG_KEY = "$type"
+
+
+class Leaf(Protocol):
+    """One rich type, as a hint names it. Immutable; may be used from several threads."""
+
+    @property
+    def name(self) -> str:
+        """What is expected, for messages: "float32 ndarray of shape (*, 3)", "image", "bytes"."""
+
+    def decode(self, value: object) -> object:
+        """The value that came over the wire, as the hint wants it.
+
+        Takes the tagged object, the plain base64 string where the wire page allows one, and a value that is already
+        right.
+
+        Raises:
+            ValueError: it is something else, whatever it is; never another exception.
+        """
+
+    def accept(self, value: object) -> object:
+        """The value that a handler returned, in a form that goes out as what the hint promises.
+
+        Raises:
+            ValueError: it would go out as something else.
+        """
+
+    def schema(self) -> dict[str, Any]:
+        """JSON schema (2020-12) of what is on the wire."""
+
+
+def mismatch(expected: str, value: object) -> ValueError:
+    """The error for a value of another type, in the form that msgspec uses too."""
+    return ValueError(f"Expected `{expected}`, got `{described(value)}`")
+
+
+def described(value: object) -> str:
+    """A short name for a value of any kind, however large it is."""
+    if isinstance(value, dict):
+        tag = value.get(TAG_KEY)
+        return f"object tagged {shortened(tag)!r}" if isinstance(tag, str) else "object"
+    if isinstance(value, list):
+        return "array"
+    return "null" if value is None else type(value).__name__
+
+
+def shortened(text: str, limit: int = 40) -> str:
+    """The text, or its beginning if it is long: what a peer sends is not echoed in full."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def type_name(cls: type) -> str:
+    """The full name of a class, for messages."""
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def members(tagged: dict[str, Any], *names: str) -> list[Any]:
+    """The members of a tagged object, which must have exactly these.
+
+    Raises:
+        ValueError: one is missing, or there are others.
+    """
+    if len(tagged) != len(names) + 1 or not all(name in tagged for name in names):
+        missing = [name for name in names if name not in tagged]
+        others = [shortened(name) for name in tagged if name not in names and name != TAG_KEY]
+        what = f"misses {', '.join(map(repr, missing))}" if missing else f"has unknown members {others[:3]}"
+        raise ValueError(f"tagged object {tagged.get(TAG_KEY)!r} {what}")
+    return [tagged[name] for name in names]
+
+
+def tagged_schema(tag: str, properties: dict[str, Any]) -> dict[str, Any]:
+    """JSON schema of a tagged object with exactly these members."""
+    return {
+        "type": "object",
+        "properties": {TAG_KEY: {"const": tag}, **properties},
+        "required": [TAG_KEY, *properties],
+        "additionalProperties": False,
+    }
+
+
+#: JSON schema of a payload.
+BASE64_SCHEMA = {"type": "string", "contentEncoding": "base64"}

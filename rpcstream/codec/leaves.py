@@ -1,0 +1,116 @@
+"""From a hint to its leaf: which hints name a rich type.
+
+Looks at names only, so that a hint of numpy's is recognised without importing numpy; whoever wrote the hint has. Knows
+the families by name, and nothing of their work.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import TYPE_CHECKING, Annotated, Any
+
+from .leaf import TAG_KEY, Leaf, mismatch, type_name
+from .options import Shape
+
+if TYPE_CHECKING:
+    from .registry import Codec, Registered
+
+#: Scalar types of numpy's that have no leaf: what they hold has no form of its own on the wire.
+_NO_LEAF = ("str_", "bytes_", "void", "object_", "flexible", "character")
+
+
+def find_leaf(hint: Any, codec: Codec, registered: dict[type, Registered]) -> Leaf | None:
+    """The leaf; None for a hint that names no rich type.
+
+    Raises:
+        TypeError: the hint asks for what never goes over the wire, or says something else than is meant.
+    """
+    if isinstance(hint, types.ModuleType) and hint.__name__ == "PIL.Image":
+        raise TypeError("PIL.Image is a module; the hint for an image is PIL.Image.Image")
+    hint = _without_aliases(hint)
+    origin = typing.get_origin(hint)
+    if origin is Annotated:
+        return _shaped(hint, codec, registered)
+    cls = origin or hint
+    if not isinstance(cls, type):
+        return None
+    if cls in registered:
+        return RegisteredLeaf(registered[cls], codec)
+    if cls in (bytes, bytearray, memoryview):
+        from .binary import BytesLeaf
+
+        return BytesLeaf(cls)
+    if cls is complex:
+        from .scalars import ComplexLeaf
+
+        return ComplexLeaf()
+    if (cls.__module__, cls.__name__) == ("PIL.Image", "Image"):
+        from .image import ImageLeaf
+
+        return ImageLeaf(codec.max_image_pixels)
+    if (cls.__module__, cls.__name__) == ("numpy", "ndarray"):
+        from .ndarray import ArrayLeaf
+
+        return ArrayLeaf(hint)
+    if cls.__name__ not in _NO_LEAF and any(_is_generic(base) for base in cls.__mro__):
+        from .numpy_scalars import ScalarLeaf
+
+        return ScalarLeaf(hint)
+    return None
+
+
+def _without_aliases(hint: Any) -> Any:
+    """What an alias made with `type` stands for, its parameters filled in. numpy's NDArray is one since 2.5."""
+    while type(alias := typing.get_origin(hint) or hint).__name__ == "TypeAliasType":
+        arguments = typing.get_args(hint)
+        hint = alias.__value__[arguments] if arguments else alias.__value__
+    return hint
+
+
+def _is_generic(cls: type) -> bool:
+    return cls.__module__ == "numpy" and cls.__name__ == "generic"
+
+
+def _shaped(hint: Any, codec: Codec, registered: dict[type, Registered]) -> Leaf | None:
+    """`Annotated[..., Shape(...)]`; None where there is no Shape in it."""
+    inner, *metadata = typing.get_args(hint)
+    inner = _without_aliases(inner)
+    shapes = [each for each in metadata if isinstance(each, Shape)]
+    if any(each is Shape for each in metadata):
+        raise TypeError("Shape in a hint needs its dimensions: Shape(None, 3)")
+    if not shapes:
+        return None
+    from_array = (typing.get_origin(inner) or inner, "ndarray")[0]
+    if getattr(from_array, "__module__", "") != "numpy" or getattr(from_array, "__name__", "") != "ndarray":
+        raise TypeError(f"{shapes[0]!r} is for arrays: Annotated[NDArray[...], {shapes[0]!r}]")
+    if len(shapes) > 1:
+        raise TypeError("an array has one Shape")
+    from .ndarray import ArrayLeaf
+
+    return ArrayLeaf(inner, shapes[0])
+
+
+class RegisteredLeaf:
+    """A class that was registered with the codec."""
+
+    def __init__(self, registered: Registered, codec: Codec) -> None:
+        self._registered = registered
+        self._codec = codec
+        self.name = type_name(registered.cls)
+
+    def decode(self, value: object) -> object:
+        if isinstance(value, dict) and value.get(TAG_KEY) == self._registered.tag:
+            value = self._codec.decode(value)
+        if isinstance(value, self._registered.cls):
+            return value
+        raise mismatch(self.name, value)
+
+    def accept(self, value: object) -> object:
+        if isinstance(value, self._registered.cls):
+            return value
+        raise mismatch(self.name, value)
+
+    def schema(self) -> dict[str, Any]:
+        tag = {TAG_KEY: {"const": self._registered.tag}}
+        return {"type": "object", "properties": tag, "required": [TAG_KEY]}

@@ -1,0 +1,89 @@
+"""What users say about arrays and images: the shape in a hint, the format in which images are sent.
+
+Plain frozen data. Knows neither numpy nor Pillow, so that saying it costs no import.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """How images are sent. What the format cannot hold goes as PNG, and what PNG cannot hold goes raw.
+
+    So only a lossy format loses something, and only what it is known to lose; `codec.image` has the table.
+
+    Attributes:
+        format: "png" (lossless), "jpeg", "webp", or "raw": the pixels as they are, which takes no time and much room.
+        quality: 1 to 100, for "jpeg" and lossy "webp"; None is Pillow's default (75 and 80).
+        lossless: for "webp".
+        compression: 0 to 9, for PNG. At 3, files are nearly as small as at 6 (zlib's default) in half the time.
+
+    Raises:
+        ValueError: an option is out of range, or means nothing for the format.
+    """
+
+    format: Literal["png", "jpeg", "webp", "raw"] = "png"
+    quality: int | None = None
+    lossless: bool = False
+    compression: int = 3
+
+    def __post_init__(self) -> None:
+        if self.format not in ("png", "jpeg", "webp", "raw"):
+            raise ValueError(f"format must be 'png', 'jpeg', 'webp' or 'raw', got {self.format!r}")
+        if self.lossless and self.format != "webp":
+            raise ValueError(f"lossless is for 'webp' only, the format is {self.format!r}")
+        if self.quality is not None:
+            if self.format not in ("jpeg", "webp") or self.lossless:
+                raise ValueError("quality is for 'jpeg' and lossy 'webp' only")
+            if type(self.quality) is not int or not 1 <= self.quality <= 100:
+                raise ValueError(f"quality must be an integer from 1 to 100, got {self.quality!r}")
+        if type(self.compression) is not int or not 0 <= self.compression <= 9:
+            raise ValueError(f"compression must be an integer from 0 to 9, got {self.compression!r}")
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Shape:
+    """The shape of an array, in a hint: `Annotated[NDArray[np.float32], Shape(None, 3)]`.
+
+    Args:
+        dims: the length along each axis; None for any length; one `...` for any number of axes, none included.
+
+    Raises:
+        ValueError, TypeError: a dimension is negative, or of another type, or there are two `...`.
+    """
+
+    dims: tuple[int | EllipsisType | None, ...]
+
+    def __init__(self, *dims: int | EllipsisType | None) -> None:
+        for dim in dims:
+            if type(dim) is int:
+                if dim < 0:
+                    raise ValueError(f"a dimension cannot be negative: {dim}")
+            elif dim is not None and dim is not Ellipsis:
+                raise TypeError(f"a dimension is an int, None or ..., got {dim!r}")
+        if dims.count(Ellipsis) > 1:
+            raise ValueError("at most one ... in a shape")
+        object.__setattr__(self, "dims", dims)
+
+    def matches(self, shape: tuple[int, ...]) -> bool:
+        """Has an array of this shape the asked one?"""
+        dims = self.dims
+        if Ellipsis in dims:
+            here = dims.index(Ellipsis)
+            after = len(dims) - here - 1
+            if len(shape) < here + after:
+                return False
+            dims = dims[:here] + dims[here + 1 :]
+            shape = shape[:here] + shape[len(shape) - after :]
+        return len(dims) == len(shape) and all(dim in (None, size) for dim, size in zip(dims, shape, strict=True))
+
+    def __str__(self) -> str:
+        names = ["*" if dim is None else "..." if dim is Ellipsis else str(dim) for dim in self.dims]
+        return f"({names[0]},)" if len(names) == 1 else f"({', '.join(names)})"
+
+    def __repr__(self) -> str:
+        return f"Shape({', '.join('...' if dim is Ellipsis else repr(dim) for dim in self.dims)})"

@@ -1,0 +1,235 @@
+"""The codec: rich values to JSON and back, with the types that the user registered.
+
+Owns the table of tags. Which encoder takes which class is `encoders`'s, how a message becomes bytes `encoding`'s, what
+a hint asks for `leaves`'s, and each family has a module of its own. Knows no method, message or connection.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import orjson
+
+from ..errors import EncodeError
+from ..limits import DEFAULT_LIMITS
+from .encoders import Encoder, find_encoder, is_built_in
+from .encoding import LINE_END, Encoding, dumps_again, line_end_error
+from .leaf import TAG_KEY, Leaf, shortened, type_name
+from .leaves import find_leaf
+from .options import ImageOptions
+
+__all__ = ["TAG_KEY", "Codec", "Registered"]
+
+#: tag -> (module of this package, decoder)
+_TAGS = {
+    "bytes": ("binary", "decode_bytes"),
+    "complex": ("scalars", "decode_complex"),
+    "image": ("image", "decode_image"),
+    "ndarray": ("ndarray", "decode_array"),
+}
+#: The characters of the tag key, written as JSON escapes.
+_ESCAPED_KEY = re.compile(rb"\\u00(?:24|74|79|70|65)")
+_DOLLAR, _BACKSLASH = b"$\\"
+_QUOTED_KEY = f'"{TAG_KEY}"'.encode()
+#: Classes that are seen are remembered up to this number, so that classes made in a loop do not fill the memory.
+_MAX_CLASSES = 1000
+_PNG = ImageOptions()
+
+
+class Registered(NamedTuple):
+    """A type of the user's."""
+
+    cls: type
+    tag: str
+    encode: Callable[[Any], dict[str, Any]]
+    decode: Callable[[dict[str, Any]], Any]
+
+
+class Codec:
+    """Writes messages, and finds and reads the tagged objects in them.
+
+    Register types before the codec is used; after that it may be used from several threads at once.
+
+    Args:
+        images: how images are sent.
+        max_image_pixels: images with more are refused, before their pixels are decoded.
+    """
+
+    def __init__(self, *, images: ImageOptions = _PNG, max_image_pixels: int = DEFAULT_LIMITS.max_image_pixels) -> None:
+        self.images = images
+        self.max_image_pixels = max_image_pixels
+        self._by_class: dict[type, Registered] = {}
+        self._by_tag: dict[str, Registered] = {}
+        self._registered_encoders: dict[type, Encoder] = {}
+        self._encoders: dict[type, Encoder] = {}
+        self._decoders: dict[str, Callable[[dict[str, Any], Any], object]] = {}
+        self._options = orjson.OPT_PASSTHROUGH_DATACLASS
+        self._encoding = Encoding(self._encoder_of, images)
+        self._default = self._encoding.default
+
+    def register(
+        self,
+        cls: type,
+        tag: str,
+        *,
+        encode: Callable[[Any], dict[str, Any]],
+        decode: Callable[[dict[str, Any]], Any],
+    ) -> None:
+        """Send values of a class, and of its subclasses, as `{"$type": tag, ...}`.
+
+        Args:
+            cls: the class. Its values are found anywhere in params and results, and it may stand in hints.
+            tag: the name on the wire.
+            encode: from a value to a dict with names as keys. Its parts may be rich values themselves.
+            decode: from such a dict, its rich parts already decoded, to a value. What it raises becomes a ValueError
+                for the peer, so its text should be fit to be read there.
+
+        Raises:
+            ValueError: class or tag is taken, or is built in.
+            TypeError: `cls` is no class, or `tag` no string.
+        """
+        if not isinstance(cls, type):
+            raise TypeError(f"expected a class, got {cls!r}")
+        if not isinstance(tag, str) or not tag:
+            raise TypeError(f"a tag is a string that is not empty, got {tag!r}")
+        if is_built_in(cls):
+            raise ValueError(f"{type_name(cls)} is built in")
+        if issubclass(cls, enum.Enum):
+            raise ValueError(f"{type_name(cls)} is an Enum: its values are sent in place of its members")
+        if cls in self._by_class:
+            raise ValueError(f"{type_name(cls)} is registered already, as {self._by_class[cls].tag!r}")
+        if tag in _TAGS or tag in self._by_tag:
+            raise ValueError(f"the tag {tag!r} is taken")
+        self._by_class[cls] = self._by_tag[tag] = registered = Registered(cls, tag, encode, decode)
+        self._registered_encoders[cls] = _encoder_for(registered)
+        self._encoders.clear()
+        if issubclass(cls, str | int | list | dict):
+            self._options |= orjson.OPT_PASSTHROUGH_SUBCLASS
+
+    def dumps(self, message: object) -> bytes:
+        """One JSON document without a line end in it, every rich value in it a tagged object.
+
+        NaN and infinities become null, as JSON has none; in arrays and complex numbers they stay. An `orjson.Fragment`
+        is written as it is and must be JSON without line ends.
+
+        Raises:
+            EncodeError: something in it has no form on the wire; the text says what and where.
+        """
+        try:
+            line = orjson.dumps(message, self._default, self._options)
+        except TypeError as error:
+            return dumps_again(message, error, self._encoding, self._options)
+        if LINE_END in line:
+            raise line_end_error()
+        return line
+
+    def decode(self, value: object) -> object:
+        """Plain JSON data with each tagged object replaced by its value; unknown tags stay, their insides are decoded.
+
+        The data itself is not changed. What has no tagged object in it is given back as it is.
+
+        Raises:
+            ValueError: an object with a known tag is wrong; the text ends with the path, "- at `$.a[3]`".
+        """
+        try:
+            return self._decoded(value)
+        except _MisplacedError as error:
+            where = "".join(reversed(error.path))
+            raise ValueError(f"{error} - at `${where}`") from error.__cause__
+        except RecursionError:
+            raise ValueError("the value is nested too deep") from None
+
+    def holds_tags(self, line: bytes | bytearray) -> bool:
+        """May there be a tagged object in this JSON text? At most a few passes at the speed of memory."""
+        # One byte first: finding it takes a thirtieth of the time, and most messages have none.
+        if _DOLLAR in line and _QUOTED_KEY in line:
+            return True
+        return _BACKSLASH in line and _ESCAPED_KEY.search(line) is not None
+
+    def leaf(self, hint: object) -> Leaf | None:
+        """What a hint that names one rich type asks for; None for every other hint.
+
+        Raises:
+            TypeError: the hint can never be met, such as an array of objects.
+        """
+        return find_leaf(hint, self, self._by_class)
+
+    def _encoder_of(self, cls: type) -> Encoder:
+        encoder = self._encoders.get(cls)
+        if encoder is None:
+            encoder = find_encoder(cls, self._registered_encoders)
+            if len(self._encoders) >= _MAX_CLASSES:
+                self._encoders.clear()
+            self._encoders[cls] = encoder
+        return encoder
+
+    def _decoded(self, value: Any) -> Any:
+        """`decode` without the path; containers are copied only where something in them changes."""
+        if type(value) is list:
+            places: Any = enumerate(value)
+        elif type(value) is dict:
+            tag = value.get(TAG_KEY)
+            if type(tag) is str:
+                if tag in _TAGS:
+                    return self._built_in(tag, value)
+                if tag in self._by_tag:
+                    return self._from_user(self._by_tag[tag], value)
+            places = value.items()
+        else:
+            return value
+        result = value
+        for place, member in places:
+            if type(member) is dict or type(member) is list:
+                try:
+                    decoded = self._decoded(member)
+                except _MisplacedError as error:
+                    error.path.append(f"[{place}]" if type(place) is int else f".{shortened(place)}")
+                    raise
+                if decoded is not member:
+                    if result is value:
+                        result = value.copy()
+                    result[place] = decoded
+        return result
+
+    def _built_in(self, tag: str, tagged: dict[str, Any]) -> object:
+        decoder = self._decoders.get(tag)
+        if decoder is None:
+            module, name = _TAGS[tag]
+            decoder = self._decoders[tag] = getattr(import_module(f".{module}", __package__), name)
+        try:
+            return decoder(tagged, self.max_image_pixels)
+        except ValueError as error:
+            raise _MisplacedError(str(error)) from error
+
+    def _from_user(self, registered: Registered, tagged: dict[str, Any]) -> object:
+        parts = self._decoded({name: part for name, part in tagged.items() if name != TAG_KEY})
+        try:
+            return registered.decode(parts)
+        except RecursionError:
+            raise
+        except Exception as error:
+            reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            raise _MisplacedError(f"{registered.tag}: {reason}") from error
+
+
+class _MisplacedError(ValueError):
+    """What is wrong with a tagged object, and the way to it from the inside out."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.path: list[str] = []
+
+
+def _encoder_for(registered: Registered) -> Encoder:
+    def encode(value: Any, encoding: Encoding) -> object:
+        encoding.expect_payload()
+        parts = registered.encode(value)
+        if not isinstance(parts, dict) or TAG_KEY in parts:
+            raise EncodeError(f"the encoder for {type_name(registered.cls)} must give a dict without {TAG_KEY!r}")
+        return {TAG_KEY: registered.tag, **parts}
+
+    return encode

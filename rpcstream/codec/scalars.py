@@ -1,0 +1,119 @@
+"""Single values that JSON has no form for: complex, Decimal, timedelta, and subclasses of what it has a form for.
+
+Owns the tagged object `{"$type": "complex", "real", "imag"}`. All others are written as msgspec writes them, so that
+msgspec reads them back. Knows nothing of numpy.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from ..errors import EncodeError
+from .leaf import TAG_KEY, members, mismatch, tagged_schema, type_name
+
+if TYPE_CHECKING:
+    from .encoding import Encoding
+
+COMPLEX_TAG = "complex"
+#: JSON has no numbers for these; as parts of a complex number they are written as strings.
+_SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_PART = {"anyOf": [{"type": "number"}, {"enum": list(_SPECIAL)}]}
+COMPLEX_SCHEMA = tagged_schema(COMPLEX_TAG, {"real": _PART, "imag": _PART})
+
+
+# -- complex ----------------------------------------------------------------------------------------------------------
+
+
+def encode_complex(value: complex, _: Encoding) -> object:
+    return {TAG_KEY: COMPLEX_TAG, "real": _part_to_wire(value.real), "imag": _part_to_wire(value.imag)}
+
+
+def decode_complex(tagged: dict[str, Any], _: object = None) -> complex:
+    """The number of a tagged object. ValueError if it is not what the wire page says."""
+    real, imag = members(tagged, "real", "imag")
+    return complex(_part_from_wire(real), _part_from_wire(imag))
+
+
+class ComplexLeaf:
+    """The hint `complex`. A plain JSON number is a complex one too."""
+
+    name = "complex"
+
+    def decode(self, value: object) -> object:
+        if isinstance(value, dict) and value.get(TAG_KEY) == COMPLEX_TAG:
+            return decode_complex(value)
+        if isinstance(value, complex):
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return complex(_part_from_wire(value))
+        raise mismatch(self.name, value)
+
+    def accept(self, value: object) -> object:
+        return self.decode(value if not isinstance(value, dict) else None)
+
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [COMPLEX_SCHEMA, {"type": "number"}]}
+
+
+def _part_to_wire(part: float) -> float | str:
+    return part if math.isfinite(part) else str(part)
+
+
+def _part_from_wire(part: object) -> float:
+    if isinstance(part, str) and part in _SPECIAL:
+        return _SPECIAL[part]
+    if isinstance(part, int | float) and not isinstance(part, bool):
+        try:
+            return float(part)
+        except OverflowError:
+            raise ValueError("complex: a part is too large") from None
+    raise ValueError('complex: a part must be a number, "nan", "inf" or "-inf"')
+
+
+# -- as msgspec writes them -------------------------------------------------------------------------------------------
+
+
+def encode_text(value: object, _: Encoding) -> object:
+    """Decimal, UUID: their text."""
+    return str(value)
+
+
+def encode_value(value: Any, _: Encoding) -> object:
+    """Enum: its value."""
+    return value.value
+
+
+def encode_date_or_time(value: Any, _: Encoding) -> object:
+    """Of a subclass of date, datetime or time (pandas.Timestamp): ISO 8601; null for what is no time (pandas.NaT)."""
+    return value.isoformat() if value == value else None
+
+
+def encode_timedelta(value: datetime.timedelta, _: Encoding) -> object:
+    """An ISO 8601 duration. EncodeError for one with nanoseconds (pandas.Timedelta), which would be cut off."""
+    if getattr(value, "nanoseconds", 0):
+        raise EncodeError(f"{type_name(type(value))} with nanoseconds has no form on the wire")
+    import msgspec
+
+    plain = datetime.timedelta(days=value.days, seconds=value.seconds, microseconds=value.microseconds)
+    return msgspec.to_builtins(plain)
+
+
+def encode_raw(value: Any, _: Encoding) -> object:
+    """msgspec.Raw: the JSON text in it, as it is."""
+    return orjson.Fragment(bytes(value))
+
+
+def encode_str(value: str, _: Encoding) -> object:
+    return str.__str__(value)
+
+
+def encode_int(value: int, _: Encoding) -> object:
+    return int.__index__(value)
+
+
+def encode_float(value: float, _: Encoding) -> object:
+    return float.__float__(value)

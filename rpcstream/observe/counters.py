@@ -1,0 +1,44 @@
+"""What a server counts about itself.
+
+Plain integers that only the event loop writes: counting must cost next to nothing on the path of a call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Counters:
+    """The numbers behind `rpc.stats`, since the server object was made."""
+
+    __slots__ = (
+        "closed_for_limits",
+        "connections",
+        "connections_refused",
+        "connections_total",
+        "errors",
+        "handler_failures",
+        "replies_dropped",
+        "requests",
+    )
+
+    def __init__(self) -> None:
+        #: Open now, and ever.
+        self.connections = 0
+        self.connections_total = 0
+        #: Turned away because `max_connections` were open.
+        self.connections_refused = 0
+        #: Closed because a time limit passed.
+        self.closed_for_limits = 0
+        #: Requests and notifications taken, each member of a batch by itself.
+        self.requests = 0
+        #: Error replies sent.
+        self.errors = 0
+        #: Handlers that raised something other than an RpcError.
+        self.handler_failures = 0
+        #: Replies that nobody waited for.
+        self.replies_dropped = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Name to number, sorted by name."""
+        return {name: getattr(self, name) for name in sorted(self.__slots__)}
