@@ -1,0 +1,93 @@
+"""rpcstream: call Python functions over persistent connections with JSON-RPC 2.0.
+
+The public names, explicitly. Each is imported when it is first asked for, so that a small client (the command line)
+does not pay for the server. Everything named here and everything in `docs/` is public; the rest may change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .client.aio import AsyncClient
+    from .client.sync import Client
+    from .codec import Codec, ImageOptions, Shape
+    from .errors import (
+        BatchTooLarge,
+        CallCancelled,
+        CallTimeout,
+        ConnectFailed,
+        ConnectionLost,
+        DeadlineExceeded,
+        EncodeError,
+        InternalError,
+        InvalidParams,
+        InvalidRequest,
+        MessageTooLarge,
+        MethodNotFound,
+        NotAuthenticated,
+        NotPermitted,
+        ParseError,
+        ProviderGone,
+        RegistrationError,
+        RpcError,
+        ServerBusy,
+    )
+    from .limits import Limits
+    from .server import Server
+
+_HOME = {
+    "AsyncClient": "client.aio",
+    "Client": "client.sync",
+    "Codec": "codec",
+    "ImageOptions": "codec",
+    "Limits": "limits",
+    "Server": "server",
+    "Shape": "codec",
+}
+
+__all__ = [
+    "AsyncClient",
+    "BatchTooLarge",
+    "CallCancelled",
+    "CallTimeout",
+    "Client",
+    "Codec",
+    "ConnectFailed",
+    "ConnectionLost",
+    "DeadlineExceeded",
+    "EncodeError",
+    "ImageOptions",
+    "InternalError",
+    "InvalidParams",
+    "InvalidRequest",
+    "Limits",
+    "MessageTooLarge",
+    "MethodNotFound",
+    "NotAuthenticated",
+    "NotPermitted",
+    "ParseError",
+    "ProviderGone",
+    "RegistrationError",
+    "RpcError",
+    "Server",
+    "ServerBusy",
+    "Shape",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f".{_HOME.get(name, 'errors')}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

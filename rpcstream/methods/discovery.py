@@ -1,0 +1,76 @@
+"""What a server offers, as an OpenRPC document (https://spec.open-rpc.org, version 1.3).
+
+Written from the same compiled signatures that check the parameters, so it says what is really asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from inspect import Parameter
+from typing import Any
+
+import orjson
+
+from ..codec import Codec
+from ..codec.hints import schema_of
+from ..errors import EncodeError
+from .registry import Method, MethodRegistry
+from .signature import RemoteParameter
+
+_REST = {Parameter.VAR_POSITIONAL: "positional", Parameter.VAR_KEYWORD: "named"}
+
+
+def describe(registry: MethodRegistry, *, codec: Codec, title: str, version: str) -> dict[str, Any]:
+    """The document for `rpc.discover`, methods sorted by name.
+
+    Beyond OpenRPC: a parameter with `x-rest` takes all further ones, "positional" or "named".
+    """
+    components: dict[str, Any] = {}
+    methods = [_describe(registry[name], codec, components) for name in sorted(registry)]
+    return {
+        "openrpc": "1.3.2",
+        "info": {"title": title, "version": version},
+        "methods": methods,
+        "components": {"schemas": components},
+    }
+
+
+def _describe(method: Method, codec: Codec, components: dict[str, Any]) -> dict[str, Any]:
+    signature = method.signature
+    described: dict[str, Any] = {
+        "name": method.name,
+        "paramStructure": _structure(signature.parameters),
+        "params": [_parameter(parameter, codec, components) for parameter in signature.parameters],
+        "result": {"name": "result", "schema": _schema(signature.returns, components)},
+    }
+    text = inspect.getdoc(method.function)
+    if text:
+        described["summary"] = text.partition("\n")[0]
+        described["description"] = text
+    return described
+
+
+def _structure(parameters: list[RemoteParameter]) -> str:
+    if any(parameter.required and parameter.kind is Parameter.KEYWORD_ONLY for parameter in parameters):
+        return "by-name"
+    return "either"
+
+
+def _parameter(parameter: RemoteParameter, codec: Codec, components: dict[str, Any]) -> dict[str, Any]:
+    schema = _schema(parameter.hint, components)
+    if parameter.default is not Parameter.empty:
+        try:
+            schema = {**schema, "default": orjson.loads(codec.dumps(parameter.default))}
+        except EncodeError:
+            schema = {**schema, "x-default": repr(parameter.default)}
+    described = {"name": parameter.name, "required": parameter.required, "schema": schema}
+    if parameter.kind in _REST:
+        described["x-rest"] = _REST[parameter.kind]
+    return described
+
+
+def _schema(lowered: Any, components: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return schema_of(lowered, components)
+    except TypeError:  # checked all the same, but JSON Schema has no words for it
+        return {}

@@ -1,0 +1,275 @@
+"""One request in, one reply out, now or later.
+
+Owns the way from a parsed message to the bytes of its reply: method, arguments, handler, result or error. Knows no
+socket, no connection and no order of messages; what runs where is the invoker's, what a value looks like the codec's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Coroutine
+from typing import Any
+
+import orjson
+
+from ..codec import Codec
+from ..errors import (
+    BatchTooLarge,
+    CallCancelled,
+    DeadlineExceeded,
+    EncodeError,
+    InternalError,
+    InvalidRequest,
+    MethodNotFound,
+    ParseError,
+    RpcError,
+)
+from ..limits import Limits
+from ..observe.counters import Counters
+from ..wire import envelope
+from ..wire.framing import Oversize
+from .invoke import Invoker
+from .registry import Method, MethodRegistry
+
+log = logging.getLogger("rpcstream.server")
+
+Line = bytes | bytearray
+Later = Coroutine[Any, Any, bytes | None]
+
+_ABSENT: Any = object()
+
+
+class Dispatcher:
+    """Answers requests with the methods of a registry. Called with each message; see `peer.session.Dispatch`.
+
+    Args:
+        debug: show exceptions of handlers to the caller, with their traceback.
+    """
+
+    def __init__(
+        self,
+        methods: MethodRegistry,
+        *,
+        codec: Codec,
+        invoker: Invoker,
+        limits: Limits,
+        counters: Counters,
+        debug: bool = False,
+    ) -> None:
+        self._methods = methods.by_name
+        self._codec = codec
+        self._dumps = codec.dumps
+        self._invoker = invoker
+        self._limits = limits
+        self._counters = counters
+        self._debug = debug
+        self._max_depth = limits.max_depth
+        self._max_size = limits.max_message_size
+
+    def __call__(self, message: Any, line: Line) -> bytes | Later | None:
+        """The reply to a request or a batch; None for notifications; a coroutine that gives it, if one must wait."""
+        # That many brackets take twice as many bytes: a short message need not be looked at.
+        if len(line) > 2 * self._max_depth and envelope.is_deeper(line, self._max_depth):
+            return self._too_deep(message)
+        if type(message) is dict:
+            return self._request(message, line)
+        if type(message) is list:
+            return self._batch(message, line)
+        return self._error(None, InvalidRequest(data={"reason": "a request must be an object, a batch an array"}))
+
+    def oversize(self, message: Oversize) -> bytes | None:
+        """The reply to a message over the size limit."""
+        error = envelope.oversize(message.size, self._max_size, side="server")
+        return self._error(envelope.id_in_head(message.head), error)
+
+    def unreadable(self, error: ParseError) -> bytes | None:
+        """The reply to a message that is not JSON."""
+        return self._error(None, error)
+
+    def took_long(self, message: Any, seconds: float) -> None:
+        """Say which method kept everybody else waiting."""
+        members = message if isinstance(message, list) else [message]
+        named = {str(member.get("method")) for member in members if isinstance(member, dict)}
+        for name in sorted(named & self._methods.keys()):
+            advice = (
+                "it must not block between its awaits"
+                if self._methods[name].is_async
+                else "register it with offload='thread' (or 'process', if it computes in Python)"
+            )
+            log.warning("method %r kept the event loop for %.3f s; nobody else was served: %s", name, seconds, advice)
+
+    # -- one request ------------------------------------------------------------------------------------------------
+
+    def _request(self, message: dict[str, Any], line: Line) -> bytes | Later | None:
+        """The fast way, for what nearly every message is: a well-formed call of a method that exists."""
+        call_id = message.get("id", _ABSENT)
+        kind = type(call_id)
+        if message.get("jsonrpc") != envelope.VERSION or (kind is not int and kind is not str):
+            return self._unusual_request(message, line)
+        try:
+            method = self._methods.get(message["method"])
+        except (KeyError, TypeError):  # no name, or an array or object for it
+            method = None
+        if method is None:
+            return self._unusual_request(message, line)
+        self._counters.requests += 1
+        return self._call(method, call_id, message, line)
+
+    def _unusual_request(self, message: dict[str, Any], line: Line) -> bytes | Later | None:
+        """Notifications, ids that are null or a float, and all that is wrong with a request."""
+        self._counters.requests += 1
+        if type(message.get("id")) is float:
+            envelope.with_exact_ids(message, line)
+        call_id = message.get("id", _ABSENT)
+        try:
+            envelope.check_request(message)
+            method = self._methods.get(message["method"])
+            if method is None:
+                raise MethodNotFound(data={"method": message["method"]})
+        except InvalidRequest as error:
+            # Whether it was a notification cannot be known of what is no request (section 5).
+            readable = call_id is not _ABSENT and envelope.has_valid_id(message)
+            return self._error(call_id if readable else None, error)
+        except RpcError as error:
+            return self._error(call_id, error)
+        return self._call(method, call_id, message, line)
+
+    def _call(self, method: Method, call_id: Any, message: dict[str, Any], line: Line) -> bytes | Later | None:
+        try:
+            args, kwargs = method.signature.bind(message.get("params"), line)
+            if not method.inline:
+                return self._call_later(method, call_id, args, kwargs, _timeout_of(method, message))
+            result = method.function(*args, **kwargs)
+            return self._reply(method, call_id, result)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return self._failed(method, call_id, error)
+
+    async def _call_later(
+        self, method: Method, call_id: Any, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None
+    ) -> bytes | None:
+        try:
+            if timeout is None:
+                result = await self._invoker.run(method, args, kwargs)
+            else:
+                async with asyncio.timeout(timeout) as deadline:
+                    result = await self._invoker.run(method, args, kwargs)
+            return self._reply(method, call_id, result)
+        except KeyboardInterrupt:
+            raise
+        except TimeoutError as error:
+            if timeout is not None and deadline.expired():
+                return self._error(call_id, DeadlineExceeded(data={"method": method.name, "timeout": timeout}))
+            return self._failed(method, call_id, error)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return self._error(call_id, CallCancelled())
+        except BaseException as error:
+            return self._failed(method, call_id, error)
+
+    def _reply(self, method: Method, call_id: Any, result: Any) -> bytes | None:
+        if method.check_result is not None:
+            result = method.check_result(result)
+        if call_id is _ABSENT:
+            return None
+        reply = self._dumps(envelope.result_reply(call_id, result))
+        if len(reply) > self._max_size:
+            return self._error(call_id, envelope.oversize(len(reply), self._max_size, side="server"))
+        return reply
+
+    # -- a batch ----------------------------------------------------------------------------------------------------
+
+    def _batch(self, members: list[Any], line: Line) -> bytes | Later | None:
+        """Section 6: one array of replies in one message; nothing when there are none."""
+        if not members:
+            return self._error(None, InvalidRequest(data={"reason": "an empty batch"}))
+        if len(members) > self._limits.max_batch:
+            data = {"size": len(members), "limit": self._limits.max_batch}
+            return self._error(None, BatchTooLarge(data=data))
+        if envelope.may_hold_big_integers(line):
+            members = envelope.parse_exactly(line)
+        if any(type(member) is dict and type(member.get("id")) is float for member in members):
+            envelope.with_exact_ids(members, line)
+        replies: list[Any] = []
+        for member in members:
+            if type(member) is dict:
+                replies.append(self._request(member, line))
+            else:
+                reason = {"reason": "a member of a batch must be an object"}
+                replies.append(self._error(None, InvalidRequest(data=reason)))
+        if all(reply is None or type(reply) is bytes for reply in replies):
+            return self._joined(replies)
+        return self._batch_later(replies)
+
+    async def _batch_later(self, replies: list[Any]) -> bytes | None:
+        """Wait for the members that must be waited for, no more of them at a time than one connection may run."""
+        waiting = [(position, reply) for position, reply in enumerate(replies) if asyncio.iscoroutine(reply)]
+        try:
+            while waiting:
+                now, waiting = waiting[: self._limits.max_calls], waiting[self._limits.max_calls :]
+                done = await asyncio.gather(*(reply for _, reply in now))
+                for (position, _), reply in zip(now, done, strict=True):
+                    replies[position] = reply
+        finally:
+            for _, unstarted in waiting:
+                unstarted.close()
+        return self._joined(replies)
+
+    def _joined(self, replies: list[bytes | None]) -> bytes | None:
+        present = [reply for reply in replies if reply is not None]
+        if not present:
+            return None
+        size = sum(map(len, present)) + len(present) + 1
+        if size > self._max_size:
+            return self._error(None, envelope.oversize(size, self._max_size, side="server"))
+        return b"[" + b",".join(present) + b"]"
+
+    # -- errors -----------------------------------------------------------------------------------------------------
+
+    def _too_deep(self, message: Any) -> bytes | None:
+        call_id = message.get("id") if type(message) is dict and envelope.has_valid_id(message) else None
+        reason = f"more than {self._max_depth} arrays and objects inside each other (the server's max_depth)"
+        return self._error(call_id, InvalidRequest(data={"reason": reason, "limit": self._max_depth}))
+
+    def _failed(self, method: Method, call_id: Any, error: BaseException) -> bytes | None:
+        """The error reply for what was raised while answering; nothing internal goes out unless debugging."""
+        # An RpcError that came from somewhere else, through a client, is not this handler's answer.
+        if isinstance(error, RpcError) and error.address is None:
+            if call_id is _ABSENT:
+                log.warning("notification of %r failed: %s", method.name, error)
+            return self._error(call_id, error)
+        self._counters.handler_failures += 1
+        log.error("method %r failed", method.name, exc_info=error)
+        data = None
+        if self._debug:
+            text = "".join(traceback.format_exception(error))
+            data = {"type": type(error).__name__, "message": str(error), "traceback": text}
+        return self._error(call_id, InternalError(data=data))
+
+    def _error(self, call_id: Any, error: RpcError) -> bytes | None:
+        if call_id is _ABSENT:
+            return None
+        self._counters.errors += 1
+        try:
+            reply = self._dumps(envelope.error_reply(call_id, error))
+            if len(reply) <= self._max_size:
+                return reply
+            log.error("the data of an error is too large to be sent: %d bytes", len(reply))
+        except EncodeError:
+            log.exception("the data of an error cannot be sent")
+        return orjson.dumps(envelope.error_reply(call_id, RpcError(error.code, str(error.message)[:1000])))
+
+
+def _timeout_of(method: Method, message: dict[str, Any]) -> float | None:
+    """Seconds for this call: the method's, or the caller's if that is shorter."""
+    asked = message.get("timeout")
+    if asked is None:
+        return method.timeout
+    if not isinstance(asked, int | float) or isinstance(asked, bool) or asked < 0:
+        raise InvalidRequest(data={"reason": "the member 'timeout' must be a number of seconds, not negative"})
+    return asked if method.timeout is None else min(asked, method.timeout)

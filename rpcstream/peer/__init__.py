@@ -1,0 +1,1 @@
+"""One end of a conversation: incoming messages to the dispatcher or to the calls that wait for them."""

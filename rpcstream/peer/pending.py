@@ -1,0 +1,94 @@
+"""Outgoing calls that wait for their answer.
+
+Owns the ids of our own calls and the promise that an answer reaches the call it belongs to, once, or nobody. Knows no
+socket, no clock, no thread: whoever waits says what is to happen. Not safe for use from several threads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Waiter(Protocol):
+    """Somebody who waits for one answer. Exactly one of the two is called, once, unless the wait is given up."""
+
+    method: str
+
+    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        """The reply object, and the message it stood in."""
+
+    def fail(self, error: Exception) -> None:
+        """There will be no answer."""
+
+
+class PendingCalls:
+    """The table of calls that wait. Ids come from a counter of our own, so a peer cannot choose the keys."""
+
+    __slots__ = ("_last_id", "_waiting", "dropped")
+
+    def __init__(self) -> None:
+        self._waiting: dict[int | str, Waiter] = {}
+        self._last_id = 0
+        #: Replies that nobody waited for: late, forged or duplicate.
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, waiter: Waiter) -> int:
+        """Enter a call; returns the id to send it with."""
+        call_id = self._last_id + 1
+        while call_id in self._waiting:
+            call_id += 1
+        self._last_id = call_id
+        self._waiting[call_id] = waiter
+        return call_id
+
+    def add_as(self, call_id: Any, waiter: Waiter) -> None:
+        """Enter a call under an id that the caller chose.
+
+        Raises:
+            ValueError: it is no id (section 4: a string or an integer here), or a call with it is waiting.
+        """
+        if type(call_id) not in (int, str):
+            raise ValueError(f"an id must be a string or an integer, got {call_id!r}")
+        if call_id in self._waiting:
+            raise ValueError(f"a call with the id {call_id!r} is waiting for its answer")
+        if type(call_id) is int and self._last_id < call_id < 2**53:
+            # Should this call be given up, its late answer must not find a call of ours that was given the same id.
+            self._last_id = call_id
+        self._waiting[call_id] = waiter
+
+    def items(self) -> list[tuple[int | str, Waiter]]:
+        """The calls that wait now, with their ids."""
+        return list(self._waiting.items())
+
+    def discard(self, call_id: int | str) -> None:
+        """Nobody waits any more; an answer that still comes is dropped and counted."""
+        self._waiting.pop(call_id, None)
+
+    def settle(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        """Hand a reply to the call that waits for it.
+
+        An error without an id says that the peer could not read something of ours, not what: then every call that
+        waits gets it, since none can be told to be safe.
+        """
+        call_id = reply.get("id")
+        if call_id is None and "error" in reply and self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for waiter in waiting.values():
+                waiter.answer(reply, line)
+            return
+        # 1, 1.0 and True are the same key; an answer must have the very type of the id that was sent.
+        found = self._waiting.pop(call_id, None) if type(call_id) is int or type(call_id) is str else None
+        if found is None:
+            self.dropped += 1
+        else:
+            found.answer(reply, line)
+
+    def fail_all(self, make_error: Callable[[str], Exception]) -> None:
+        """The conversation is over: every call fails at once, with the error made for its method."""
+        waiting, self._waiting = self._waiting, {}
+        for waiter in waiting.values():
+            waiter.fail(make_error(waiter.method))

@@ -1,0 +1,408 @@
+"""The server people use: functions in, connections served, an orderly end.
+
+Joins methods, peer and transports, and owns the life of a server: start, run, drain, stop. The way of a call is not
+here; it goes from the transport through the session to the dispatcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import signal
+import threading
+import types
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Literal, TypeVar, overload
+
+from .codec import Codec
+from .limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
+from .methods.discovery import describe
+from .methods.dispatch import Dispatcher
+from .methods.invoke import Invoker, check_picklable, default_processes, default_threads
+from .methods.registry import Method, MethodRegistry, Offload
+from .methods.signature import caller_namespace
+from .observe.counters import Counters
+from .peer.session import Session
+from .transports.listen import Listener
+
+log = logging.getLogger("rpcstream.server")
+wire_log = logging.getLogger("rpcstream.wire")
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
+LoopName = Literal["auto", "uvloop", "asyncio"]
+
+
+class Server:
+    """Offers Python functions to callers on persistent connections.
+
+    >>> server = Server()
+    >>> @server
+    ... def add(a: int, b: int) -> int:
+    ...     return a + b
+    >>> server.run()  # doctest: +SKIP
+
+    Args:
+        limits: what is accepted; see `Limits`.
+        codec: the rich types; give one to register your own or to choose how images are sent.
+        lifespan: called with the server; an async context manager entered before the first connection is accepted and
+            left after the last one is closed. Put what handlers need on `server.state`.
+        debug: log every message, and show callers the exceptions of handlers. Never for strangers.
+        threads: handlers with `offload="thread"` that run at the same time.
+        processes: handlers with `offload="process"` that run at the same time.
+        delimiter: ends a message on the line stream.
+        drain_timeout: seconds that calls in flight have to finish when the server stops.
+        slow_call: seconds; a handler that keeps the event loop for longer is named in a warning.
+        title, version: of the service, for `rpc.discover`.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        codec: Codec | None = None,
+        lifespan: Lifespan | None = None,
+        debug: bool = False,
+        threads: int | None = None,
+        processes: int | None = None,
+        delimiter: bytes = b"\n",
+        drain_timeout: float = 10.0,
+        slow_call: float = 0.1,
+        title: str = "rpcstream server",
+        version: str = "0",
+    ) -> None:
+        self.limits = limits
+        self.codec = codec or Codec(max_image_pixels=limits.max_image_pixels)
+        self.debug = debug
+        self.title = title
+        self.version = version
+        #: For what the lifespan prepares and handlers use: a model, a database.
+        self.state = types.SimpleNamespace()
+        self.counters = Counters()
+        self._lifespan = lifespan
+        self._delimiter = delimiter
+        self._drain_timeout = drain_timeout
+        self._slow_call = slow_call
+        self._threads = default_threads() if threads is None else threads
+        self._processes = default_processes() if processes is None else processes
+        self._registry = MethodRegistry(self.codec)
+        self._running: _Running | None = None
+        self._add_own_methods()
+
+    # -- methods ----------------------------------------------------------------------------------------------------
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        """The remote methods by name, the server's own (`rpc.…`) among them."""
+        return self._registry
+
+    @overload
+    def __call__(self, function: Handler, /) -> Handler: ...
+
+    @overload
+    def __call__(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+        offload: Offload | None = None,
+        check_result: bool = True,
+        replace: bool = False,
+    ) -> Callable[[Handler], Handler]: ...
+
+    def __call__(self, function: Handler | None = None, /, **options: Any) -> Any:
+        """Decorator: make a function a remote method. The function itself stays as it is.
+
+        Options and errors: see `add`.
+        """
+        if function is not None:
+            self.add(function, **options)
+            return function
+        return lambda decorated: self(decorated, **options)
+
+    def add(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+        offload: Offload | None = None,
+        check_result: bool = True,
+        replace: bool = False,
+    ) -> None:
+        """Make any callable a remote method: a function, a bound method, a partial, a lambda with a name.
+
+        Args:
+            name: the remote name, dots allowed; the function's own where it is not given.
+            timeout: seconds until the caller is answered with -32003. For async and offloaded handlers.
+            offload: "thread" or "process": where a sync function that blocks or computes for long is run.
+            check_result: check what is returned against the return hint.
+            replace: allow a name that is taken.
+
+        Raises:
+            RegistrationError: the function cannot be a remote method as it is; the text says which parameter or option.
+            ValueError: the name is taken.
+        """
+        self._registry.add(
+            function,
+            name=name,
+            timeout=timeout,
+            offload=offload,
+            check_result=check_result,
+            replace=replace,
+            namespace=caller_namespace(),
+        )
+
+    def add_object(self, target: object, *, prefix: str = "", **options: Any) -> None:
+        """Make the public methods of an object remote methods; see `MethodRegistry.add_object`."""
+        self._registry.add_object(target, prefix=prefix, **options)
+
+    def add_module(self, module: types.ModuleType, *, pattern: str = "*", prefix: str = "", **options: Any) -> None:
+        """Make the public functions of a module remote methods; see `MethodRegistry.add_module`."""
+        self._registry.add_module(module, pattern=pattern, prefix=prefix, **options)
+
+    def _add_own_methods(self) -> None:
+        def discover() -> dict[str, Any]:
+            """What this server offers, as an OpenRPC document."""
+            return describe(self._registry, codec=self.codec, title=self.title, version=self.version)
+
+        def ping() -> str:
+            """Answers "pong"."""
+            return "pong"
+
+        def stats() -> dict[str, Any]:
+            """What this server has counted since it was made."""
+            return self.counters.as_dict()
+
+        for function in (discover, ping, stats):
+            self._registry.add(function, name=f"rpc.{function.__name__}", reserved=True)
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        *,
+        host: str = DEFAULT_HOST,
+        port: int = DEFAULT_PORT,
+        unix: str | os.PathLike[str] | None = None,
+        loop: LoopName = "auto",
+        on_listening: Callable[[str], None] | None = None,
+    ) -> None:
+        """Serve until SIGINT or SIGTERM, or until `stop` is called. Blocks.
+
+        The first signal stops accepting, lets calls in flight finish for `drain_timeout` seconds, and closes; the
+        second one stops at once.
+
+        Args:
+            loop: "uvloop", "asyncio", or "auto": uvloop where it is installed.
+            on_listening: called once with the address, when connections are accepted.
+
+        Raises:
+            OSError: the address cannot be listened at; the text names it.
+            SystemExit: a second signal came; the code is 128 and the signal's number.
+        """
+        try:
+            with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
+                runner.run(self._run(host=host, port=port, unix=unix, on_listening=on_listening))
+        except _StopNow as now:
+            raise SystemExit(128 + now.number) from None
+
+    async def _run(self, *, on_listening: Callable[[str], None] | None, **where: Any) -> None:
+        with _stop_on_signals(self) as signals:
+            await self.serve(**where, on_listening=on_listening)
+        if len(signals) > 1:
+            raise _StopNow(signals[-1])  # the loop kept what the signal raised (uvloop, inside a handler)
+
+    async def serve(
+        self,
+        *,
+        host: str = DEFAULT_HOST,
+        port: int = DEFAULT_PORT,
+        unix: str | os.PathLike[str] | None = None,
+        on_listening: Callable[[str], None] | None = None,
+    ) -> None:
+        """Serve in the running event loop until `stop` is called or the task is cancelled; sees no signals."""
+        async with self.listening(host=host, port=port, unix=unix) as address:
+            if on_listening is not None:
+                on_listening(address)
+            assert self._running is not None
+            await self._running.stopping.wait()
+
+    @asynccontextmanager
+    async def listening(
+        self, *, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT, unix: str | os.PathLike[str] | None = None
+    ) -> AsyncIterator[str]:
+        """Serve while the block runs; gives the address in the form that clients take. Port 0: one that is free.
+
+        Leaving the block drains: no new requests, calls in flight have `drain_timeout` seconds, then all is closed.
+
+        Raises:
+            OSError: the address cannot be listened at; the text names it.
+            RuntimeError: the server is running already.
+        """
+        async with self._started() as running:
+            if unix is None and not _is_loopback(host):
+                log.warning("listening at %s, not a loopback address: there is no authentication", host)
+            address = await running.listener.listen(host, port, unix)
+            log.info("listening at %s", address)
+            yield address
+
+    @asynccontextmanager
+    async def in_memory(self) -> AsyncIterator[Callable[[], asyncio.Protocol]]:
+        """Serve without a socket while the block runs: gives what makes the protocol of one more connection.
+
+        For tests; `rpcstream.testing.memory_client` is the face of it.
+        """
+        async with self._started() as running:
+            yield running.listener.make_stream
+
+    @asynccontextmanager
+    async def _started(self) -> AsyncIterator[_Running]:
+        """Everything but a listening socket: the lifespan entered, the pools ready; drains at the end."""
+        if self._running is not None:
+            raise RuntimeError("this server is running already")
+        for method in self._registry.values():
+            if method.offload == "process":
+                check_picklable(method)
+        invoker = Invoker(threads=self._threads, processes=self._processes)
+        running = self._running = _Running(self, invoker)
+        try:
+            async with self._lifespan(self) if self._lifespan else contextlib.nullcontext():
+                try:
+                    yield running
+                finally:
+                    await self._drain(running)
+        finally:
+            self._running = None
+            invoker.close()
+
+    async def _drain(self, running: _Running) -> None:
+        """Finish what is in flight within the deadline, then close what is left."""
+        running.stopping.set()
+        listener = running.listener
+        listener.stop_accepting()
+        for session in list(listener.sessions):
+            session.drain()
+        aborted = asyncio.ensure_future(running.aborted.wait())
+        closed = asyncio.ensure_future(listener.closed())
+        try:
+            await asyncio.wait({aborted, closed}, timeout=self._drain_timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not closed.done():
+                log.warning("stopping: %d connections had not finished in time", len(listener.sessions))
+        finally:
+            listener.abort("the server stopped")
+            aborted.cancel()
+            closed.cancel()
+            await asyncio.sleep(0)  # lets the cancelled handlers run their `finally`
+        log.info("stopped")
+
+    def stop(self) -> None:
+        """Begin the orderly end of a running server; a second time, end at once.
+
+        For handlers in the event loop, and for its thread. Does nothing when the server is not running.
+        """
+        running = self._running
+        if running is not None:
+            if running.stopping.is_set():
+                running.aborted.set()
+            running.stopping.set()
+
+    def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
+        return Session(dispatcher, limits=self.limits, slow=self._slow_call, on_gone=on_gone)
+
+
+class _Running:
+    """What exists while a server runs."""
+
+    def __init__(self, server: Server, invoker: Invoker) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.stopping = asyncio.Event()
+        self.aborted = asyncio.Event()
+        self.dispatcher = Dispatcher(
+            server._registry,
+            codec=server.codec,
+            invoker=invoker,
+            limits=server.limits,
+            counters=server.counters,
+            debug=server.debug,
+        )
+        self.listener = Listener(
+            lambda on_gone: server._make_session(self.dispatcher, on_gone),
+            limits=server.limits,
+            counters=server.counters,
+            delimiter=server._delimiter,
+            trace=_log_message if server.debug else None,
+        )
+
+
+def _log_message(direction: str, message: bytes) -> None:
+    text = message[:2000].decode(errors="backslashreplace")
+    wire_log.info("%s %d bytes: %s", direction, len(message), text)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def loop_factory(name: LoopName) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """`RPCSTREAM_LOOP` in the environment decides for "auto", so that a whole test run can be put on plain asyncio."""
+    if name == "auto":
+        name = os.environ.get("RPCSTREAM_LOOP", "auto")  # type: ignore[assignment]
+    if name == "asyncio":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        if name == "uvloop":
+            raise
+        return None
+    return uvloop.new_event_loop
+
+
+class _StopNow(KeyboardInterrupt):
+    """Raised by the second signal. Of the one class that no handler's error handling and no event loop keeps."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextlib.contextmanager
+def _stop_on_signals(server: Server) -> Iterator[list[int]]:
+    """SIGINT and SIGTERM: the first asks the server to stop, the second ends the program's stay in the loop at once.
+
+    Plain handlers rather than the loop's: they also run while a handler keeps the loop. Gives the signals so far.
+    """
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: int, frame: types.FrameType | None) -> None:
+        seen.append(number)
+        if len(seen) == 1:
+            log.info("%s: stopping", signal.Signals(number).name)
+            loop.call_soon_threadsafe(server.stop)
+        else:
+            server.stop()
+            server.stop()
+            raise _StopNow(number)
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,124 @@
+"""Two asyncio transports joined in memory, for tests: the same protocols as on a socket, without a port.
+
+Owns what a socket would do between them: order, delivery in a later turn of the loop, flow control, both ways of
+ending. Knows nothing of messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+
+class MemoryTransport(asyncio.Transport):
+    """One end. What is written to it arrives at the protocol of the other end with the next turn of the loop."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__({"peername": name})
+        self._loop = asyncio.get_running_loop()
+        self._protocol: asyncio.Protocol | None = None
+        self._other: MemoryTransport | None = None
+        self._unread = bytearray()
+        self._high = 64 * 1024
+        self._reading = True
+        self._writing_paused = False
+        self._closing = False
+        self._got_eof = False
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def write(self, data: Any) -> None:
+        if self._closing or self._other is None:
+            return
+        self._other._unread += data
+        if not self._writing_paused and self.get_write_buffer_size() > self._high:
+            self._writing_paused = True
+            assert self._protocol is not None
+            self._protocol.pause_writing()
+        self._loop.call_soon(self._other._deliver)
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._other._unread) if self._other is not None else 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = 64 * 1024 if high is None else high
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        if self._other is not None:
+            self._other._got_eof = True
+            self._loop.call_soon(self._other._deliver)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self._loop.call_soon(self._deliver)
+
+    def is_reading(self) -> bool:
+        return self._reading and not self._closing
+
+    def _deliver(self) -> None:
+        """What a readable socket does: hand over what is there, then the end of the stream."""
+        protocol, other = self._protocol, self._other
+        if protocol is None or self._closing or not self._reading:
+            return
+        if self._unread:
+            data, self._unread = bytes(self._unread), bytearray()
+            protocol.data_received(data)
+            if other is not None and other._writing_paused and not self._unread:
+                other._writing_paused = False
+                if other._protocol is not None:
+                    other._protocol.resume_writing()
+        if self._got_eof and not self._unread and self._reading:
+            self._got_eof = False
+            if not protocol.eof_received():
+                self.close()
+
+    # -- ending -----------------------------------------------------------------------------------------------------
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        self._end(None)
+
+    def abort(self) -> None:
+        if self._other is not None:
+            self._other._unread.clear()
+        self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        if not self._closing:
+            self._closing = True
+            if self._other is not None:
+                self._other._got_eof = True
+                self._loop.call_soon(self._other._deliver)
+            self._loop.call_soon(self._lost, error)
+
+    def _lost(self, error: Exception | None) -> None:
+        protocol, self._protocol = self._protocol, None
+        other, self._other = self._other, None
+        if other is not None and not other._closing:
+            # Nobody reads at this end any more: what the other end still writes goes nowhere.
+            other._other = None
+        if protocol is not None:
+            protocol.connection_lost(error)
+
+
+def join(left: asyncio.Protocol, right: asyncio.Protocol) -> None:
+    """Connect two protocols, as if one had connected to the other."""
+    left_end, right_end = MemoryTransport("memory"), MemoryTransport("memory")
+    left_end._other, right_end._other = right_end, left_end
+    left_end._protocol, right_end._protocol = left, right
+    left.connection_made(left_end)
+    right.connection_made(right_end)

@@ -1,0 +1,186 @@
+"""The line stream: one asyncio connection that carries JSON messages with a delimiter (wire page, "Line stream").
+
+Owns the bytes of one connection, in both directions. Hands whole messages to its session and writes what that gives
+it; knows neither methods nor what a message means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import orjson
+
+from ..errors import ConnectionLost, RpcError
+from ..limits import Limits
+from ..peer.session import Session
+from ..wire.envelope import error_reply
+from ..wire.framing import LineFramer
+from .watch import Watch
+
+#: Replies that are longer than this together are not copied into one buffer to be written.
+JOIN_MAX = 64 * 1024
+
+#: Called with "receive" or "send" and the bytes of each message (a message that was too long: with its head).
+Trace = Callable[[str, bytes], None]
+
+
+class LineStream(asyncio.Protocol):
+    """An asyncio protocol and the channel of one session.
+
+    Args:
+        session: gets the messages.
+        on_open, on_close: called with this object when the connection is made and after it is lost.
+        address: how errors name the other end; the peer's address where it is not given.
+        trace: sees every message.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        limits: Limits,
+        delimiter: bytes = b"\n",
+        address: str | None = None,
+        trace: Trace | None = None,
+        on_open: Callable[[LineStream], None] | None = None,
+        on_close: Callable[[LineStream], None] | None = None,
+    ) -> None:
+        self.session = session
+        self.address = address or ""
+        #: Why this end closed the connection, when it did so on its own account.
+        self.reason: str | None = None
+        self._limits = limits
+        self._framer = LineFramer(max_size=limits.max_message_size, delimiter=delimiter)
+        self._delimiter = delimiter
+        self._trace = trace
+        self._on_open = on_open
+        self._on_close = on_close
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._watch = Watch(limits, asyncio.get_running_loop().time())
+
+    # -- what asyncio says ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        self._writable.set()
+        self.address = self.address or format_address(transport.get_extra_info("peername"))
+        transport.set_write_buffer_limits(high=self._limits.write_buffer)
+        self.session.connected(self)
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        messages = self._framer.feed(data)
+        self._watch.heard = True
+        if messages:
+            self._watch.completed = True
+            if self._trace is not None:
+                self._trace_all("receive", messages)
+            self.session.receive(messages)
+        if self._framer.ended:
+            self.session.end()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more, but may still read: what is in flight is answered first."""
+        messages = self._framer.finish()
+        if messages:
+            if self._trace is not None:
+                self._trace_all("receive", messages)
+            self.session.receive(messages)
+        self.session.end()
+        return True
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+        self.session.blocked(True)
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        self.session.blocked(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._writable.set()
+        reason = self.reason or (str(exc) if exc else "the peer closed the connection")
+        self.session.lost(lambda method: ConnectionLost(reason, method=method, address=self.address))
+        if self._on_close is not None:
+            self._on_close(self)
+
+    # -- what the session says (Channel) ----------------------------------------------------------------------
+
+    def send(self, messages: list[bytes]) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        self._watch.heard = True
+        if self._trace is not None:
+            self._trace_all("send", messages)
+        delimiter = self._delimiter
+        if len(messages) == 1 and len(messages[0]) > JOIN_MAX:
+            # Not `writelines`: asyncio's (3.12, 3.13.0) forgets to say when the buffer is full.
+            transport.write(messages[0])
+            transport.write(delimiter)
+        else:
+            messages.append(b"")
+            transport.write(delimiter.join(messages))
+
+    def pause(self) -> None:
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        self.reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- what a listener or a client says ---------------------------------------------------------------------
+
+    async def drained(self) -> None:
+        """Wait until the peer has read enough of what was sent to it."""
+        await self._writable.wait()
+
+    def refuse(self, error: RpcError) -> None:
+        """Say why this connection is not served, and close it."""
+        self.send([orjson.dumps(error_reply(None, error))])
+        self.close()
+
+    def check(self, now: float) -> str | None:
+        """Close the connection if it is over a time limit at `now` (seconds); returns the reason if so."""
+        if self._transport is None:
+            return None
+        unread = 0 if self._writable.is_set() else self._transport.get_write_buffer_size()
+        reason = self._watch.overdue(
+            now,
+            partial=self._framer.partial,
+            unread=unread,
+            busy=self.session.busy or bool(self.session.pending),
+        )
+        if reason is not None:
+            self.abort(reason)
+        return reason
+
+    def _trace_all(self, direction: str, messages: list[Any]) -> None:
+        assert self._trace is not None
+        for message in messages:
+            self._trace(direction, bytes(message if isinstance(message, bytes | bytearray) else message.head))
+
+
+def format_address(name: Any) -> str:
+    """The text of a socket's name: "127.0.0.1:8545", "[::1]:8545", "unix:///path"."""
+    if isinstance(name, tuple):
+        host, port = name[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if isinstance(name, bytes):
+        name = name.decode(errors="replace").replace("\0", "@")
+    return f"unix://{name}"
