@@ -1,0 +1,298 @@
+"""The client for programs with an event loop: any number of calls at once on one connection, no task and no timer each.
+
+Owns the connections of one client and the life of a call across them. How a call becomes bytes is the marshaller's
+matter, how bytes come and go the line stream's and its session's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from ..codec import Codec
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost
+from ..limits import DEFAULT_LIMITS, Limits
+from .address import Address
+from .batch import Batch, BatchExchange
+from .call import Call, Marshaller, Outgoing, RawCall, check_params, params_of, pause_before_retry
+from .link import AsyncWaiter
+from .links import Connect, Links
+from .proxy import NAMES_KEPT, Method, Methods, remote_name
+from .role import INFINITE
+from .settings import NOT_GIVEN, Trace, make_settings
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """Calls methods of a server: `await client.vision.vectorize(photo=image)`. For one event loop at a time.
+
+    A connection is made with the first call (calls made meanwhile share it), kept, and made anew with the next call
+    after it was lost. While the server takes nothing more, calls wait before they are sent.
+
+    Args:
+        address: "host:port", "host", "[::1]:8545", "tcp://…" or "unix:///path".
+        timeout: seconds that a call may take with everything, None for no limit; each call may say otherwise.
+        connect_timeout: seconds that connecting may take.
+        pool: up to so many connections; a call takes the one with the fewest calls waiting.
+        retries: how often a call is repeated that failed because there was no connection or it was lost. Such a call
+            may have been carried out, so this is for methods that may be repeated.
+        codec: knows the rich types; give one with your own types registered.
+        limits: `max_message_size` holds for what is sent and for what is received.
+        delimiter: ends each message, as the server expects it.
+        trace: called with "send" or "receive" and the bytes of each message.
+        connect: makes the connection in place of a socket, for tests and transports of your own: called with a
+            function that makes the protocol (a LineStream), joins it to a transport, and returns it. The address is
+            then only a name for errors.
+
+    Raises:
+        ValueError: the address or another argument makes no sense.
+    """
+
+    def __init__(
+        self,
+        address: str | Address = "127.0.0.1:8545",
+        *,
+        timeout: float | None = 60.0,
+        connect_timeout: float | None = 10.0,
+        pool: int = 1,
+        retries: int = 0,
+        codec: Codec | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        delimiter: bytes = b"\n",
+        trace: Trace | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        if connect is not None and isinstance(address, str):
+            address = Address(kind="custom", path=address)
+        self._settings = make_settings(
+            address,
+            codec,
+            limits,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            pool=pool,
+            retries=retries,
+            delimiter=delimiter,
+            trace=trace,
+        )
+        self._timeout = timeout
+        self._marshaller = Marshaller(self._settings)
+        self._links = Links(self._settings, connect)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        #: For notifications, which have no answer: `await client.notify.name(…)`.
+        self.notify = Methods(self._notify)
+        #: For calls that go on by themselves: `client.submit.name(…)` gives an `asyncio.Task`.
+        self.submit = Methods(self._submit)
+
+    # -- what users call --------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+        return self._marshaller.address
+
+    @property
+    def replies_dropped(self) -> int:
+        """Replies on the present connections that nobody waited for: late, forged or duplicate."""
+        return self._links.dropped
+
+    def __getattr__(self, name: str) -> Any:
+        method = Method(self.call, remote_name(self, name))
+        if len(self.__dict__) < NAMES_KEPT:
+            self.__dict__[name] = method  # found without this function the next time
+        return method
+
+    @overload
+    def call(
+        self, method: str, /, *args: Any, returns: type[T], timeout: float | None = ..., **kwargs: Any
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def call(
+        self, method: str, /, *args: Any, returns: Any = ..., timeout: float | None = ..., **kwargs: Any
+    ) -> Coroutine[Any, Any, Any]: ...
+    def call(
+        self, method: str, /, *args: Any, returns: Any = NOT_GIVEN, timeout: Any = NOT_GIVEN, **kwargs: Any
+    ) -> Coroutine[Any, Any, Any]:
+        """Call a method by its name and await the result.
+
+        Cancelling the awaiting task gives the call up; an answer that still comes is dropped.
+
+        Args:
+            args, kwargs: the arguments, all by position or all by name. For a parameter that is called `timeout` or
+                `returns` use `request`.
+            timeout: seconds that this call may take, None for no limit. The server is told and gives up too.
+            returns: a type hint; the result is checked against it and given in that type.
+
+        Raises:
+            RpcError: the server answered with an error; subclasses for the codes that are known.
+            ConnectFailed, ConnectionLost: there was no connection, or it ended before the answer came.
+            CallTimeout: no answer in time. The connection stays; an answer that comes late is dropped.
+            TypeError: arguments by position and by name together; a value that cannot be sent (EncodeError); a result
+                that does not fit `returns`.
+            RuntimeError: the client is closed.
+        """
+        outgoing = Call(self._marshaller, method, params_of(method, args, kwargs), timeout, returns)
+        return self._perform(outgoing, timeout)
+
+    @overload
+    def request(
+        self,
+        method: str,
+        params: list[Any] | dict[str, Any] | None = ...,
+        *,
+        returns: type[T],
+        timeout: float | None = ...,
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def request(
+        self,
+        method: str,
+        params: list[Any] | dict[str, Any] | None = ...,
+        *,
+        returns: Any = ...,
+        timeout: float | None = ...,
+    ) -> Coroutine[Any, Any, Any]: ...
+    def request(
+        self,
+        method: str,
+        params: list[Any] | dict[str, Any] | None = None,
+        *,
+        returns: Any = NOT_GIVEN,
+        timeout: Any = NOT_GIVEN,
+    ) -> Coroutine[Any, Any, Any]:
+        """As `call`, with the params as they go on the wire: a list, a dict, or None for none."""
+        return self._perform(Call(self._marshaller, method, check_params(method, params), timeout, returns), timeout)
+
+    async def __call__(self, message: dict[str, Any], *, timeout: float | None = NOT_GIVEN) -> dict[str, Any] | None:
+        """Send a request object as it is, id included; the whole response object, rich values decoded.
+
+        An error reply is returned, not raised. Without an id the object is a notification, and None is returned.
+
+        Raises:
+            ValueError: the id is no string and no integer, or a call with this id is waiting.
+        """
+        if not isinstance(message, dict):
+            raise TypeError(f"a request object is a dict, got {type(message).__name__}")
+        if "id" not in message:
+            await self._send(
+                self._marshaller.encode(message, "request object"), str(message.get("method", "?")), timeout
+            )
+            return None
+        response: dict[str, Any] = await self._perform(RawCall(self._marshaller, message), timeout)
+        return response
+
+    def batch(self, *, timeout: float | None = NOT_GIVEN) -> AsyncBatch:
+        """Several calls in one message: `async with client.batch() as batch: a = batch.sum(1, 2)`, then `a.result()`.
+
+        Nothing is sent if the block is left with an exception, or if there is nothing in the batch.
+        """
+        return AsyncBatch(self, timeout)
+
+    async def close(self) -> None:
+        """End the connections; calls that wait fail with ConnectionLost. What was sent is given time to leave."""
+        await self._links.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient of {self.address}{', closed' if self._links.is_closed else ''}>"
+
+    # -- the life of a call -----------------------------------------------------------------------------------
+
+    async def _perform(self, outgoing: Outgoing, timeout: Any) -> Any:
+        """Send, wait, and try again as often as that is allowed."""
+        loop = asyncio.get_running_loop()
+        seconds = self._timeout if timeout is NOT_GIVEN else timeout
+        deadline = INFINITE if seconds is None else loop.time() + seconds
+        attempt = 1
+        while True:
+            try:
+                session = self._links.ready(loop) or await self._links.get(outgoing.method, deadline)
+                left = deadline - loop.time()
+                if left <= 0:
+                    raise CallTimeout("no time left", method=outgoing.method, address=self.address)
+                waiter = AsyncWaiter(loop.create_future(), outgoing.method, deadline)
+                pending = session.pending
+                outgoing.enter(pending, waiter, loop.call_soon)
+                try:
+                    session.send(outgoing.encode(left))
+                    session.watch(deadline)
+                    reply, line = await waiter.future
+                except BaseException:
+                    outgoing.leave(pending)
+                    raise
+            except (ConnectFailed, ConnectionLost) as error:
+                pause = self._pause(error, attempt, deadline)
+                if pause is None:
+                    raise
+            else:
+                return outgoing.outcome(reply, line)
+            attempt += 1
+            await asyncio.sleep(pause)
+
+    async def _send(self, message: bytes, method: str, timeout: Any) -> None:
+        """Send something that has no answer."""
+        loop = asyncio.get_running_loop()
+        seconds = self._timeout if timeout is NOT_GIVEN else timeout
+        deadline = INFINITE if seconds is None else loop.time() + seconds
+        attempt = 1
+        while True:
+            try:
+                session = self._links.ready(loop) or await self._links.get(method, deadline)
+                return session.send(message)
+            except (ConnectFailed, ConnectionLost) as error:
+                pause = self._pause(error, attempt, deadline)
+                if pause is None:
+                    raise
+            attempt += 1
+            await asyncio.sleep(pause)
+
+    def _pause(self, error: Exception, attempt: int, deadline: float) -> float | None:
+        pause = pause_before_retry(error, attempt, self._settings.retries)
+        if pause is None or self._links.is_closed or asyncio.get_running_loop().time() + pause >= deadline:
+            return None
+        return pause
+
+    def _notify(self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Awaitable[None]:
+        return self._send(self._marshaller.notification(method, params_of(method, args, kwargs)), method, timeout)
+
+    def _submit(self, method: str, /, *args: Any, **options: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(self.call(method, *args, **options))
+        self._tasks.add(task)  # the loop itself would not keep it alive
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+class AsyncBatch(Batch):
+    """The batch of an `AsyncClient`; an async context manager."""
+
+    def __init__(self, client: AsyncClient, timeout: Any) -> None:
+        super().__init__(client._marshaller, timeout)
+        self._client = client
+
+    async def __aenter__(self) -> AsyncBatch:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            return
+        outgoing = self._outgoing()
+        if isinstance(outgoing, BatchExchange):
+            try:
+                await self._client._perform(outgoing, self._timeout)
+            except Exception as failure:
+                outgoing.failed(failure)
+                raise
+        elif outgoing is not None:
+            await self._client._send(outgoing, "batch", self._timeout)

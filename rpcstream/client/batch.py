@@ -1,0 +1,241 @@
+"""Several calls in one message (section 6): collected first, sent together, answered one by one.
+
+Owns what a batch looks like to its user and how its replies find their calls. Pure; who sends it is a matter of the
+two faces.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InternalError
+from ..peer.pending import PendingCalls, Waiter
+from ..wire import envelope
+from .call import Marshaller, Soon, check_params, params_of, told_timeout
+from .proxy import Method, Methods, remote_name
+from .settings import NOT_GIVEN
+
+_NO_ANSWER = "The server's reply to the batch has no answer for this call"
+
+
+class BatchCall:
+    """One call of a batch; its result is there after the block of the batch."""
+
+    __slots__ = ("_error", "_has_ended", "_returns", "_value", "method", "params")
+
+    def __init__(self, method: str, params: Any, returns: Any) -> None:
+        self.method = method
+        self.params = params
+        self._returns = returns
+        self._value: Any = None
+        self._error: Exception | None = None
+        self._has_ended = False
+
+    def result(self) -> Any:
+        """The result.
+
+        Raises:
+            RpcError: the server answered this call with an error.
+            ConnectionLost, CallTimeout: what became of the batch before this call was answered.
+            RuntimeError: the batch has not been sent yet, or never was.
+        """
+        error = self.error
+        if error is not None:
+            raise error
+        return self._value
+
+    @property
+    def error(self) -> Exception | None:
+        """What `result` raises, or None. RuntimeError as with `result`."""
+        if not self._has_ended:
+            raise RuntimeError(f"the batch with the call of {self.method!r} has not been sent")
+        return self._error
+
+    def settle(self, marshaller: Marshaller, reply: dict[str, Any], tagged: bool) -> None:
+        """The reply is there."""
+        self._has_ended = True
+        try:
+            value = marshaller.value_in(self.method, reply, tagged)
+            if self._returns is not NOT_GIVEN:
+                value = marshaller.checked(self.method, value, self._returns)
+            self._value = value
+        except Exception as error:
+            self._error = error
+
+    def fail(self, error: Exception) -> None:
+        """There is no reply."""
+        self._has_ended, self._error = True, error
+
+    def __repr__(self) -> str:
+        state = "not sent" if not self._has_ended else "failed" if self._error is not None else "done"
+        return f"<call of {self.method!r} in a batch, {state}>"
+
+
+class Batch:
+    """Collects calls: `batch.name(…)`, `batch.call("name", …)`, `batch.notify.name(…)`.
+
+    Each call gives a BatchCall. All go out in one message when the block ends without an exception.
+    """
+
+    def __init__(self, marshaller: Marshaller, timeout: Any) -> None:
+        self._marshaller = marshaller
+        self._timeout = timeout
+        self._members: list[BatchCall | tuple[str, Any]] = []
+        #: For notifications: `batch.notify.name(…)` or `batch.notify("name", …)`.
+        self.notify = Methods(self._notify)
+
+    def __getattr__(self, name: str) -> Method:
+        return Method(self.call, remote_name(self, name))
+
+    def call(self, method: str, /, *args: Any, returns: Any = NOT_GIVEN, **kwargs: Any) -> BatchCall:
+        """Add a call; `returns` is the type its result must have."""
+        if "timeout" in kwargs:
+            raise TypeError("a batch has one time-out for all its calls: batch(timeout=…)")
+        return self.request(method, params_of(method, args, kwargs), returns=returns)
+
+    def request(
+        self, method: str, params: list[Any] | dict[str, Any] | None = None, *, returns: Any = NOT_GIVEN
+    ) -> BatchCall:
+        """Add a call with explicit params."""
+        call = BatchCall(method, check_params(method, params), returns)
+        self._members.append(call)
+        return call
+
+    def _notify(self, method: str, /, *args: Any, **kwargs: Any) -> None:
+        self._members.append((method, params_of(method, args, kwargs)))
+
+    def _outgoing(self) -> BatchExchange | bytes | None:
+        """What is to be sent: calls that wait for replies, notifications alone, or nothing."""
+        calls = [member for member in self._members if isinstance(member, BatchCall)]
+        if calls:
+            return BatchExchange(self._marshaller, self._members, calls, self._timeout)
+        if not self._members:
+            return None
+        return self._marshaller.encode([envelope.request(*member) for member in self._members], "batch")  # type: ignore[misc]
+
+
+class BatchExchange:
+    """A batch on its way (an `Outgoing`); may be sent again after it failed."""
+
+    def __init__(
+        self, marshaller: Marshaller, members: list[BatchCall | tuple[str, Any]], calls: list[BatchCall], timeout: Any
+    ) -> None:
+        self.method = _names(calls)
+        self._marshaller = marshaller
+        self._members = members
+        self._calls = calls
+        self._timeout = timeout
+        self._waits: dict[BatchCall, _Member] = {}
+
+    def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
+        gathering = _Gathering(len(self._calls), pending, waiter, soon)
+        deadline = getattr(waiter, "deadline", float("inf"))
+        self._waits = {call: _Member(gathering, call.method, deadline) for call in self._calls}
+        for member in self._waits.values():
+            member.call_id = pending.add(member)
+        gathering.members = list(self._waits.values())
+
+    def encode(self, left: float) -> bytes:
+        timeout = told_timeout(self._timeout, left)
+        message = [
+            envelope.request(member.method, member.params, call_id=self._waits[member].call_id, timeout=timeout)
+            if isinstance(member, BatchCall)
+            else envelope.request(*member)
+            for member in self._members
+        ]
+        return self._marshaller.encode(message, self.method)
+
+    def leave(self, pending: PendingCalls) -> None:
+        for member in self._waits.values():
+            pending.discard(member.call_id)
+
+    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        """Give every call what came for it."""
+        answered = []
+        for call, member in self._waits.items():
+            if member.error is not None:
+                call.fail(member.error)
+            elif member.reply is None:
+                call.fail(self._missing(call.method))
+            else:
+                answered.append((call, (member.reply, member.line)))
+        prepared = self._marshaller.values([got for _, got in answered])
+        for (call, _), (reply, tagged) in zip(answered, prepared, strict=True):
+            call.settle(self._marshaller, reply, tagged)
+
+    def failed(self, error: Exception) -> None:
+        """The batch as a whole came to nothing: calls that were answered before that keep their answer."""
+        self.outcome({}, b"")
+        for call, member in self._waits.items():
+            if member.reply is None:
+                call.fail(error)
+        for call in self._calls[len(self._waits) :]:
+            call.fail(error)
+
+    def _missing(self, method: str) -> InternalError:
+        error = InternalError(_NO_ANSWER)
+        error.method, error.address = method, self._marshaller.address
+        return error
+
+
+class _Gathering:
+    """Waits for the replies of a batch: for all of them, or for the array that does not have them all."""
+
+    def __init__(self, missing: int, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
+        self.members: list[_Member] = []
+        self._missing = missing
+        self._pending = pending
+        self._waiter = waiter
+        self._soon = soon
+        self._ends = False
+
+    def count(self, line: bytes | bytearray) -> None:
+        """A member was answered; `line` is the message that its reply stood in."""
+        self._missing -= 1
+        if not self._missing:
+            self._waiter.answer({}, b"")
+        elif not self._ends and line[:16].lstrip().startswith(b"["):
+            self._ends = True
+            self._soon(self._end)
+
+    def fail(self, error: Exception) -> None:
+        self._missing -= 1
+        if not self._missing:
+            self._waiter.fail(error)
+
+    def _end(self) -> None:
+        """The array of replies has been read: a call without an answer in it will have none."""
+        if self._missing:
+            self._missing = 0
+            for member in self.members:
+                if member.reply is None:
+                    self._pending.discard(member.call_id)
+            self._waiter.answer({}, b"")
+
+
+class _Member:
+    """Waits for the reply to one call of a batch."""
+
+    __slots__ = ("_gathering", "call_id", "deadline", "error", "line", "method", "reply")
+
+    def __init__(self, gathering: _Gathering, method: str, deadline: float) -> None:
+        self._gathering = gathering
+        self.method = method
+        self.deadline = deadline
+        self.call_id = 0
+        self.reply: dict[str, Any] | None = None
+        self.line: bytes | bytearray = b""
+        self.error: Exception | None = None
+
+    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        self.reply, self.line = reply, line
+        self._gathering.count(line)
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self._gathering.fail(error)
+
+
+def _names(calls: list[BatchCall]) -> str:
+    names = list(dict.fromkeys(call.method for call in calls))
+    return "batch of " + ", ".join(names[:3]) + (", …" if len(names) > 3 else "")

@@ -1,0 +1,310 @@
+"""A call as bytes and its reply as a value: what the sync and the async client do alike, written once.
+
+Owns the checks of arguments, the size limit of what goes out, the reading of replies and the decision to try again.
+Pure: knows no socket, no thread, no event loop and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
+
+from ..codec import Codec
+from ..errors import ConnectFailed, ConnectionLost, InternalError, RpcError, error_from_wire
+from ..peer.pending import PendingCalls, Waiter
+from ..wire import envelope
+from .settings import NOT_GIVEN, Settings
+
+#: A message with tagged objects in it that is longer than this (bytes) is mostly arrays or images: looking for integers
+#: over 64 bits in it would cost more than reading it.
+EXACT_TAGGED = 64 * 1024
+
+_UNREADABLE = "The server's reply cannot be read"
+
+#: Results of these types are what they are: neither a tagged object nor a rounded integer is in them.
+_PLAIN = frozenset((int, str, bool))
+
+#: Runs a function once the message that is being read has been handled whole.
+Soon = Callable[[Callable[[], None]], object]
+
+
+class Outgoing(Protocol):
+    """Something that is sent once and waits for its answer: a call, a raw request, a batch.
+
+    The order: `enter`, then `encode` and send; `leave` if the wait is given up; `outcome` when the answer is there.
+    """
+
+    method: str
+
+    def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
+        """Take a place in the table of calls that wait, so that `waiter` gets the answer."""
+
+    def encode(self, left: float) -> bytes:
+        """The message. `left` is the time until the caller gives up, in seconds (may be infinite)."""
+
+    def leave(self, pending: PendingCalls) -> None:
+        """Nobody waits any more."""
+
+    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> Any:
+        """What the caller gets for the reply, or raises."""
+
+
+class Marshaller:
+    """Turns calls into bytes and replies into values, for one client."""
+
+    __slots__ = ("_checkers", "_codec", "_holds_tags", "_max_depth", "address", "dumps", "max_size")
+
+    def __init__(self, settings: Settings) -> None:
+        self.address = str(settings.address)
+        self._codec: Codec = settings.codec
+        self.dumps = settings.codec.dumps
+        self._holds_tags = settings.codec.holds_tags
+        self._max_depth = settings.limits.max_depth
+        self.max_size = settings.limits.max_message_size
+        self._checkers: dict[Any, Callable[[Any], Any]] = {}
+
+    def encode(self, message: object, method: str) -> bytes:
+        """The bytes of a message.
+
+        Raises:
+            EncodeError: a value has no form on the wire.
+            MessageTooLarge: it is over this client's `max_message_size`. Nothing was sent.
+        """
+        data = self.dumps(message)
+        if len(data) > self.max_size:
+            error = envelope.oversize(len(data), self.max_size, side="client")
+            error.method, error.address = method, self.address
+            raise error
+        return data
+
+    def notification(self, method: str, params: list[Any] | dict[str, Any] | None) -> bytes:
+        """The bytes of a notification (section 4.1)."""
+        return self.encode(envelope.request(method, params), method)
+
+    def value(self, method: str, reply: dict[str, Any], line: bytes | bytearray) -> Any:
+        """The result in a reply, rich values decoded, integers of any size exact.
+
+        Args:
+            line: the whole message that the reply stood in.
+
+        Raises:
+            RpcError: the reply is an error; InternalError also when it is not a reply, or its values are broken.
+        """
+        (reply,), tagged = self._prepared([reply], line)
+        return self.value_in(method, reply, tagged)
+
+    def value_in(self, method: str, reply: dict[str, Any], tagged: bool) -> Any:
+        """The same for a reply of which it is known whether the message may hold tagged objects."""
+        error = reply.get("error")
+        if error is not None:
+            raise self._error(method, error, tagged)
+        if "result" not in reply:
+            raise self._broken(method, "neither result nor error", reply)
+        return self._decoded(method, reply["result"]) if tagged else reply["result"]
+
+    def values(self, lines: list[tuple[dict[str, Any], bytes | bytearray]]) -> list[tuple[dict[str, Any], bool]]:
+        """Replies that stood in few messages, for `value_in`: exact, and each with whether it may hold tags."""
+        by_line: dict[int, list[int]] = {}
+        for position, (_, line) in enumerate(lines):
+            by_line.setdefault(id(line), []).append(position)
+        prepared: list[tuple[dict[str, Any], bool]] = [({}, False)] * len(lines)
+        for positions in by_line.values():
+            replies = [lines[position][0] for position in positions]
+            replies, tagged = self._prepared(replies, lines[positions[0]][1])
+            for position, reply in zip(positions, replies, strict=True):
+                prepared[position] = reply, tagged
+        return prepared
+
+    def response(self, method: str, reply: dict[str, Any], line: bytes | bytearray) -> dict[str, Any]:
+        """The whole response object, rich values decoded, integers exact."""
+        (reply,), tagged = self._prepared([reply], line)
+        return {name: self._decoded(method, member) for name, member in reply.items()} if tagged else reply
+
+    def checked(self, method: str, value: Any, returns: Any) -> Any:
+        """The value in the type that `returns=` asks for.
+
+        Raises:
+            TypeError: it is of another type; the message says what was expected and what came. Or `returns` is a hint
+                that nothing can be checked against.
+        """
+        try:
+            checker = self._checkers.get(returns)
+            if checker is None:
+                checker = self._checkers[returns] = self._checker(returns)
+        except TypeError:  # a hint that cannot be hashed, or not be checked
+            checker = self._checker(returns)
+        try:
+            return checker(value)
+        except ValueError as error:
+            raise TypeError(f"the result of {method!r} at {self.address} does not fit returns=: {error}") from None
+
+    def _prepared(self, replies: list[dict[str, Any]], line: bytes | bytearray) -> tuple[list[dict[str, Any]], bool]:
+        """The replies in a message, as exact as they were sent, and whether there may be tagged objects in them."""
+        if envelope.is_deeper(line, self._max_depth):
+            reason = f"it is nested deeper than {self._max_depth} levels (max_depth)"
+            error = InternalError(_UNREADABLE, {"reason": reason}).to_wire()
+            return [{"id": reply.get("id"), "error": error} for reply in replies], False
+        tagged = self._holds_tags(line)
+        # Long messages with tagged objects are not searched: they are mostly arrays and images.
+        if (not tagged or len(line) <= EXACT_TAGGED) and envelope.may_hold_big_integers(line):
+            replies = _exactly(line, replies)
+        return replies, tagged
+
+    def _error(self, method: str, error: Any, tagged: bool) -> RpcError:
+        if tagged:
+            try:
+                error = self._codec.decode(error)
+            except (ValueError, RecursionError):
+                pass  # the error itself is worth more than the broken value in its data
+        return error_from_wire(error, method=method, address=self.address)
+
+    def _checker(self, returns: Any) -> Callable[[Any], Any]:
+        from ..codec.hints import hint_checker  # imports msgspec, which plain calls do without
+
+        return hint_checker(returns, self._codec)
+
+    def _decoded(self, method: str, value: Any) -> Any:
+        try:
+            return self._codec.decode(value)
+        except (ValueError, RecursionError) as error:
+            raise self._broken(method, str(error), None) from error
+
+    def _broken(self, method: str, reason: str, reply: Any) -> InternalError:
+        error = InternalError(_UNREADABLE, {"reason": reason, "reply": reply})
+        error.method, error.address = method, self.address
+        return error
+
+
+class Call:
+    """One call of one method."""
+
+    __slots__ = ("_call_id", "_marshaller", "_params", "_returns", "_timeout", "method")
+
+    def __init__(self, marshaller: Marshaller, method: str, params: Any, timeout: Any, returns: Any) -> None:
+        self.method = method
+        self._marshaller = marshaller
+        self._params = params
+        self._timeout = timeout
+        self._returns = returns
+        self._call_id = 0
+
+    def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
+        self._call_id = pending.add(waiter)
+
+    def encode(self, left: float) -> bytes:
+        timeout = None if self._timeout is NOT_GIVEN else told_timeout(self._timeout, left)
+        marshaller = self._marshaller
+        message = envelope.request(self.method, self._params, call_id=self._call_id, timeout=timeout)
+        data = marshaller.dumps(message)
+        return data if len(data) <= marshaller.max_size else marshaller.encode(message, self.method)
+
+    def leave(self, pending: PendingCalls) -> None:
+        pending.discard(self._call_id)
+
+    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> Any:
+        if self._returns is NOT_GIVEN:
+            result = reply.get("result")
+            if type(result) in _PLAIN and "error" not in reply:
+                return result
+            return self._marshaller.value(self.method, reply, line)
+        value = self._marshaller.value(self.method, reply, line)
+        return self._marshaller.checked(self.method, value, self._returns)
+
+
+class RawCall:
+    """A request object that goes out as it is, id included; the outcome is the whole response object.
+
+    Raises:
+        ValueError: the id is no string and no integer.
+    """
+
+    __slots__ = ("_marshaller", "_message", "method")
+
+    def __init__(self, marshaller: Marshaller, message: dict[str, Any]) -> None:
+        method = message.get("method")
+        self.method = method if isinstance(method, str) else "(no method)"
+        self._marshaller = marshaller
+        self._message = message
+
+    def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
+        pending.add_as(self._message["id"], waiter)
+
+    def encode(self, left: float) -> bytes:
+        return self._marshaller.encode(self._message, self.method)
+
+    def leave(self, pending: PendingCalls) -> None:
+        pending.discard(self._message["id"])
+
+    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> dict[str, Any]:
+        return self._marshaller.response(self.method, reply, line)
+
+
+def params_of(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | dict[str, Any] | None:
+    """The params of a call written as Python arguments; None for none.
+
+    Raises:
+        TypeError: positional and named arguments together, which JSON-RPC cannot say (section 4.2).
+    """
+    if not args:
+        return kwargs or None
+    if kwargs:
+        raise TypeError(
+            f"{method}() was called with positional and named arguments; JSON-RPC takes either the one or the other"
+        )
+    return list(args)
+
+
+def check_params(method: str, params: Any) -> Any:
+    """The explicit params of a call: list, dict or None; a tuple is taken as a list. TypeError for anything else."""
+    if isinstance(params, tuple):
+        return list(params)
+    if params is not None and not isinstance(params, list | dict):
+        raise TypeError(f"the params of {method!r} must be a list, a dict or None, got {type(params).__name__}")
+    return params
+
+
+def told_timeout(timeout: Any, left: float) -> float | None:
+    """What the request's "timeout" member says: the time left (s), if this call was given a time-out of its own."""
+    if timeout is NOT_GIVEN or timeout is None:
+        return None
+    return max(round(left, 3), 0.001)
+
+
+def pause_before_retry(error: Exception, attempt: int, retries: int) -> float | None:
+    """Seconds to wait before the call is tried again; None if it is not.
+
+    Args:
+        attempt: how often it has been tried, from 1.
+        retries: how often the caller allowed it to be repeated.
+    """
+    if attempt > retries or not isinstance(error, ConnectFailed | ConnectionLost):
+        return None
+    # At once first: most often the server was started anew and listens already. Then twice as long each time.
+    return 0.0 if attempt == 1 else min(0.05 * 2 ** (attempt - 2), 1.0)
+
+
+W = TypeVar("W")
+
+
+def overdue(entries: Iterable[tuple[Any, W]], now: float) -> tuple[list[tuple[Any, W]], float]:
+    """The calls whose `deadline` has passed, and the earliest deadline of the others (infinite if there is none)."""
+    late, earliest = [], float("inf")
+    for entry in entries:
+        deadline: float = entry[1].deadline  # type: ignore[attr-defined]
+        if deadline <= now:
+            late.append(entry)
+        elif deadline < earliest:
+            earliest = deadline
+    return late, earliest
+
+
+def _exactly(line: bytes | bytearray, replies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same replies, which stood in this message, with every integer as it was sent."""
+    message = envelope.parse_exactly(line)
+    members = message if isinstance(message, list) else [message]
+    exact = {(type(member["id"]), member["id"]): member for member in members if _has_own_id(member)}
+    return [exact.get((type(reply.get("id")), reply.get("id")), reply) for reply in replies]
+
+
+def _has_own_id(member: Any) -> bool:
+    return isinstance(member, dict) and isinstance(member.get("id"), int | str)

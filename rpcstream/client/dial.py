@@ -1,0 +1,51 @@
+"""A connected socket for an address, for the sync client. Knows nothing of what is said on it."""
+
+from __future__ import annotations
+
+import socket
+
+from ..errors import ConnectFailed
+from .address import Address
+
+
+def dial(address: Address, seconds: float | None, method: str) -> socket.socket:
+    """Connect to the address; `seconds` is the time that may take, for each address that a name stands for.
+
+    Raises:
+        ConnectFailed: nobody is there; the error names the address and the method that was to be called.
+        TimeoutError: the time is over.
+    """
+    try:
+        if address.kind == "unix":
+            return _dial_unix(address.path, seconds)
+        sock = socket.create_connection((address.host, address.port), timeout=seconds)
+    except OSError as error:
+        if is_own_timeout(error):
+            raise
+        raise ConnectFailed(failure(error, seconds), method=method, address=str(address)) from error
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return sock
+
+
+def failure(error: OSError, seconds: float | None) -> str:
+    """Why no connection could be made, in words; `seconds` is the time it was given."""
+    if is_own_timeout(error) and seconds is not None:
+        return f"could not connect within {seconds:g} s"
+    return f"could not connect: {error.strerror or error or type(error).__name__}"
+
+
+def is_own_timeout(error: OSError) -> bool:
+    """Is the time over that we set? (The system's own time-out has a number.)"""
+    return isinstance(error, TimeoutError) and error.errno is None
+
+
+def _dial_unix(path: str, seconds: float | None) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(seconds)
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,106 @@
+"""What comes in on a sync client's connection, each message handed to whom it concerns.
+
+Owns the way from bytes to the calls that they answer. Reads no socket; the thread that has the reader role hands the
+bytes in, and sends what is to be sent for them.
+"""
+
+from __future__ import annotations
+
+from _thread import LockType
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from ..peer.pending import PendingCalls
+from ..wire import envelope
+from ..wire.framing import LineFramer, Message, Oversize
+from .inbound import NoMethods, is_reply
+from .settings import Settings
+
+
+class Inbox:
+    """Bytes to settled calls.
+
+    Args:
+        pending: the table of calls, guarded by `state`.
+        lose: ends the connection, with the reason; called while `state` is held.
+    """
+
+    def __init__(
+        self, pending: PendingCalls, state: LockType, settings: Settings, *, lose: Callable[[str], object]
+    ) -> None:
+        max_size = settings.limits.max_message_size
+        #: A message has begun and its end has not come.
+        self.partial = False
+        #: Run, while `state` is held, when the message that is being handled has been handled whole.
+        self.soon: list[Callable[[], None]] = []
+        self._pending = pending
+        self._state = state
+        self._trace = settings.trace
+        self._framer = LineFramer(max_size=max_size, delimiter=settings.delimiter)
+        self._refuse = NoMethods(settle=pending.settle, lose=lose, max_size=max_size)
+
+    def receive(self, data: bytes) -> tuple[list[bytes], str | None]:
+        """Settle what these bytes answer; no bytes mean the end of the stream.
+
+        Returns:
+            The messages to send, which refuse the peer's own requests; and why the conversation is over, if it is.
+        """
+        if not data:
+            last = self._framer.finish()
+            if last and not _is_json(last[0]):
+                return [], "the server closed the connection within a message"
+            return self._handle(last), "the server closed the connection"
+        refusals = self._handle(self._framer.feed(data))
+        self.partial = self._framer.partial
+        return refusals, "the server ended the conversation with an empty line" if self._framer.ended else None
+
+    def _handle(self, messages: list[Message]) -> list[bytes]:
+        refusals = []
+        for position, line in enumerate(messages, 1):
+            if self._trace is not None:
+                self._trace("receive", bytes(line.head if isinstance(line, Oversize) else line))
+            refusal = self._handle_one(line, messages, position)
+            if refusal is not None:
+                refusals.append(refusal)
+        return refusals
+
+    def _handle_one(self, line: Message, messages: list[Message], position: int) -> bytes | None:
+        if isinstance(line, Oversize):
+            with self._state:
+                return self._refuse.oversize(line)
+        try:
+            message = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            values = envelope.unreadable(line)
+            if isinstance(values, list):
+                messages[position:position] = values
+                return None
+            with self._state:
+                return self._refuse.unreadable(values)
+        with self._state:
+            refusal = self._settle(message, line)
+            if self.soon:
+                for function in self.soon:
+                    function()
+                self.soon.clear()
+        return refusal
+
+    def _settle(self, message: Any, line: bytes | bytearray) -> bytes | None:
+        if is_reply(message):
+            self._pending.settle(message, line)
+        elif type(message) is list and message and all(map(is_reply, message)):
+            for member in message:
+                self._pending.settle(member, line)
+        else:
+            return self._refuse(message, line)
+        return None
+
+
+def _is_json(line: Message) -> bool:
+    try:
+        orjson.loads(line)  # type: ignore[arg-type]
+    except orjson.JSONDecodeError:
+        return False
+    return True
