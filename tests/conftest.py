@@ -1,0 +1,85 @@
+"""What all tests share: the event loop they run on, and a bare connection to say anything over."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import orjson
+import pytest
+
+pytest_plugins = ["rpcstream.testing"]
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]]:
+    """uvloop where there is one, unless `RPCSTREAM_LOOP=asyncio`, as for a server."""
+    from rpcstream.server import loop_factory
+
+    return {"loop": loop_factory("auto") or asyncio.new_event_loop}
+
+
+def pytest_report_header() -> str:
+    return f"event loop: {os.environ.get('RPCSTREAM_LOOP', 'auto')}"
+
+
+class RawConnection:
+    """A socket to a server, for bytes of any kind."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes | str) -> None:
+        self.writer.write(data.encode() if isinstance(data, str) else data)
+        await self.writer.drain()
+
+    async def reply(self) -> Any:
+        """The next message, parsed; None at the end of the stream."""
+        line = await asyncio.wait_for(self.reader.readline(), 20)
+        return orjson.loads(line) if line else None
+
+    async def ask(self, line: bytes | str) -> Any:
+        await self.send((line.encode() if isinstance(line, str) else line) + b"\n")
+        return await self.reply()
+
+    async def call(self, method: str, params: Any = None, call_id: Any = 1) -> Any:
+        message = {"jsonrpc": "2.0", "method": method, "params": params, "id": call_id}
+        return await self.ask(orjson.dumps(message))
+
+    async def rest(self) -> list[Any]:
+        """All replies until the server closes."""
+        lines = (await asyncio.wait_for(self.reader.read(), 20)).splitlines()
+        return [orjson.loads(line) for line in lines]
+
+    def end(self) -> None:
+        """Say that nothing more will be sent."""
+        self.writer.write_eof()
+
+    async def close(self) -> None:
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionError:
+            pass
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Callable[[str], Awaitable[RawConnection]]]:
+    """`raw = await connect(address)`; closed with the test."""
+    opened: list[RawConnection] = []
+
+    async def open_one(address: str) -> RawConnection:
+        limit = 256 * 1024 * 1024
+        if address.startswith("unix://"):
+            streams = await asyncio.open_unix_connection(address.removeprefix("unix://"), limit=limit)
+        else:
+            host, _, port = address.rpartition(":")
+            streams = await asyncio.open_connection(host.strip("[]"), int(port), limit=limit)
+        opened.append(RawConnection(*streams))
+        return opened[-1]
+
+    yield open_one
+    for connection in opened:
+        await connection.close()

@@ -1,0 +1,462 @@
+"""Every way to write a function: what its callers may send, and what they are told when it does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import functools
+import math
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, TypedDict, TypeVar
+
+import msgspec
+import numpy as np
+import orjson
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from rpcstream import Codec, InvalidParams, InvalidRequest, RegistrationError, Server, Shape
+from rpcstream.methods.signature import Signature
+
+
+def bind(function: Callable[..., Any], params: Any) -> Any:
+    """What the function returns for these params, as they come over the wire."""
+    signature = Signature(function, method="it", codec=Codec())
+    line = params if isinstance(params, bytes) else orjson.dumps({"params": params})
+    args, kwargs = signature.bind(orjson.loads(line)["params"], line)
+    return function(*args, **kwargs)
+
+
+def refused(function: Callable[..., Any], params: Any) -> dict[str, Any]:
+    """The data of the error for these params."""
+    with pytest.raises(InvalidParams) as caught:
+        bind(function, params)
+    assert caught.value.code == -32602
+    assert isinstance(caught.value.data, dict)
+    return caught.value.data
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    y: float = 0.0
+
+
+class Box(msgspec.Struct):
+    corner: Point
+    size: int = 1
+
+
+class Movie(TypedDict):
+    title: str
+    year: NotRequired[int]
+
+
+class Pair(NamedTuple):
+    left: int
+    right: str = "r"
+
+
+UserId = NewType("UserId", int)
+T = TypeVar("T")
+
+
+# -- kinds of parameters ------------------------------------------------------------------------------------------
+
+
+def test_positional_only_keyword_only_defaults_and_the_rest() -> None:
+    def function(a: int, /, b: int = 2, *rest: int, c: int, d: int = 4, **others: int) -> Any:
+        return a, b, rest, c, d, others
+
+    assert bind(function, {"a": 1, "c": 3}) == (1, 2, (), 3, 4, {})
+    assert bind(function, {"a": 1, "b": 5, "c": 3, "d": 6, "e": 7}) == (1, 5, (), 3, 6, {"e": 7})
+    assert refused(function, [1, 2, 3])["missing"] == ["c"]
+    assert refused(function, {"a": 1, "c": 3, "e": "x"})["path"] == "$.e"
+
+
+def test_rest_by_position_is_checked_item_by_item() -> None:
+    def function(a: int, *rest: int) -> Any:
+        return a, rest
+
+    assert bind(function, [1, 2, 3]) == (1, (2, 3))
+    data = refused(function, [1, 2, "x"])
+    assert (data["path"], data["parameter"], data["expected"], data["got"]) == ("$[2]", "rest", "int", "str")
+
+
+def test_no_hints_takes_anything() -> None:
+    def function(a, b=None):  # type: ignore[no-untyped-def]
+        return a, b
+
+    assert bind(function, [{"x": [1, "y"]}]) == ({"x": [1, "y"]}, None)
+    assert bind(function, {"b": 1, "a": None}) == (None, 1)
+
+
+def test_no_parameters() -> None:
+    for params in (None, [], {}):
+        assert bind(lambda: "done", params) == "done"
+    assert refused(lambda: 1, [1])["reason"] == "too many"
+    assert refused(lambda: 1, {"a": 1})["parameter"] == "a"
+
+
+def test_mutable_and_strange_defaults_are_the_functions_own() -> None:
+    marker = object()
+    listed = [1]
+
+    def function(a: list[int] = listed, b: Any = marker, c: Any = float("nan")) -> Any:
+        return a, b, c
+
+    a, b, c = bind(function, [])
+    assert a is listed
+    assert b is marker
+    assert math.isnan(c)
+
+
+def test_parameters_whose_names_mean_something_to_structs() -> None:
+    def function(self: int, p0: int, __struct_fields__: int, type: int, name: int) -> Any:
+        return self, p0, __struct_fields__, type, name
+
+    named = {"self": 1, "p0": 2, "__struct_fields__": 3, "type": 4, "name": 5}
+    assert bind(function, named) == bind(function, [1, 2, 3, 4, 5]) == (1, 2, 3, 4, 5)
+
+
+def test_methods_partials_callables_and_wrapped() -> None:
+    class Calculator:
+        def add(self, a: int, b: int) -> int:
+            return a + b
+
+        @staticmethod
+        def twice(a: int) -> int:
+            return 2 * a
+
+        @classmethod
+        def name(cls, suffix: str) -> str:
+            return cls.__name__ + suffix
+
+        def __call__(self, a: int) -> int:
+            return -a
+
+    def logged(function: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> T:
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    calculator = Calculator()
+    assert bind(calculator.add, [1, 2]) == 3
+    assert bind(Calculator.twice, [2]) == 4
+    assert bind(Calculator.name, ["!"]) == "Calculator!"
+    assert bind(calculator, [1]) == -1
+    assert bind(functools.partial(calculator.add, 5), {"b": 2}) == 7
+    assert bind(functools.partial(calculator.add, b=5), {"a": 2}) == 7
+    assert bind(logged(calculator.add), [1, 2]) == 3
+    for function in (
+        functools.partial(calculator.add, b=1),
+        calculator,
+        logged(functools.partial(calculator.add, b=1)),
+    ):
+        assert refused(function, {"a": "x"})["path"] == "$.a"
+
+
+def test_functions_written_in_c() -> None:
+    assert bind(math.sqrt, [4]) == 2
+    assert bind(math.sqrt, {"x": 4}) == 2
+
+
+# -- hints ----------------------------------------------------------------------------------------------------------
+
+NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+SOME_ID = uuid.uuid4()
+
+
+@pytest.mark.parametrize(
+    ("hint", "sent", "expected"),
+    [
+        (int, 1, 1),
+        (float, 1, 1.0),
+        (str, "x", "x"),
+        (bool, True, True),
+        (None, None, None),
+        (Any, {"a": [1]}, {"a": [1]}),
+        (object, [1], [1]),
+        (int | None, None, None),
+        (int | str | None, "x", "x"),
+        (Literal["a", 1], 1, 1),
+        (list[int], [1], [1]),
+        (list, [1, "x"], [1, "x"]),
+        (Sequence[int], [1], [1]),
+        (Iterable[int], [1], [1]),
+        (tuple[int, str], [1, "x"], (1, "x")),
+        (tuple[int, ...], [1, 2], (1, 2)),
+        (set[int], [1, 1], {1}),
+        (frozenset[str], ["x"], frozenset("x")),
+        (dict[str, list[int]], {"a": [1]}, {"a": [1]}),
+        (dict[int, str], {"1": "x"}, {1: "x"}),
+        (dict[Colour, int], {"red": 1}, {Colour.RED: 1}),
+        (Mapping[str, int], {"a": 1}, {"a": 1}),
+        (Colour, "red", Colour.RED),
+        (Level, 1, Level.LOW),
+        (Point, {"x": 1}, Point(1.0)),
+        (Box, {"corner": {"x": 1, "y": 2}}, Box(Point(1.0, 2.0))),
+        (list[Point | None], [None, {"x": 1}], [None, Point(1.0)]),
+        (Movie, {"title": "M"}, {"title": "M"}),
+        (Pair, [1], Pair(1)),
+        (UserId, 5, 5),
+        (datetime.datetime, "2026-01-02T03:04:05Z", NOW),
+        (datetime.date, "2026-01-02", NOW.date()),
+        (datetime.time, "03:04:05", datetime.time(3, 4, 5)),
+        (datetime.timedelta, "PT1.5S", datetime.timedelta(seconds=1.5)),
+        (uuid.UUID, str(SOME_ID), SOME_ID),
+        (decimal.Decimal, "1.10", decimal.Decimal("1.10")),
+        (Annotated[int, msgspec.Meta(ge=0)], 0, 0),
+        (Annotated[str, "a note"], "x", "x"),
+        (bytes, "YWI=", b"ab"),
+        (bytes, {"$type": "bytes", "data": "YWI="}, b"ab"),
+        (str | bytes, "YWI=", "YWI="),
+        (str | bytes, {"$type": "bytes", "data": "YWI="}, b"ab"),
+        (complex, {"$type": "complex", "real": 1.0, "imag": 2.0}, 1 + 2j),
+        (Point | Movie, {"title": "M"}, {"title": "M"}),
+        (list[int] | dict[str, bytes], {"a": "YWI="}, {"a": b"ab"}),
+    ],
+)
+def test_hint_accepts(hint: Any, sent: Any, expected: Any) -> None:
+    def function(value) -> Any:  # type: ignore[no-untyped-def]
+        return value
+
+    function.__annotations__["value"] = hint
+    for params in ([sent], {"value": sent}):
+        got = bind(function, params)
+        assert got == expected
+        assert type(got) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("hint", "sent", "path"),
+    [
+        (int, "1", ""),
+        (int, 1.5, ""),
+        (int, True, ""),
+        (int, None, ""),
+        (bool, 1, ""),
+        (float, "1", ""),
+        (str, 1, ""),
+        (Literal["a", 1], "b", ""),
+        (int | None, "x", ""),
+        (list[int], [1, "x"], "[1]"),
+        (dict[str, int], {"a": "x"}, "[...]"),
+        (tuple[int, str], [1], ""),
+        (Colour, "blue", ""),
+        (Point, {"x": 1, "y": "z"}, ".y"),
+        (Box, {"corner": {"y": 1}}, ".corner"),
+        (Movie, {"year": 1}, ""),
+        (datetime.datetime, "yesterday", ""),
+        (uuid.UUID, "x", ""),
+        (decimal.Decimal, "x", ""),
+        (Annotated[int, msgspec.Meta(ge=0)], -1, ""),
+        (Annotated[bytes, msgspec.Meta(max_length=1)], "YWI=", ""),
+        (bytes, "YWI", ""),
+        (str | bytes, 5, ""),
+        (Point | Movie, {"other": 1}, ""),
+        (NDArray[np.float32], [1.0], ""),
+        (list[bytes], ["YQ==", "%"], "[1]"),
+        (Image.Image, "YWI=", ""),
+    ],
+)
+def test_hint_refuses_with_the_path(hint: Any, sent: Any, path: str) -> None:
+    def function(other: int, value) -> Any:  # type: ignore[no-untyped-def]
+        return value
+
+    function.__annotations__["value"] = hint
+    assert refused(function, {"other": 1, "value": sent})["path"] == f"$.value{path}"
+    data = refused(function, [1, sent])
+    assert (data["path"], data["parameter"]) == (f"$[1]{path}", "value")
+    assert data["reason"]
+
+
+def test_the_message_says_it_in_one_line() -> None:
+    def function(a: int) -> None: ...
+
+    with pytest.raises(InvalidParams, match=r"Invalid params: \$\.a: Expected `int`, got `str`"):
+        bind(function, {"a": "x"})
+    with pytest.raises(InvalidParams, match="missing 'a'"):
+        bind(function, {})
+    with pytest.raises(InvalidParams, match="unknown 'b'"):
+        bind(function, {"a": 1, "b": 2})
+    with pytest.raises(InvalidParams, match="at most 1 by position, got 2"):
+        bind(function, [1, 2])
+    with pytest.raises(InvalidRequest, match="array or an object"):
+        bind(function, "x")
+
+
+def test_integers_over_64_bits_arrive_exactly() -> None:
+    def typed(a: int) -> int:
+        return a
+
+    def untyped(a):  # type: ignore[no-untyped-def]
+        return a
+
+    for function in (typed, untyped):
+        for number in (2**64, -(2**200), 2**63):
+            assert bind(function, b'{"params":[%d]}' % number) == number
+            assert bind(function, b'{"params":{"a":%d}}' % number) == number
+    assert bind(untyped, b'{"params":[[1e300, {"x": 18446744073709551616}]]}') == [1e300, {"x": 2**64}]
+    assert refused(typed, b'{"params":[1e300]}')["expected"] == "int"
+
+
+@dataclasses.dataclass
+class Sample:
+    name: str
+    data: Annotated[NDArray[np.float32], Shape(None, 3)]
+    photo: Image.Image | None = None
+    more: list[bytes] = dataclasses.field(default_factory=list)
+
+
+class Reading(msgspec.Struct, forbid_unknown_fields=True):
+    value: float | NDArray[np.float64]
+    label: str = "none"
+
+
+class Upload(TypedDict):
+    name: str
+    data: NotRequired[bytes]
+
+
+class Chunk(NamedTuple):
+    number: int
+    data: bytes = b""
+
+
+def array(values: Any, dtype: str) -> dict[str, Any]:
+    return dict(orjson.loads(Codec().dumps(np.array(values, dtype))))
+
+
+def test_rich_values_inside_classes() -> None:
+    def sample(s: Sample) -> Sample:
+        return s
+
+    sent = {"name": "a", "data": array([[1, 2, 3]], "f4"), "more": ["YQ=="]}
+    got = bind(sample, {"s": sent})
+    assert isinstance(got, Sample)
+    assert got.data.tolist() == [[1, 2, 3]]
+    assert (got.photo, got.more) == (None, [b"a"])
+    assert refused(sample, {"s": {**sent, "data": array([[1, 2]], "f4")}})["path"] == "$.s.data"
+    assert refused(sample, {"s": {**sent, "more": ["YQ==", "x"]}})["path"] == "$.s.more[1]"
+    assert "data" in refused(sample, {"s": {"name": "a"}})["reason"]
+
+
+def test_rich_values_inside_structs_typed_dicts_and_named_tuples() -> None:
+    def reading(r: Reading) -> Reading:
+        return r
+
+    def upload(u: Upload) -> Upload:
+        return u
+
+    def chunk(c: Chunk) -> Chunk:
+        return c
+
+    assert bind(reading, {"r": {"value": 1.5}}) == Reading(1.5)
+    assert bind(reading, {"r": {"value": array([1], "f8")}}).value.tolist() == [1]
+    assert refused(reading, {"r": {"value": "x"}})["path"] == "$.r.value"
+    assert refused(reading, {"r": {"value": 1, "other": 2}})["path"] == "$.r"
+    assert bind(upload, {"u": {"name": "a"}}) == {"name": "a"}
+    assert bind(upload, {"u": {"name": "a", "data": "YQ=="}}) == {"name": "a", "data": b"a"}
+    assert bind(chunk, {"c": [1, "YQ=="]}) == Chunk(1, b"a")
+    assert bind(chunk, {"c": [1]}) == Chunk(1)
+
+
+class Tree(msgspec.Struct):
+    data: bytes
+    children: list[Tree] = []
+
+
+def test_recursive_classes() -> None:
+    def function(tree: Tree) -> Tree:
+        return tree
+
+    got = bind(function, {"tree": {"data": "YQ==", "children": [{"data": "Yg=="}]}})
+    assert got == Tree(b"a", [Tree(b"b")])
+
+
+def test_array_hints_mean_what_they_say() -> None:
+    def function(a: Annotated[NDArray[np.float32], Shape(None, 3)]) -> Any:
+        return a
+
+    assert bind(function, [array([[1, 2, 3]], "f4")]).shape == (1, 3)
+    assert "float32" in refused(function, [array([[1, 2, 3]], "f8")])["reason"]
+    assert "(1, 2)" in refused(function, [array([[1, 2]], "f4")])["reason"]
+    assert refused(function, ["not base64"])["path"] == "$[0]"
+
+
+def test_tagged_values_in_untyped_places() -> None:
+    def function(a, b: dict[str, Any]) -> Any:  # type: ignore[no-untyped-def]
+        return a, b
+
+    a, b = bind(function, {"a": [array([1], "i4")], "b": {"x": array([2], "i4"), "y": {"$type": "unknown"}}})
+    assert a[0].tolist() == [1]
+    assert b["x"].tolist() == [2]
+    assert b["y"] == {"$type": "unknown"}
+    wrong = {**array([1], "i4"), "shape": [2]}
+    assert refused(function, {"a": [wrong], "b": {}})["path"] == "$.a[0]"
+
+
+# -- what cannot be registered --------------------------------------------------------------------------------------
+
+
+class Opaque:
+    pass
+
+
+@pytest.mark.parametrize("hint", [Opaque, list[Opaque], Callable[[int], int], Opaque | int, type[int], "Nowhere"])
+def test_a_hint_that_cannot_be_checked_is_refused_with_the_parameter(hint: Any) -> None:
+    def function(fine: int, wrong) -> None: ...  # type: ignore[no-untyped-def]
+
+    function.__annotations__["wrong"] = hint
+    with pytest.raises(RegistrationError, match=r"my\.method: parameter 'wrong'"):
+        Server().add(function, name="my.method")
+
+
+def test_a_return_hint_that_cannot_be_checked_is_refused() -> None:
+    def function() -> Opaque: ...  # type: ignore[empty-body]
+
+    with pytest.raises(RegistrationError, match="the return value"):
+        Server().add(function)
+
+
+def test_string_hints_mean_local_classes() -> None:
+    @dataclasses.dataclass
+    class Local:
+        a: int
+
+    server = Server()
+
+    @server
+    def function(value: Local) -> Local:
+        return value
+
+    args, _ = server.methods["function"].signature.bind([{"a": 1}], b"")
+    assert args == (Local(1),)
+
+
+def test_the_codec_knows_the_types_of_the_user() -> None:
+    codec = Codec()
+    codec.register(Opaque, "opaque", encode=lambda value: {}, decode=lambda parts: Opaque())
+    server = Server(codec=codec)
+
+    @server
+    def function(value: Opaque, values: list[Opaque] | None = None) -> Opaque:
+        return value
+
+    args, _ = server.methods["function"].signature.bind([{"$type": "opaque"}], b"")
+    assert isinstance(args[0], Opaque)

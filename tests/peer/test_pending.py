@@ -1,0 +1,105 @@
+"""An answer reaches the call it belongs to, once, or nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rpcstream import ConnectionLost
+from rpcstream.peer.pending import PendingCalls
+
+
+class Waiter:
+    def __init__(self, method: str = "method") -> None:
+        self.method = method
+        self.got: list[Any] = []
+
+    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        self.got.append(reply)
+
+    def fail(self, error: Exception) -> None:
+        self.got.append(error)
+
+
+def reply(call_id: Any, result: Any = None) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": call_id, "result": result}
+
+
+def test_each_call_gets_its_own_answer_once() -> None:
+    pending = PendingCalls()
+    waiters = [Waiter() for _ in range(3)]
+    ids = [pending.add(waiter) for waiter in waiters]
+    assert len(set(ids)) == 3
+    for call_id in reversed(ids):
+        pending.settle(reply(call_id, call_id), b"")
+        pending.settle(reply(call_id, "twice"), b"")
+    assert [waiter.got[0]["result"] for waiter in waiters] == ids
+    assert all(len(waiter.got) == 1 for waiter in waiters)
+    assert pending.dropped == 3
+    assert len(pending) == 0
+
+
+@pytest.mark.parametrize("forged", [1.0, True, "1", [1], {"a": 1}, 2, -1, 2**70])
+def test_an_id_of_another_kind_is_nobodys(forged: Any) -> None:
+    pending = PendingCalls()
+    waiter = Waiter()
+    assert pending.add(waiter) == 1
+    pending.settle(reply(forged), b"")
+    assert waiter.got == []
+    assert pending.dropped == 1
+
+
+def test_a_result_without_an_id_is_dropped() -> None:
+    pending = PendingCalls()
+    waiter = Waiter()
+    pending.add(waiter)
+    pending.settle(reply(None), b"")
+    assert (waiter.got, pending.dropped) == ([], 1)
+
+
+def test_an_error_without_an_id_fails_all_that_wait() -> None:
+    pending = PendingCalls()
+    waiters = [Waiter(), Waiter()]
+    for waiter in waiters:
+        pending.add(waiter)
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "Parse error"}}
+    pending.settle(error, b"")
+    assert [waiter.got for waiter in waiters] == [[error], [error]]
+    pending.settle(error, b"")
+    assert pending.dropped == 1
+
+
+def test_ids_of_the_caller_and_ours_do_not_meet() -> None:
+    pending = PendingCalls()
+    own, theirs = Waiter(), Waiter()
+    pending.add_as(1, theirs)
+    assert pending.add(own) == 2
+    with pytest.raises(ValueError, match="is waiting"):
+        pending.add_as(2, Waiter())
+    for wrong in (None, 1.5, True, [1]):
+        with pytest.raises(ValueError, match="string or an integer"):
+            pending.add_as(wrong, Waiter())
+    pending.add_as("2", Waiter())
+    pending.settle(reply(1), b"")
+    assert (len(theirs.got), len(own.got)) == (1, 0)
+
+
+def test_a_call_that_was_given_up_gets_nothing() -> None:
+    pending = PendingCalls()
+    waiter = Waiter()
+    call_id = pending.add(waiter)
+    pending.discard(call_id)
+    pending.discard(call_id)
+    pending.settle(reply(call_id), b"")
+    assert (waiter.got, pending.dropped) == ([], 1)
+
+
+def test_all_fail_at_once_with_an_error_of_their_own() -> None:
+    pending = PendingCalls()
+    waiters = [Waiter("a"), Waiter("b")]
+    for waiter in waiters:
+        pending.add(waiter)
+    pending.fail_all(lambda method: ConnectionLost("gone", method=method, address="x:1"))
+    assert [str(waiter.got[0]) for waiter in waiters] == ["gone (method 'a' at x:1)", "gone (method 'b' at x:1)"]
+    assert len(pending) == 0

@@ -1,0 +1,337 @@
+"""A server's life as a process: start, signals, restart, and the addresses it listens at."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from rpcstream import Limits, Server
+
+PROGRAM = """
+    import asyncio, sys, time
+    from rpcstream import Server
+
+    server = Server(drain_timeout={drain})
+
+    @server
+    def ping() -> str:
+        return "pong"
+
+    @server
+    async def wait(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "done"
+
+    @server
+    def block(seconds: float) -> str:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+        return "done"
+
+    @server(offload="thread")
+    def hang() -> None:
+        time.sleep(1000)
+
+    server.run(port={port}, loop="{loop}", on_listening=lambda address: print(address, flush=True))
+    print("ended", flush=True)
+"""
+
+
+class Process:
+    def __init__(self, *, drain: float = 10, port: int = 0, loop: str = "auto") -> None:
+        program = textwrap.dedent(PROGRAM).format(drain=drain, port=port, loop=loop)
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self.popen.stdout is not None
+        self.address = self.popen.stdout.readline().strip()
+        self.port = int(self.address.rpartition(":")[2]) if self.address else 0
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+    def send(self, connection: socket.socket, method: str, *params: Any) -> None:
+        message = {"jsonrpc": "2.0", "method": method, "params": params, "id": 1}
+        connection.sendall(orjson.dumps(message) + b"\n")
+
+    def wait(self) -> tuple[int, str, str]:
+        out, err = self.popen.communicate(timeout=30)
+        return self.popen.returncode, out, err
+
+
+@contextlib.contextmanager
+def process(**options: Any) -> Iterator[Process]:
+    started = Process(**options)
+    try:
+        yield started
+    finally:
+        started.popen.kill()
+        started.popen.communicate()
+
+
+LOOPS = ["asyncio"]
+with contextlib.suppress(ImportError):
+    import uvloop  # noqa: F401
+
+    LOOPS.append("uvloop")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_calls_in_flight_finish(loop: str, number: signal.Signals) -> None:
+    with process(loop=loop) as server, server.connect() as idle, server.connect() as busy:
+        server.send(busy, "ping")
+        assert b"pong" in busy.recv(1000)
+        server.send(busy, "wait", 0.5)
+        server.send(idle, "ping")
+        assert b"pong" in idle.recv(1000)
+        os.kill(server.popen.pid, number)
+        assert b"done" in busy.recv(1000)
+        assert busy.recv(1000) == b""
+        assert idle.recv(1000) == b""
+        code, out, _ = server.wait()
+        assert (code, out) == (0, "ended\n")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_calls_that_do_not_finish_are_closed_at_the_deadline(loop: str) -> None:
+    with process(loop=loop, drain=0.2) as server, server.connect() as busy:
+        server.send(busy, "wait", 1000)
+        server.send(busy, "ping")
+        assert b"pong" in busy.recv(1000)
+        os.kill(server.popen.pid, signal.SIGTERM)
+        assert busy.recv(1000) == b""
+        assert server.wait()[0] == 0
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("what", ["wait", "hang", "block"])
+def test_a_second_signal_stops_at_once(loop: str, what: str) -> None:
+    with process(loop=loop, drain=1000) as server, server.connect() as busy:
+        server.send(busy, "ping")
+        assert b"pong" in busy.recv(1000)
+        server.send(busy, what, *([] if what == "hang" else [1000]))
+        time.sleep(0.3)  # the handler should run, but nothing depends on it
+        os.kill(server.popen.pid, signal.SIGINT)
+        time.sleep(0.2)  # two signals at the very same time are one
+        os.kill(server.popen.pid, signal.SIGINT)
+        code, out, err = server.wait()
+        assert (code, out) == (128 + signal.SIGINT, "")
+        assert what == "block" or not err  # uvloop tells where it was interrupted
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_stops_under_load(loop: str) -> None:
+    """A client that never stops asking does not keep the server from stopping."""
+    with process(loop=loop) as server, server.connect() as busy:
+        request = orjson.dumps({"jsonrpc": "2.0", "method": "ping", "id": 1}) + b"\n"
+        busy.sendall(request)
+        assert b"pong" in busy.recv(1000)
+        os.kill(server.popen.pid, signal.SIGTERM)
+        with contextlib.suppress(OSError):
+            while True:
+                busy.sendall(request)
+                if not busy.recv(100_000):
+                    break
+        assert server.wait()[0] == 0
+
+
+def test_restart_on_the_same_port_at_once() -> None:
+    with process() as first:
+        with first.connect() as connection:
+            first.send(connection, "ping")
+            assert b"pong" in connection.recv(1000)
+            # The server closes first, so its side of the connection stays in TIME_WAIT.
+            os.kill(first.popen.pid, signal.SIGTERM)
+            assert connection.recv(1000) == b""
+        assert first.wait()[0] == 0
+        with process(port=first.port) as second:
+            assert second.port == first.port
+            with second.connect() as connection:
+                second.send(connection, "ping")
+                assert b"pong" in connection.recv(1000)
+
+
+def test_a_failed_bind_says_which_address_and_exits_non_zero() -> None:
+    with process() as first, process(port=first.port) as second:
+        code, out, err = second.wait()
+        assert code != 0
+        assert out == ""
+        assert f"127.0.0.1:{first.port}" in err
+
+
+# -- in this process ------------------------------------------------------------------------------------------------
+
+
+def make_server(**options: Any) -> Server:
+    server = Server(**options)
+    server.add(lambda: "pong", name="ping")
+    return server
+
+
+async def test_port_zero_gives_the_address(connect: Any) -> None:
+    async with make_server().listening(port=0) as address:
+        raw = await connect(address)
+        assert (await raw.call("ping"))["result"] == "pong"
+
+
+async def test_ipv6(connect: Any) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    async with make_server().listening(host="::1", port=0) as address:
+        assert address.startswith("[::1]:")
+        raw = await connect(address)
+        assert (await raw.call("ping"))["result"] == "pong"
+
+
+async def test_unix_socket_and_its_file(connect: Any, tmp_path: Path) -> None:
+    path = tmp_path / "server.sock"
+    async with make_server().listening(unix=path) as address:
+        assert address == f"unix://{path}"
+        raw = await connect(address)
+        assert (await raw.call("ping"))["result"] == "pong"
+        with pytest.raises(OSError, match=str(path)):
+            async with make_server().listening(unix=path):
+                pass
+        assert (await raw.call("ping"))["result"] == "pong"
+    assert not path.exists()
+
+
+async def test_a_dead_servers_socket_file_is_replaced(connect: Any, tmp_path: Path) -> None:
+    path = tmp_path / "server.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    async with make_server().listening(unix=path) as address:
+        raw = await connect(address)
+        assert (await raw.call("ping"))["result"] == "pong"
+
+
+async def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "server.sock"
+    path.write_text("precious")
+    with pytest.raises(OSError, match=str(path)):
+        async with make_server().listening(unix=path):
+            pass
+    assert path.read_text() == "precious"
+
+
+async def test_other_than_loopback_warns(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "rpcstream.server"):
+        async with make_server().listening(host="127.0.0.1", port=0):
+            assert not caplog.records
+        async with make_server().listening(host="0.0.0.0", port=0):
+            assert "no authentication" in caplog.text
+
+
+async def test_lifespan_surrounds_everything(connect: Any) -> None:
+    events: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(server: Server) -> AsyncIterator[None]:
+        events.append("open")
+        server.state.model = "a model"
+        yield
+        events.append("close")
+
+    server = Server(lifespan=lifespan)
+
+    @server
+    async def use() -> str:
+        events.append("begin")
+        await asyncio.sleep(0.05)
+        events.append("end")
+        return str(server.state.model)
+
+    async with server.listening(port=0) as address:
+        raw = await connect(address)
+        await raw.send('{"jsonrpc":"2.0","method":"use","id":1}\n')
+        while "begin" not in events:
+            await asyncio.sleep(0)
+    assert (await raw.reply())["result"] == "a model"
+    assert events == ["open", "begin", "end", "close"]
+
+
+async def test_a_lifespan_that_fails_is_the_callers_error() -> None:
+    @contextlib.asynccontextmanager
+    async def lifespan(server: Server) -> AsyncIterator[None]:
+        raise LookupError("no model")
+        yield
+
+    server = Server(lifespan=lifespan)
+    for _ in range(2):
+        with pytest.raises(LookupError, match="no model"):
+            async with server.listening(port=0):
+                pass
+
+
+async def test_one_server_runs_once_at_a_time_but_again(connect: Any) -> None:
+    server = make_server()
+    for _ in range(2):
+        async with server.listening(port=0) as address:
+            raw = await connect(address)
+            assert (await raw.call("ping"))["result"] == "pong"
+            with pytest.raises(RuntimeError, match="running already"):
+                await server.serve(port=0)
+
+
+async def test_serve_until_stop_from_a_handler(connect: Any) -> None:
+    server = make_server()
+    server.add(server.stop, name="stop")
+    listening = asyncio.Event()
+    addresses: list[str] = []
+
+    def on_listening(address: str) -> None:
+        addresses.append(address)
+        listening.set()
+
+    task = asyncio.create_task(server.serve(port=0, on_listening=on_listening))
+    await listening.wait()
+    raw = await connect(addresses[0])
+    assert await raw.call("stop") == {"jsonrpc": "2.0", "id": 1, "result": None}
+    assert await raw.reply() is None
+    await task
+    server.stop()  # nothing to stop
+
+
+async def test_cancelling_serve_drains(connect: Any) -> None:
+    server = make_server()
+    started = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(server.serve(port=0, on_listening=started.set_result))
+    raw = await connect(await started)
+    assert (await raw.call("ping"))["result"] == "pong"
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await raw.reply() is None
+
+
+async def test_requests_that_were_read_before_the_stop_are_answered(connect: Any) -> None:
+    server = Server(limits=Limits(max_calls=1))
+
+    @server
+    async def wait() -> str:
+        await asyncio.sleep(0.02)
+        return "done"
+
+    async with server.listening(port=0) as address:
+        raw = await connect(address)
+        await raw.send('{"jsonrpc":"2.0","method":"wait","id":1}\n' * 5)
+        await raw.reply()
+    assert len(await raw.rest()) == 4

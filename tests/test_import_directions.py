@@ -1,0 +1,77 @@
+"""The house plan: which room may know which. Read from the source, so an import inside a function counts as well."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import rpcstream
+
+PACKAGE = Path(rpcstream.__file__).parent
+
+#: Room -> the rooms it may import. A room is a folder or a module at the top.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "limits": set(),
+    "observe": set(),
+    "wire": {"errors", "limits"},
+    "codec": {"errors", "limits"},
+    "methods": {"errors", "limits", "wire", "codec", "observe"},
+    "peer": {"errors", "limits", "wire", "observe"},
+    "transports": {"errors", "limits", "wire", "peer", "observe"},
+    "server": {"errors", "limits", "wire", "codec", "observe", "methods", "peer", "transports"},
+    "client": {"errors", "limits", "wire", "codec", "peer", "transports"},
+    "testing": {"errors", "limits", "codec", "server", "client", "transports"},
+    "cli": {"errors", "limits", "wire", "codec", "client", "server", "methods"},
+    "__init__": {"errors", "limits", "codec", "client", "server"},
+    "__main__": {"cli"},
+}
+
+#: What the pure rooms must not import either.
+PURE = {"wire", "codec", "errors", "limits"}
+IMPURE_MODULES = {"asyncio", "socket", "time", "threading", "selectors", "ssl", "random", "uvloop"}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_in(path: Path) -> list[tuple[int, str]]:
+    """Line and absolute dotted name of everything that a module imports."""
+    package = ["rpcstream", *path.relative_to(PACKAGE).parts[:-1]]
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found += [(node.lineno, f"{module}.{alias.name}") for alias in node.names]
+    return found
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=[str(path.relative_to(PACKAGE)) for path in MODULES])
+def test_imports_point_one_way(path: Path) -> None:
+    room = room_of(path)
+    assert room in MAY_IMPORT, f"the room {room} has no place in the plan yet"
+    for line, name in imports_in(path):
+        parts = name.split(".")
+        if parts[0] == "rpcstream" and len(parts) > 1 and parts[1] in MAY_IMPORT:
+            assert parts[1] == room or parts[1] in MAY_IMPORT[room], (
+                f"{path.name}:{line}: {room} must not know {parts[1]}"
+            )
+        if room in PURE:
+            assert parts[0] not in IMPURE_MODULES, f"{path.name}:{line}: {room} is pure, but imports {parts[0]}"
+
+
+def test_the_plan_has_no_circle() -> None:
+    seen: set[str] = set()
+    while len(seen) < len(MAY_IMPORT):
+        ready = {room for room, others in MAY_IMPORT.items() if room not in seen and others <= seen}
+        assert ready, f"a circle among {set(MAY_IMPORT) - seen}"
+        seen |= ready

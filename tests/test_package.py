@@ -1,0 +1,73 @@
+"""The package itself: its public names, what importing it costs, what it says of itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import rpcstream
+from rpcstream import errors
+
+
+def test_every_public_name_is_there() -> None:
+    for name in rpcstream.__all__:
+        assert getattr(rpcstream, name) is not None
+    assert set(dir(rpcstream)) == set(rpcstream.__all__)
+    with pytest.raises(AttributeError, match="nothing_of_this_name"):
+        _ = rpcstream.nothing_of_this_name  # type: ignore[attr-defined]
+
+
+def loaded_by(statement: str) -> set[str]:
+    program = f"import sys\n{statement}\nprint(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    return set(out.split())
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import rpcstream", {"asyncio", "numpy", "PIL", "msgspec", "orjson"}),
+        ("from rpcstream import Client", {"asyncio", "numpy", "PIL", "msgspec", "concurrent.futures", "logging"}),
+        ("from rpcstream import Server; Server().add(lambda a: a, name='x')", {"numpy", "PIL", "uvloop"}),
+    ],
+)
+def test_what_is_not_needed_is_not_imported(statement: str, absent: set[str]) -> None:
+    assert not loaded_by(statement) & absent
+
+
+def test_codes_are_told_apart() -> None:
+    for code, known in errors.BY_CODE.items():
+        error = errors.error_from_wire({"code": code, "message": "words", "data": [1]}, method="m", address="a:1")
+        assert type(error) is known
+        assert (error.code, error.message, error.data) == (code, "words", [1])
+        assert str(error) == f"[{code}] words: [1] (method 'm' at a:1)"
+    assert type(errors.error_from_wire({"code": 5, "message": "own"})) is errors.RpcError
+    assert len(errors.BY_CODE) == 13
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "x", [], {}, {"code": "x"}, {"code": True, "message": "x"}])
+def test_a_malformed_error_is_an_error_all_the_same(wrong: object) -> None:
+    error = errors.error_from_wire(wrong)
+    assert isinstance(error, errors.InternalError)
+    assert error.data == wrong
+    assert isinstance(errors.error_from_wire({"code": 1, "message": 5}), errors.RpcError)
+
+
+def test_built_in_families() -> None:
+    assert issubclass(errors.ConnectFailed, ConnectionError)
+    assert issubclass(errors.ConnectionLost, ConnectionError)
+    assert issubclass(errors.CallTimeout, TimeoutError)
+    assert issubclass(errors.DeadlineExceeded, TimeoutError)
+    assert issubclass(errors.DeadlineExceeded, errors.RpcError)
+    assert str(errors.DeadlineExceeded()) == "[-32003] Deadline exceeded"
+
+
+def test_errors_survive_pickling() -> None:
+    import pickle
+
+    for error in (errors.InvalidParams("m", {"a": 1}), errors.RpcError(5, "m"), errors.DeadlineExceeded("late")):
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is type(error)
+        assert (copy.code, copy.message, copy.data) == (error.code, error.message, error.data)
