@@ -1,0 +1,1 @@
+"""The two commands: `rpcstream`, which calls, and `rpcstream-server`, which serves."""

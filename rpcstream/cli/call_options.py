@@ -1,0 +1,167 @@
+"""The options of `rpcstream`: its parser and what follows from it, the address and the parameters.
+
+Knows argparse and the rules of which options go together; connects to nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import __version__
+from ..limits import DEFAULT_HOST, DEFAULT_PORT
+from .items import KINDS, Part, UsageError, file_option, item, params, positional
+from .options import Formatter, apart, port, seconds
+from .values import Inputs
+
+DEFAULT_TIMEOUT = 60.0
+_IPV6 = frozenset("0123456789abcdefABCDEF:.")
+
+_DESCRIPTION = "Call a method of a JSON-RPC 2.0 server over a line stream and print its result."
+
+_EPILOG = f"""\
+items: parameters by name
+  key=value        a number as JSON writes it, true, false, null; anything else is text (007, nan)
+  key:TYPE=value   TYPE is one of {", ".join(KINDS)}
+  key:=JSON        the same as key:json=JSON
+  key=@file        text from a file (UTF-8); key:str=@x is the text "@x" itself
+  key:=@file       JSON from a file
+  key:bytes=text   the bytes of the text; key:bytes=@file those of a file, as -f key=file
+  key:image=file   as -i key=file
+  key:ndarray=...  a .npy file (x.npy or @file) or JSON; key:ndarray:float32=[1,2] says the dtype
+  -                all parameters, as a JSON object or array from standard input
+A file called - is standard input. A VALUE may have a type too: --positional 1 :str=2 :=[3]
+
+output: a terminal gets indented JSON with arrays and images described; a pipe gets JSON on one
+line, arrays, images and bytes in it as tagged objects. --format raw prints text without quotes,
+bytes as they are, an array as .npy, an image as its file. -o saves an array as .npy, an image in
+the format of FILE's ending, bytes as they are, anything else as JSON, and arrays and images too
+if FILE ends in .json. A result that does not fit the ending is saved in its own form, with a
+complaint and exit status 2. FILE - is standard output.
+
+exit status: 0 a result, 1 an error reply, 2 wrong use, 3 no connection or a lost one, 4 time-out
+
+examples:
+  rpcstream sum a=1 b=2
+  rpcstream vectorize description='A cat' -i photo=./cat.png -o vector.npy
+  rpcstream --list --uri 10.0.0.5:8545"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of `rpcstream`. Its positional arguments are for the help and for completion; see `parsed`."""
+    parser = argparse.ArgumentParser(
+        prog="rpcstream",
+        usage="%(prog)s [options] METHOD [ITEM ...]\n       %(prog)s [options] --list",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=Formatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("method", metavar="METHOD", nargs="?", help="name of the method")
+    parser.add_argument("items", metavar="ITEM", nargs="*", help="parameters, see below")
+    _add_place(parser.add_argument_group("where").add_argument)
+    _add_parts(parser.add_argument_group("parameters that are files, and parameters by position").add_argument)
+    _add_manner(parser.add_argument_group("how").add_argument)
+    return parser
+
+
+def _add_place(add: Callable[..., object]) -> None:
+    add(
+        "--uri",
+        metavar="ADDRESS",
+        help=f"host, host:port, tcp://host:port or unix:///path (default {DEFAULT_HOST}:{DEFAULT_PORT})",
+    )
+    add("-p", "--port", type=port, help=f"port, where --uri has none (default {DEFAULT_PORT})")
+
+
+def _add_parts(add: Callable[..., object]) -> None:
+    """All three into one list, so that the order among them is kept."""
+    into: dict[str, Any] = {"dest": "parts", "action": "append", "metavar": "[NAME=]FILE"}
+    images = "an image; without NAME a parameter by position"
+    add("-i", "--image", **into, type=lambda text: file_option("image", text), help=images)
+    add("-f", "--file", **into, type=lambda text: file_option("file", text), help="the bytes of a file")
+    into.update(action="extend", metavar="VALUE", nargs="+")
+    add("--positional", **into, type=positional, help="parameters by position, in order with -i and -f")
+
+
+def _add_manner(add: Callable[..., object]) -> None:
+    waiting = f"wait so long for the answer (default {DEFAULT_TIMEOUT:g}; 0: without end)"
+    add("--timeout", metavar="SECONDS", type=seconds, help=waiting)
+    add("--notify", action="store_true", help="send a notification: no answer is waited for")
+    add("--list", action="store_true", help="show the methods of the server")
+    add("--describe", action="store_true", help="show METHOD's parameters and documentation")
+    add("-v", "--verbose", action="store_true", help="show the messages on standard error, long strings cut")
+    add("-o", "--output", metavar="FILE", help="save the result")
+    forms = "auto (default): for people on a terminal, else json; json: one line; raw: see below"
+    add("--format", choices=("auto", "json", "raw"), default="auto", help=forms)
+    add("--version", action="version", version=f"rpcstream {__version__}")
+
+
+def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """The options; `method` and `items` are whatever is no option, wherever it stands.
+
+    Raises:
+        SystemExit: --help, --version or wrong use; argparse has printed it.
+    """
+    given, rest = apart(argv, parser._actions)
+    options = parser.parse_args(given)
+    options.method, options.items = (rest[0], rest[1:]) if rest else (None, [])
+    complaint = _complaint(options)
+    if complaint:
+        parser.error(complaint)
+    return options
+
+
+def _complaint(options: argparse.Namespace) -> str | None:
+    """Why these options do not go together."""
+    if options.list:
+        if options.method or options.parts:
+            return "--list takes no METHOD and no parameters; METHOD --describe shows one method"
+    elif not options.method:
+        return "METHOD is missing (--list shows the methods of the server)"
+    elif options.method == "-" or "=" in options.method:
+        return f"METHOD comes before the items, and {options.method!r} is an item"
+    if options.describe and (options.items or options.parts):
+        return "--describe takes no parameters"
+    if options.notify and (options.list or options.describe or options.output is not None):
+        return "--notify has no answer, so it does not go with --list, --describe or -o"
+    return None
+
+
+def parameters(options: argparse.Namespace, inputs: Inputs | None = None) -> list[Any] | dict[str, Any] | None:
+    """The `params` of the call.
+
+    Raises:
+        UsageError: see `items` and `values`.
+    """
+    inputs = inputs or Inputs()
+    given: list[Part] = options.parts or []
+    if "-" in options.items:
+        if len(options.items) > 1 or given:
+            raise UsageError("'-' takes all parameters from standard input, so no other parameter goes with it")
+        return inputs.params()
+    return params([*map(item, options.items), *given], inputs.convert)
+
+
+def address(uri: str | None, number: int | None) -> str:
+    """--uri and --port as one address.
+
+    Raises:
+        UsageError: both say a port, and not the same; or a Unix socket is given one.
+    """
+    if uri is None:
+        return f"{DEFAULT_HOST}:{DEFAULT_PORT if number is None else number}"
+    if "://" in uri and not uri.startswith("tcp://"):
+        if number is not None:
+            raise UsageError(f"--port does not go with {uri}")
+        return uri
+    place = uri.removeprefix("tcp://").rstrip("/")
+    host, colon, text = place.rpartition(":")
+    if place.endswith("]") or not colon:
+        host, text = place, ""
+    elif ":" in host and _IPV6.issuperset(place):  # an IPv6 address alone: its last part is no port
+        host, text = f"[{place}]", ""
+    if text and number is not None and text != str(number):
+        raise UsageError(f"--uri says port {text}, --port says {number}")
+    return f"{host or DEFAULT_HOST}:{text or (DEFAULT_PORT if number is None else number)}"

@@ -1,0 +1,101 @@
+"""Shell completion for both commands, by argcomplete.
+
+Imported only when the shell asks (the variable `_ARGCOMPLETE`). Method and parameter names come from `rpc.discover`,
+asked with a short time-out; whatever goes wrong there means: no suggestions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from .call_options import address
+from .describe import methods_of, parameters_of
+
+#: Somebody waits with a finger on the Tab key.
+TIMEOUT = 1.0
+
+
+def complete_call(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell for `rpcstream` and exit; does nothing when argcomplete is not installed."""
+    files = dict.fromkeys(("--image", "--file", "--output"), _files)
+    free = dict.fromkeys(("--uri", "--port", "--timeout", "--positional"), _nothing)
+    _complete(parser, {"method": _methods, "items": _items, **files, **free})
+
+
+def complete_server(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell for `rpcstream-server` and exit; does nothing when argcomplete is not installed."""
+    files = {"target": _python_files, "--functions": _python_files, "--unix": _files}
+    _complete(parser, {**files, **dict.fromkeys(("--host", "--port", "--pattern"), _nothing)})
+
+
+def _complete(parser: argparse.ArgumentParser, completers: dict[str, Any]) -> None:
+    """Let argcomplete answer; without a completer it would offer files."""
+    try:
+        import argcomplete
+    except ImportError:
+        return
+    for action in parser._actions:
+        name = action.option_strings[-1] if action.option_strings else action.dest
+        if name in completers:
+            action.completer = completers[name]  # type: ignore[attr-defined]
+    argcomplete.autocomplete(parser)
+
+
+def _discovered(parsed_args: argparse.Namespace) -> list[dict[str, Any]]:
+    from ..client.sync import Client
+
+    try:
+        where = address(parsed_args.uri, parsed_args.port)
+        with Client(where, timeout=TIMEOUT, connect_timeout=TIMEOUT) as client:
+            return methods_of(client.request("rpc.discover", None))
+    except Exception:
+        return []
+
+
+def _methods(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
+    """Names, each with the first line of its documentation; those of the protocol only when asked for."""
+    return {
+        method["name"]: str(method.get("summary", ""))
+        for method in _discovered(parsed_args)
+        if prefix.startswith("rpc.") or not method["name"].startswith("rpc.")
+    }
+
+
+def _items(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """`name=` for each parameter that is not given yet; the names of files for types that are files."""
+    key, equals, value = prefix.partition("=")
+    if equals:
+        return [f"{key}={file}" for file in _files(value)] if key.endswith((":image", ":ndarray")) else []
+    given = {text.partition("=")[0].partition(":")[0] for text in parsed_args.items or ()}
+    for method in _discovered(parsed_args):
+        if method["name"] == parsed_args.method:
+            names = [parameter["name"] for parameter in parameters_of(method) if "x-rest" not in parameter]
+            return [f"{name}=" for name in names if name not in given]
+    return []
+
+
+def _nothing(**_: Any) -> list[str]:
+    return []
+
+
+def _files(prefix: str, **_: Any) -> list[str]:
+    """Files and folders that begin so, behind a `NAME=` too."""
+    name, equals, path = prefix.partition("=")
+    if not equals or "/" in name:
+        name, path = "", prefix
+    folder, start = os.path.split(path)
+    try:
+        entries = sorted(os.scandir(os.path.expanduser(folder) or "."), key=lambda entry: entry.name)
+    except OSError:
+        return []
+    return [
+        f"{name}{equals if name else ''}{os.path.join(folder, entry.name)}{'/' if entry.is_dir() else ''}"
+        for entry in entries
+        if entry.name.startswith(start) and (start.startswith(".") or not entry.name.startswith("."))
+    ]
+
+
+def _python_files(prefix: str, **_: Any) -> list[str]:
+    return [path for path in _files(prefix) if path.endswith(("/", ".py"))]

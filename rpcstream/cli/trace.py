@@ -1,0 +1,71 @@
+"""What standard error shows while a call runs: the messages on the wire (-v) and the progress of a large upload.
+
+Knows the bytes of messages only as text to be shortened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TextIO
+
+from .output import Look, visible
+
+_LONG_STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
+#: Longer strings inside a message are cut to this many characters.
+_STRING = 60
+#: Longer messages are cut to this many characters after that: a list of a million numbers.
+_MESSAGE = 4000
+_BAR = 30
+
+
+def shortened_message(message: bytes | bytearray | memoryview) -> str:
+    """A message for people: one line, long strings (base64) cut, with their length; controls escaped."""
+    text = bytes(message).decode(errors="replace").strip("\r\n")
+    text = visible(_LONG_STRING.sub(_shorten, text))
+    if len(text) > _MESSAGE:
+        text = f"{text[:_MESSAGE]}... ({len(message):,} bytes in all)"
+    return text
+
+
+def _shorten(found: re.Match[str]) -> str:
+    inside = found[1]
+    return found[0] if len(inside) <= _STRING else f'"{inside[:_STRING]}..." ({len(inside):,} characters)'
+
+
+def tracer(stream: TextIO, look: Look) -> Callable[[str, bytes], None]:
+    """For `Client(trace=...)`: `> ` before what went out, `< ` before what came in."""
+
+    def trace(direction: str, message: bytes) -> None:
+        mark = ">" if direction == "send" else "<"
+        stream.write(f"{look.paint('dim', mark)} {shortened_message(message)}\n")
+        stream.flush()
+
+    return trace
+
+
+class ProgressBar:
+    """For `Client(on_send=...)`: one line that grows while a large message goes out, and vanishes after it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._shown = ""
+
+    def __call__(self, sent: int, total: int) -> None:
+        share = min(sent / total, 1.0) if total else 1.0
+        filled = int(share * _BAR)
+        text = f"sending [{'#' * filled}{'.' * (_BAR - filled)}] {share:4.0%} of {total / 2**20:.1f} MiB"
+        if text != self._shown:
+            self._shown = text
+            self._stream.write("\r" + text)
+        if share >= 1.0:
+            self.clear()
+        else:
+            self._stream.flush()
+
+    def clear(self) -> None:
+        """Take the line away, so that what comes next stands on a clean one."""
+        if self._shown:
+            self._stream.write("\r" + " " * len(self._shown) + "\r")
+            self._stream.flush()
+            self._shown = ""
