@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import InternalError
+from ..errors import CallTimeout, ConnectionLost, InternalError
 from ..peer.pending import PendingCalls, Waiter
 from ..wire import envelope
 from .call import Marshaller, Soon, check_params, params_of, told_timeout
@@ -128,7 +128,7 @@ class BatchExchange:
         self._waits: dict[BatchCall, _Member] = {}
 
     def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
-        gathering = _Gathering(len(self._calls), pending, waiter, soon)
+        gathering = _Gathering(self.method, len(self._calls), pending, waiter, soon)
         deadline = getattr(waiter, "deadline", float("inf"))
         self._waits = {call: _Member(gathering, call.method, deadline) for call in self._calls}
         for member in self._waits.values():
@@ -167,7 +167,7 @@ class BatchExchange:
         """The batch as a whole came to nothing: calls that were answered before that keep their answer."""
         self.outcome({}, b"")
         for call, member in self._waits.items():
-            if member.reply is None:
+            if member.reply is None and member.error is None:
                 call.fail(error)
         for call in self._calls[len(self._waits) :]:
             call.fail(error)
@@ -181,8 +181,9 @@ class BatchExchange:
 class _Gathering:
     """Waits for the replies of a batch: for all of them, or for the array that does not have them all."""
 
-    def __init__(self, missing: int, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
+    def __init__(self, method: str, missing: int, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
         self.members: list[_Member] = []
+        self._method = method
         self._missing = missing
         self._pending = pending
         self._waiter = waiter
@@ -201,6 +202,8 @@ class _Gathering:
     def fail(self, error: Exception) -> None:
         self._missing -= 1
         if not self._missing:
+            if isinstance(error, ConnectionLost | CallTimeout):
+                error = type(error)(error.reason, method=self._method, address=error.address)
             self._waiter.fail(error)
 
     def _end(self) -> None:

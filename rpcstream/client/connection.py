@@ -296,7 +296,7 @@ class Connection:
             finally:
                 self._sending.release()
         if len(self._refusals) > REFUSALS_MAX:
-            self._lose("the server asks and does not read the answers")
+            self._lose("the peer asks and does not read the answers")
 
     # -- reading, for the thread that has the role ------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 
 from ..errors import ConnectFailed
@@ -32,7 +34,9 @@ def failure(error: OSError, seconds: float | None) -> str:
     """Why no connection could be made, in words; `seconds` is the time it was given."""
     if is_own_timeout(error) and seconds is not None:
         return f"could not connect within {seconds:g} s"
-    return f"could not connect: {error.strerror or error or type(error).__name__}"
+    known = error.errno in errno.errorcode and not isinstance(error, socket.gaierror)
+    reason = os.strerror(error.errno) if known and error.errno is not None else error.strerror
+    return f"could not connect: {reason or error or type(error).__name__}"
 
 
 def is_own_timeout(error: OSError) -> bool:

@@ -50,11 +50,11 @@ class Inbox:
         if not data:
             last = self._framer.finish()
             if last and not _is_json(last[0]):
-                return [], "the server closed the connection within a message"
-            return self._handle(last), "the server closed the connection"
+                return [], "the peer closed the connection within a message"
+            return self._handle(last), "the peer closed the connection"
         refusals = self._handle(self._framer.feed(data))
         self.partial = self._framer.partial
-        return refusals, "the server ended the conversation with an empty line" if self._framer.ended else None
+        return refusals, "the peer ended the conversation with an empty line" if self._framer.ended else None
 
     def _handle(self, messages: list[Message]) -> list[bytes]:
         refusals = []

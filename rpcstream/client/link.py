@@ -15,6 +15,7 @@ from ..limits import Limits
 from ..peer.session import Channel, Session
 from .call import overdue
 from .inbound import NoMethods
+from .readiness import Wait
 from .role import INFINITE
 
 
@@ -44,6 +45,7 @@ class ClientSession(Session):
         is_open: calls may be sent.
         stalled: the server does not take what was sent.
         unwritten: bytes that were sent in this turn of the loop, and are written at its end.
+        glance: waits for the socket to be readable, if it is known.
     """
 
     def __init__(self, *, limits: Limits, address: str) -> None:
@@ -53,6 +55,7 @@ class ClientSession(Session):
         self.is_open = False
         self.stalled = False
         self.unwritten = 0
+        self.glance: Wait | None = None
         self._below: Channel | None = None
         self._address = address
         self._timer: asyncio.TimerHandle | None = None
@@ -96,6 +99,13 @@ class ClientSession(Session):
         if not self.unwritten:
             self.loop.call_soon(self._written)
         self.unwritten += len(message)
+
+    def has_unread(self) -> bool:
+        """Did something come while nobody waited, that the loop has not read yet: perhaps the end?
+
+        So it is when the loop was held up, or did not run between two calls.
+        """
+        return self.glance is not None and not self.pending and bool(self.glance(0))
 
     def watch(self, deadline: float) -> None:
         """A call with this deadline (loop time, s) has been entered."""

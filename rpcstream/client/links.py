@@ -14,6 +14,7 @@ from ..transports.stream import LineStream
 from .dial import failure
 from .link import ClientSession
 from .pool import choose
+from .readiness import waiter
 from .role import INFINITE
 from .settings import Settings
 
@@ -24,6 +25,9 @@ CLOSE_TIME = 2.0
 
 #: Bytes that are sent in one turn of the loop before it must go round, so that they are written.
 WRITE_MAX = 256 * 1024
+
+#: Turns of the loop after which what the socket held has been read, and what was sent is written.
+TURNS = 5
 
 #: Joins the protocol that the given function makes to a transport, and returns it.
 Connect = Callable[[Callable[[], LineStream]], Awaitable[LineStream]]
@@ -46,7 +50,9 @@ class Links:
         session = place.session
         if session is None or not session.is_open or session.loop is not loop:
             return None
-        return None if session.stalled or session.unwritten > WRITE_MAX else session
+        if session.stalled or session.unwritten > WRITE_MAX or session.has_unread():
+            return None
+        return session
 
     async def get(self, method: str, deadline: float) -> ClientSession:
         """A connection that is open and takes calls.
@@ -67,8 +73,10 @@ class Links:
                         raise RuntimeError(f"{method!r} was called on a closed client (of {self.address})")
                     session = await self._open(self._only or choose(self._places), loop)
                     if not session.is_open:
-                        raise ConnectionLost("the server closed the connection at once")
-                    if session.unwritten > WRITE_MAX:
+                        raise ConnectionLost("the peer closed the connection at once")
+                    for _ in range(TURNS):
+                        if session.unwritten <= WRITE_MAX and not (session.is_open and session.has_unread()):
+                            break
                         await asyncio.sleep(0)
                     if session.stalled:
                         await session.flowing()
@@ -143,9 +151,14 @@ class Links:
 
     async def _dial_address(self, make_stream: Callable[[], LineStream]) -> LineStream:
         address, loop = self._settings.address, asyncio.get_running_loop()
+        stream: LineStream
         if address.kind == "unix":
-            return (await loop.create_unix_connection(make_stream, address.path))[1]
-        return (await loop.create_connection(make_stream, address.host, address.port))[1]
+            transport, stream = await loop.create_unix_connection(make_stream, address.path)
+        else:
+            transport, stream = await loop.create_connection(make_stream, address.host, address.port)
+        assert isinstance(stream.session, ClientSession)
+        stream.session.glance = waiter(transport.get_extra_info("socket"), read=True)
+        return stream
 
 
 def _look_at(task: asyncio.Task[ClientSession]) -> None:

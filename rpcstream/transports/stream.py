@@ -157,9 +157,12 @@ class LineStream(asyncio.Protocol):
 
     def check(self, now: float) -> str | None:
         """Close the connection if it is over a time limit at `now` (seconds); returns the reason if so."""
-        if self._transport is None:
+        transport = self._transport
+        if transport is None:
             return None
-        unread = 0 if self._writable.is_set() else self._transport.get_write_buffer_size()
+        # While closing, too, what is left is the peer's to read.
+        stuck = not self._writable.is_set() or transport.is_closing()
+        unread = transport.get_write_buffer_size() if stuck else 0
         reason = self._watch.overdue(
             now,
             partial=self._framer.partial,

@@ -326,6 +326,19 @@ async def test_a_peer_that_sends_and_never_reads_is_not_read_either(connect: Any
             assert len((await greedy.reply())["result"]) == 50_000
 
 
+async def test_a_peer_that_ends_and_never_reads_is_closed(connect: Any) -> None:
+    limits = Limits(write_buffer=64_000_000, write_timeout=0.5)
+    server = make_server(limits)
+    async with server.listening(port=0) as address:
+        greedy = await connect(address)
+        greedy.writer.transport.pause_reading()
+        await greedy.send('{"jsonrpc":"2.0","method":"blob","params":[30000000],"id":1}\n\n')
+        while not server.counters.closed_for_limits:
+            await asyncio.sleep(0.01)
+        while server.counters.connections:
+            await asyncio.sleep(0)
+
+
 async def test_calls_in_flight_are_capped(connect: Any) -> None:
     server = Server(limits=Limits(max_calls=5))
     running = most = 0
