@@ -86,7 +86,7 @@ def find_encoder(cls: type, registered: dict[type, Encoder]) -> Encoder:
         if base.__dict__.get("__attrs_attrs__") is not None:
             return _load(("records", "encode_attrs"))
     if hasattr(cls, "__array__") or hasattr(cls, "__dlpack__"):
-        if cls.__module__.partition(".")[0] not in _LABELLED:
+        if str(cls.__module__).partition(".")[0] not in _LABELLED:
             return _load(_ARRAY_LIKE)
         advice = "send its array (its labels would be lost unsaid), or register the type with the codec"
         raise EncodeError(f"a {type_name(cls)} has no form on the wire: {advice}")

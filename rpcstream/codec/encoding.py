@@ -160,6 +160,8 @@ def _dumps_exactly(message: object, shared: Encoding) -> bytes:
         raise EncodeError(f"{refused} - at `${where}`" if where else str(refused)) from refused.cause
     except RecursionError:
         raise EncodeError("a value is nested too deep, or contains itself") from None
+    except (TypeError, ValueError, OverflowError) as error:  # a tzinfo of the user's that fails, say
+        raise EncodeError(f"a value has no form on the wire: {error}") from error
     return _joined(line, payloads)
 
 

@@ -70,12 +70,14 @@ def members(tagged: dict[str, Any], *names: str) -> list[Any]:
     Raises:
         ValueError: one is missing, or there are others.
     """
-    if len(tagged) != len(names) + 1 or not all(name in tagged for name in names):
-        missing = [name for name in names if name not in tagged]
+    try:
+        found = [tagged[name] for name in names]
+    except KeyError as error:
+        raise ValueError(f"tagged object {tagged.get(TAG_KEY)!r} misses {error}") from None
+    if len(tagged) != len(names) + 1:
         others = [shortened(name) for name in tagged if name not in names and name != TAG_KEY]
-        what = f"misses {', '.join(map(repr, missing))}" if missing else f"has unknown members {others[:3]}"
-        raise ValueError(f"tagged object {tagged.get(TAG_KEY)!r} {what}")
-    return [tagged[name] for name in names]
+        raise ValueError(f"tagged object {tagged.get(TAG_KEY)!r} has unknown members: {', '.join(others[:3])}")
+    return found
 
 
 def tagged_schema(tag: str, properties: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def find_leaf(hint: Any, codec: Codec, registered: dict[type, Registered]) -> Le
         from .image import ImageLeaf
 
         return ImageLeaf(codec.max_image_pixels)
-    if (cls.__module__, cls.__name__) == ("numpy", "ndarray"):
+    if _is_array(cls):
         from .ndarray import ArrayLeaf
 
         return ArrayLeaf(hint)
@@ -64,8 +64,15 @@ def _without_aliases(hint: Any) -> Any:
     """What an alias made with `type` stands for, its parameters filled in. numpy's NDArray is one since 2.5."""
     while type(alias := typing.get_origin(hint) or hint).__name__ == "TypeAliasType":
         arguments = typing.get_args(hint)
-        hint = alias.__value__[arguments] if arguments else alias.__value__
+        try:
+            hint = alias.__value__[arguments] if arguments else alias.__value__
+        except NameError as error:
+            raise TypeError(f"the alias {alias} cannot be resolved: {error}") from None
     return hint
+
+
+def _is_array(cls: Any) -> bool:
+    return isinstance(cls, type) and (cls.__module__, cls.__name__) == ("numpy", "ndarray")
 
 
 def _is_generic(cls: type) -> bool:
@@ -81,8 +88,7 @@ def _shaped(hint: Any, codec: Codec, registered: dict[type, Registered]) -> Leaf
         raise TypeError("Shape in a hint needs its dimensions: Shape(None, 3)")
     if not shapes:
         return None
-    from_array = (typing.get_origin(inner) or inner, "ndarray")[0]
-    if getattr(from_array, "__module__", "") != "numpy" or getattr(from_array, "__name__", "") != "ndarray":
+    if not _is_array(typing.get_origin(inner) or inner):
         raise TypeError(f"{shapes[0]!r} is for arrays: Annotated[NDArray[...], {shapes[0]!r}]")
     if len(shapes) > 1:
         raise TypeError("an array has one Shape")

@@ -57,15 +57,14 @@ def to_array(value: Any) -> Array:
     """What numpy makes of an object with `__array__` or `__dlpack__`. EncodeError if it makes nothing of it."""
     if isinstance(value, np.ndarray):
         return value
-    root = type(value).__module__.partition(".")[0]
     try:
-        if root == "torch":
+        if type(value).__module__.partition(".")[0] == "torch":
             value = value.detach().cpu().resolve_conj().resolve_neg()
-        if hasattr(value, "__array__"):
+        if hasattr(type(value), "__array__"):
             try:
                 return np.asarray(value)
             except TypeError:  # CuPy: "implicit conversion to a NumPy array is not allowed"
-                if not hasattr(value, "__dlpack__"):
+                if not hasattr(type(value), "__dlpack__"):
                     raise
         return _from_dlpack(value)
     except Exception as error:
@@ -119,7 +118,7 @@ class ArrayLeaf:
     def accept(self, value: object) -> object:
         if isinstance(value, list | tuple):
             return self._fitting(self._from_numbers(value))
-        if not hasattr(value, "__array__") and not hasattr(value, "__dlpack__"):
+        if not hasattr(type(value), "__array__") and not hasattr(type(value), "__dlpack__"):
             raise mismatch(self.name, value)
         try:
             array = to_array(value)

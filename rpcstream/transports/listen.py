@@ -67,10 +67,10 @@ class Listener:
             OSError: the address is in use, or not ours; the text names it.
         """
         loop = asyncio.get_running_loop()
-        address = f"unix://{os.fspath(unix)}" if unix is not None else format_address((host, port))
+        path = os.path.abspath(unix) if unix is not None else ""
+        address = f"unix://{path}" if path else format_address((host, port))
         try:
-            if unix is not None:
-                path = os.fspath(unix)
+            if path:
                 _remove_stale(path)
                 server = await loop.create_unix_server(self.make_stream, path, backlog=BACKLOG)
                 self._unix_paths.append((path, os.stat(path).st_ino))
@@ -81,7 +81,7 @@ class Listener:
             raise OSError(error.errno, f"cannot listen at {address}: {error.strerror or error}") from error
         self._servers.append(server)
         self._watch()
-        return address if unix is not None else format_address(server.sockets[0].getsockname())
+        return address if path else format_address(server.sockets[0].getsockname())
 
     @property
     def sessions(self) -> set[Session]:

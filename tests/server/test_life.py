@@ -214,6 +214,16 @@ async def test_unix_socket_and_its_file(connect: Any, tmp_path: Path) -> None:
     assert not path.exists()
 
 
+async def test_a_relative_unix_path_gives_an_address_that_is_whole(
+    connect: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with make_server().listening(unix="server.sock") as address:
+        assert address == f"unix://{tmp_path / 'server.sock'}"
+        raw = await connect(address)
+        assert (await raw.call("ping"))["result"] == "pong"
+
+
 async def test_a_dead_servers_socket_file_is_replaced(connect: Any, tmp_path: Path) -> None:
     path = tmp_path / "server.sock"
     with socket.socket(socket.AF_UNIX) as dead:

@@ -1,0 +1,243 @@
+"""Runs a page of the documentation as a reader would: its blocks from top to bottom, in an empty folder.
+
+What the first words behind the three backticks say:
+
+* `python`: run, in one namespace for the page. Behind an expression `# -> text` is what it gives (its repr, or what a
+  `print` prints), `# raises text` how the exception begins; three dots stand for anything.
+* `console`: the lines behind `$ ` are run by the shell, on a terminal without colour; what they print must be the lines
+  below. A command that ends with `&` is a server: it runs until the next one or the end of the page. Commands whose
+  program is not installed are skipped.
+* `file=NAME` behind the language: not run, but written to that file, for the blocks below.
+* `no-run` behind the language, and every other language: a fragment, not run.
+
+So that pages can name the default port, it is replaced by a free one, and said where it is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import fcntl
+import fnmatch
+import io
+import os
+import pty
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from rpcstream import Client
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+_BLOCK = re.compile(r"^```(\w+)(?: ([^\n]*))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_EXPECTED = re.compile(r"#\s*(->|raises)\s+(.*\S)\s*$")
+
+
+class Block(NamedTuple):
+    """A block of code in a page; `line` is the number of the line above its first."""
+
+    language: str
+    options: list[str]
+    code: str
+    line: int
+
+
+def blocks_of(text: str) -> list[Block]:
+    return [
+        Block(found[1], (found[2] or "").split(), found[3], text.count("\n", 0, found.start(3)))
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def matches(actual: str, expected: str) -> bool:
+    """Are they the same, where three dots stand for anything?"""
+    pattern = "".join(f"[{letter}]" if letter in "[?*" else letter for letter in expected.replace("...", "\0"))
+    return fnmatch.fnmatchcase(actual, pattern.replace("\0", "*"))
+
+
+class PageRun:
+    """The blocks of one page, run one after the other."""
+
+    def __init__(self, page: Path, folder: Path) -> None:
+        self._page = page
+        self._folder = folder
+        self._module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
+        self._module.__dict__["__expected__"] = _expected
+        self._server: subprocess.Popen[str] | None = None
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self._port = str(probe.getsockname()[1])
+        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        self._environment = {**inherited, "PYTHONPATH": path, "NO_COLOR": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+    def run(self) -> None:
+        sys.modules[self._module.__name__] = self._module
+        try:
+            for block in blocks_of(self._page.read_text()):
+                self._run_block(block)
+        finally:
+            self._stop_server()
+            for value in vars(self._module).values():
+                if isinstance(value, Client):
+                    value.close()
+            del sys.modules[self._module.__name__]
+
+    def _run_block(self, block: Block) -> None:
+        files = [option.removeprefix("file=") for option in block.options if option.startswith("file=")]
+        if files:
+            (self._folder / files[0]).write_text(self._on_free_port(block.code))
+        elif "no-run" in block.options:
+            return
+        elif block.language == "python":
+            self._run_python(block)
+        elif block.language == "console":
+            self._run_console(block)
+
+    # -- Python -----------------------------------------------------------------------------------------------------
+
+    def _run_python(self, block: Block) -> None:
+        source = "\n" * block.line + self._on_free_port(block.code)
+        tree = _Expecting(source.splitlines()).visit(ast.parse(source, str(self._page)))
+        exec(compile(tree, str(self._page), "exec"), vars(self._module))
+
+    def _on_free_port(self, code: str) -> str:
+        code = re.sub(r"\b(Client|server\.run|server\.listening)\(\)", self._with_port, code)
+        return code.replace("8545", self._port)
+
+    @staticmethod
+    def _with_port(found: re.Match[str]) -> str:
+        return found[1] + ('("127.0.0.1:8545")' if found[1] == "Client" else "(port=8545)")
+
+    # -- commands ---------------------------------------------------------------------------------------------------
+
+    def _run_console(self, block: Block) -> None:
+        text = re.sub(r"\\\n> ", "", block.code)
+        for entry in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            command, _, expected = entry.partition("\n")
+            self._run_command(command, expected.replace("8545", self._port))
+
+    def _run_command(self, command: str, expected: str) -> None:
+        if command.split()[0] in ("nc", "java") and shutil.which(command.split()[0]) is None:
+            return
+        line = self._own(command)
+        if command.endswith("&"):
+            printed = self._serve(line.removesuffix("&"), len(expected.splitlines()))
+        else:
+            printed = self._on_terminal(line)
+        assert matches(printed, expected), f"{command}\nprinted\n{printed}\ninstead of\n{expected}"
+
+    def _on_terminal(self, line: str) -> str:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 110, 0, 0))
+        command = ["bash", "-c", line]
+        process = subprocess.Popen(
+            command, cwd=self._folder, env=self._environment, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+        printed = b""
+        with open(ours, "rb", buffering=0) as terminal, process:
+            while part := _read(terminal):
+                printed += part
+        return printed.decode().replace("\r\n", "\n")
+
+    def _serve(self, line: str, count: int) -> str:
+        self._stop_server()
+        out: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        command = ["bash", "-c", "exec " + line]
+        self._server = process = subprocess.Popen(command, cwd=self._folder, env=self._environment, **out)
+        assert process.stdout is not None
+        return "".join(process.stdout.readline() for _ in range(count))
+
+    def _own(self, command: str) -> str:
+        """The command with this Python, this source tree and a free port."""
+        port = "" if re.search(r"--uri|--unix| -p |--port|--help", command) else f" -p {self._port}"
+        for name, module in (("rpcstream-server", "rpcstream.cli.serve"), ("rpcstream", "rpcstream.cli.call")):
+            command = re.sub(rf"(^|\| ){name}(?= )", rf"\1{sys.executable} -m {module}{port}", command)
+        return re.sub(r"(^|\| )python(?= )", rf"\1{sys.executable}", command).replace("8545", self._port)
+
+    def _stop_server(self) -> None:
+        if self._server is not None:
+            with self._server as process:
+                process.terminate()
+                process.stdout.read()  # type: ignore[union-attr]
+            assert process.returncode == 0
+            self._server = None
+
+
+def _read(terminal: io.FileIO) -> bytes:
+    try:
+        return terminal.read(65536) or b""
+    except OSError:  # Linux's way of saying that nobody is at the other end any more
+        return b""
+
+
+class _Expecting(ast.NodeTransformer):
+    """Puts every expression whose line says what it gives into a block that checks it."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        found = _EXPECTED.search(self._lines[(node.end_lineno or node.lineno) - 1])
+        if found is None:
+            return node
+        call = ast.parse(f"with __expected__({found[1]!r}, {found[2]!r}) as __result__: pass").body[0]
+        assert isinstance(call, ast.With)
+        prints = isinstance(node.value, ast.Call) and getattr(node.value.func, "id", "") == "print"
+        append = ast.parse("__result__.append(None)", mode="eval").body
+        assert isinstance(append, ast.Call)
+        append.args = [node.value]
+        call.body = [node if prints else ast.Expr(append)]
+        for part in ast.walk(call):
+            if isinstance(part, ast.expr | ast.stmt):
+                ast.copy_location(part, node)
+        return ast.fix_missing_locations(call)
+
+
+@contextlib.contextmanager
+def _expected(kind: str, text: str) -> Iterator[list[object]]:
+    results: list[object] = []
+    printed = io.StringIO()
+    raised = "nothing"
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield results
+    except Exception as error:
+        if kind != "raises":
+            raise
+        raised = f"{type(error).__name__}: {error}"
+    if kind == "raises":
+        assert matches(raised, f"{text}..."), f"raised {raised}, not {text}"
+    else:
+        actual = repr(results[0]) if results else printed.getvalue().rstrip("\n")
+        assert matches(actual, text), f"gave {actual}, not {text}"
+
+
+@pytest.fixture
+def run_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """`run_page(path)`: run all blocks of a page."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+
+    def run(page: Path) -> None:
+        try:
+            PageRun(page, tmp_path).run()
+        finally:
+            for name in set(sys.modules) - before:
+                if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+                    del sys.modules[name]
+
+    return run

@@ -1,0 +1,157 @@
+"""Holds the documentation against the code: blocks run, options and defaults are the real ones, links have an end."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rpcstream
+from rpcstream import AsyncClient, Client, Codec, ImageOptions, Limits, Server
+from rpcstream.cli import call_options, items, serve
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+LINKED = [*PAGES, ROOT / "README.md", ROOT / "CHANGELOG.md"]
+
+#: The headings of the reference, and what their tables describe.
+DESCRIBED: dict[str, Callable[..., Any]] = {
+    "Server": Server.__init__,
+    "Server.add": Server.add,
+    "Server.run": Server.run,
+    "Limits": Limits,
+    "Client": Client.__init__,
+    "AsyncClient": AsyncClient.__init__,
+    "Codec": Codec.__init__,
+    "ImageOptions": ImageOptions,
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_run_as_they_stand(page: Path, run_page: Callable[[Path], None]) -> None:
+    run_page(page)
+
+
+# -- options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("heading", DESCRIBED)
+def test_reference_has_every_option_with_its_default(heading: str) -> None:
+    rows = dict(options_in(section("reference.md", heading).partition("\n### ")[0]))
+    parameters = inspect.signature(DESCRIBED[heading]).parameters
+    defaults = {name: each.default for name, each in parameters.items() if each.default is not each.empty}
+    assert rows.keys() == defaults.keys()
+    wrong = {name: text for name, text in rows.items() if text not in forms_of(defaults[name])}
+    assert not wrong, f"the defaults are { ({name: defaults[name] for name in wrong}) }"
+
+
+@pytest.mark.parametrize(
+    ("heading", "make_parser"),
+    [("rpcstream", call_options.make_parser), ("rpcstream-server", serve.make_parser)],
+)
+def test_command_line_has_every_option_with_its_default(
+    heading: str, make_parser: Callable[[], argparse.ArgumentParser]
+) -> None:
+    text = section("command-line.md", heading)
+    rows: dict[str, str] = {}
+    for first, second in cells_in(text):
+        rows.update(dict.fromkeys(re.findall(r"(?<![\w:])--?[a-z][a-z-]*", first), second))
+    actions = make_parser()._actions
+    assert rows.keys() == {name for action in actions for name in action.option_strings}
+    for action in actions:
+        for name in action.option_strings:
+            missing = [default for default in defaults_of(action) if default not in rows[name]]
+            assert not missing, f"{name}: the default {missing} is not in {rows[name]!r}"
+        assert action.option_strings or str(action.metavar) in text
+
+
+def test_command_line_has_every_type_and_status() -> None:
+    text = section("command-line.md", "rpcstream")
+    assert [kind for kind in items.KINDS if f"`key:{kind}=" not in text] == []
+    statuses = {first for first, _ in cells_in(text) if first.isdigit()}
+    assert statuses == {"0", "1", "2", "3", "4"}
+
+
+def test_every_public_name_is_documented() -> None:
+    text = "".join(page.read_text() for page in PAGES)
+    assert [name for name in rpcstream.__all__ if name != "__version__" and not re.search(rf"\b{name}\b", text)] == []
+
+
+def section(page: str, heading: str) -> str:
+    """The text below a heading, with all that is below its subheadings."""
+    text = (DOCS / page).read_text()
+    found = re.search(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
+    assert found is not None, f"{page} has no heading {heading!r}"
+    rest = text[found.end() :]
+    following = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: following.start()] if following else rest
+
+
+def cells_in(text: str) -> Iterator[tuple[str, str]]:
+    """The first two cells of every row of a table."""
+    for line in text.splitlines():
+        if line.startswith("| "):
+            first, second = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:3])
+            yield first, second
+
+
+def options_in(text: str) -> Iterator[tuple[str, str]]:
+    """The names in the first cells of the tables, each with its default, without backticks."""
+    for first, second in cells_in(text):
+        names = re.findall(r"`(\w+)`", first)
+        defaults = re.findall(r"`([^`]+)`", second) if len(names) > 1 else [second.strip("`")]
+        yield from zip(names, defaults, strict=bool(names))
+
+
+def forms_of(value: object) -> set[str]:
+    """How a default may be written."""
+    forms = {repr(value), repr(value).replace("'", '"')}
+    if isinstance(value, Limits | ImageOptions) and value == type(value)():
+        forms.add(f"{type(value).__name__}()")
+    if type(value) is int:
+        forms |= {f"{value:,}", f"{value // 2**20} MiB"} if value >= 10_000 else set()
+    return forms
+
+
+def defaults_of(action: argparse.Action) -> list[str]:
+    """What the option's help says is the default."""
+    help_text = action.help or ""
+    found = re.findall(r"\(default '?([\w.*]+(?::\d+)?)", help_text)
+    found += re.findall(r"(?<=, )with -\w (\w+)", help_text)
+    return found + [each for each in (action.default, action.const) if isinstance(each, str) and "==" not in each]
+
+
+# -- links ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in anchors_of(file), target
+
+
+def test_index_names_every_page() -> None:
+    index = (DOCS / "README.md").read_text()
+    assert [page.name for page in PAGES if f"]({page.name})" not in index and page.name != "README.md"] == []
+
+
+def without_code(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors that are made of headings, as on GitHub."""
+    headings = re.findall(r"^#+ (.+)$", without_code(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
