@@ -1,0 +1,282 @@
+"""What holds for all families: laziness, hostile values, tags in bytes, options, hints without a leaf."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import pickle
+import subprocess
+import sys
+import types
+import typing
+import uuid
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import orjson
+import PIL.Image
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from rpcstream.codec import TAG_KEY, Codec, ImageOptions, Leaf, Shape
+
+codec = Codec()
+
+
+class Own:
+    pass
+
+
+codec.register(Own, "own", encode=lambda own: {"parts": []}, decode=lambda parts: [parts["parts"]])
+
+HINTS: list[Any] = [
+    np.ndarray,
+    NDArray[np.float32],
+    Annotated[NDArray[np.uint8], Shape(None, 3)],
+    PIL.Image.Image,
+    bytes,
+    bytearray,
+    memoryview,
+    complex,
+    np.float32,
+    np.int8,
+    np.bool_,
+    np.complex64,
+    np.datetime64,
+    np.floating,
+    np.generic,
+    Own,
+]
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+LOADED = (
+    "print([name for name in ('numpy', 'PIL', 'msgspec', 'pybase64', 'ml_dtypes', 'pandas') if name in sys.modules])"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "loaded"),
+    [
+        ("Codec(); ImageOptions(); Shape(1)", []),
+        ("Codec().dumps({'a': [1, 2.5, None, 'x', (1,), {2}]})", []),
+        ("Codec().decode([{'$type': 'unknown'}])", []),
+        ("Codec().decode([{'$type': 'complex', 'real': 1, 'imag': 2}]); Codec().dumps(1j)", []),
+        ("[Codec().leaf(hint) for hint in (int, str, list[int], complex, None, int | None)]", []),
+        ("Codec().register(type('Own', (), {}), 'own', encode=dict, decode=dict)", []),
+        ("Codec().decode([{'$type': 'bytes', 'data': ''}]); Codec().dumps(b'x')", ["pybase64"]),
+        ("Codec().dumps({1: 2})", ["msgspec"]),
+        ("Codec().decode([{'$type': 'ndarray', 'dtype': '<f4', 'shape': [0], 'data': ''}])", ["numpy", "pybase64"]),
+    ],
+)
+def test_libraries_come_with_the_first_value_of_their_family(code: str, loaded: list[str]) -> None:
+    out = run(f"import sys\nfrom rpcstream.codec import *\n{code}\n{LOADED}")
+    assert out == str(loaded)
+
+
+def test_few_plugins_of_pillow_are_loaded() -> None:
+    code = "leaf = Codec().leaf(PIL.Image.Image)\ntry: leaf.decode('AAAA')\nexcept ValueError: pass"
+    count = "print(sorted(PIL.Image.OPEN))"
+    assert run(f"import PIL.Image\nfrom rpcstream.codec import *\n{code}\n{count}") == "['GIF', 'JPEG', 'PNG', 'WEBP']"
+
+
+# -- hostile values --------------------------------------------------------------------------------------------------
+
+names = st.sampled_from(["$type", "dtype", "shape", "data", "format", "mode", "size", "real", "imag", "parts", "a"])
+texts = (
+    st.sampled_from(
+        ["ndarray", "image", "bytes", "complex", "own", "raw", "png", "<f4", "|b1", "RGB", "L", "bfloat16", "", "nan"]
+    )
+    | st.text(max_size=5)
+    | st.binary(max_size=12).map(lambda data: __import__("base64").b64encode(data).decode())
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts | st.integers(-(10**30), 10**400),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names | st.text(max_size=3), inner, max_size=5),
+    max_leaves=10,
+)
+small = st.integers(-1, 4) | st.integers() | json_values
+tagged = st.one_of(
+    st.fixed_dictionaries(
+        {"$type": st.just("ndarray"), "dtype": texts, "shape": st.lists(small, max_size=4), "data": texts}
+    ),
+    st.fixed_dictionaries(
+        {
+            "$type": st.just("image"),
+            "format": st.just("raw"),
+            "mode": texts,
+            "size": st.lists(small, min_size=1, max_size=3),
+            "data": texts,
+        }
+    ),
+    st.fixed_dictionaries({"$type": st.just("image"), "format": texts, "data": texts}),
+    st.fixed_dictionaries({"$type": st.just("complex"), "real": json_values, "imag": json_values}),
+    st.fixed_dictionaries({"$type": st.just("own"), "parts": json_values}),
+    st.fixed_dictionaries({"$type": texts}, optional={"data": json_values}),
+    json_values,
+)
+
+
+@settings(deadline=None, max_examples=400)
+@given(tagged)
+@example({"$type": "own"})
+def test_any_json_value_is_decoded_or_refused_with_value_error(value: Any) -> None:
+    longest = 0
+    for attempt in (codec.decode, *(codec.leaf(hint).decode for hint in HINTS)):
+        for given_value in (value, [value], {"k": value}):
+            try:
+                attempt(given_value)
+            except ValueError as error:
+                longest = max(longest, len(str(error)))
+    assert longest < 2000
+
+
+@settings(deadline=None, max_examples=100)
+@given(json_values)
+def test_any_python_value_is_accepted_or_refused_with_value_error(value: Any) -> None:
+    for hint in HINTS:
+        try:
+            codec.leaf(hint).accept(value)
+        except ValueError:
+            pass
+
+
+def test_deep_values() -> None:
+    deep: Any = {"$type": "bytes", "data": "YQ=="}
+    for _ in range(128):
+        deep = [deep]
+    found: Any = codec.decode(deep)
+    for _ in range(128):
+        found = found[0]
+    assert found == b"a"
+    for _ in range(900):
+        deep = {"a": deep}
+    with pytest.raises(ValueError, match="nested too deep"):
+        codec.decode(orjson.loads(orjson.dumps([])) or deep)
+
+
+def test_errors_say_where() -> None:
+    wrong = {"$type": "bytes", "data": "x"}
+    for value, path in (
+        (wrong, "$"),
+        ([1, wrong], "$[1]"),
+        ({"a": [0, {"b": wrong}]}, "$.a[0]"[:3] + "[1].b"),
+        ({"$type": "unknown", "a": wrong}, "$.a"),
+        ({"k" * 1000: wrong}, "$." + "k" * 37 + "..."),
+    ):
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            codec.decode(value)
+        assert str(caught.value) == f"the payload is not base64 - at `{path}`"
+
+
+# -- tags in bytes ---------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.sampled_from(["$type", "$Type", "type", "$types", "a"]),
+    st.lists(st.booleans(), min_size=8),
+    st.text(max_size=20),
+)
+def test_every_tagged_object_is_seen_however_it_is_written(key: str, escapes: list[bool], text: str) -> None:
+    written = "".join(
+        f"\\u{ord(letter):04x}" if escape else letter for letter, escape in zip(key, escapes, strict=False)
+    )
+    line = b'{"a":' + orjson.dumps(text) + b',"' + written.encode() + b'":"bytes"}'
+    assert key in orjson.loads(line)
+    if key == TAG_KEY:
+        assert codec.holds_tags(line)
+        assert codec.holds_tags(bytearray(line))
+
+
+@pytest.mark.parametrize("value", [{}, {"type": 1}, ["$", "type"], {"a": "$type"[:4]}, "\\u0041", 'é\n\t"\\', 1.5])
+def test_most_messages_hold_none(value: Any) -> None:
+    assert not codec.holds_tags(orjson.dumps(value))
+
+
+# -- hints and options -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        *(int, str, float, bool, None, type(None), Any, object, list, dict, list[bytes], dict[str, Any]),
+        *(bytes | None, int | str, typing.Optional[bytes], typing.Literal["a"], typing.TypeVar("T"), "x"),  # noqa: UP045
+        *(datetime.datetime, uuid.UUID, decimal.Decimal, msgspec.Struct, typing.NewType("N", bytes), type[int]),
+        *(np.str_, np.bytes_, np.void, np.object_, np.matrix, np.dtype, np, tuple[bytes, ...]),
+        *(Annotated[bytes, "x"], Annotated[int, 1], ..., [1], 5),
+    ],
+    ids=str,
+)
+def test_hints_without_a_leaf(hint: Any) -> None:
+    assert codec.leaf(hint) is None
+
+
+def test_every_leaf_has_all_its_parts() -> None:
+    for hint in HINTS:
+        leaf = codec.leaf(hint)
+        assert leaf is not None
+        use: Leaf = leaf
+        assert isinstance(use.name, str)
+        assert msgspec.json.encode(use.schema())
+
+
+def test_the_module_is_not_the_class() -> None:
+    with pytest.raises(TypeError, match=r"the hint for an image is PIL\.Image\.Image"):
+        codec.leaf(PIL.Image)
+    assert codec.leaf(types) is None
+
+
+def test_shape() -> None:
+    shape = Shape(None, 3, ...)
+    assert repr(shape) == "Shape(None, 3, ...)"
+    assert str(shape) == "(*, 3, ...)"
+    assert eval(repr(shape)) == shape == pickle.loads(pickle.dumps(shape))
+    assert len({shape, Shape(None, 3, ...), Shape(3)}) == 2
+    assert (str(Shape()), str(Shape(3)), repr(Shape())) == ("()", "(3,)", "Shape()")
+    with pytest.raises(AttributeError):
+        shape.dims = ()
+    for wrong in ((-1,), (..., ...)):
+        with pytest.raises(ValueError, match=r"negative|at most one"):
+            Shape(*wrong)
+    for wrong in ((1.5,), ("n",), (True,), ((1, 2),)):
+        with pytest.raises(TypeError, match="a dimension is"):
+            Shape(*wrong)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"format": "gif"},
+        {"format": "PNG"},
+        {"format": None},
+        {"quality": 50},
+        {"format": "jpeg", "quality": 0},
+        {"format": "jpeg", "quality": 101},
+        {"format": "jpeg", "quality": 50.5},
+        {"format": "webp", "quality": 50, "lossless": True},
+        {"format": "jpeg", "lossless": True},
+        {"compression": 10},
+        {"compression": -1},
+        {"compression": True},
+    ],
+    ids=str,
+)
+def test_image_options_are_checked(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be|is for"):
+        ImageOptions(**options)
+
+
+def test_image_options_are_frozen() -> None:
+    options = ImageOptions(format="jpeg", quality=80)
+    assert hash(options) == hash(ImageOptions(format="jpeg", quality=80))
+    with pytest.raises(AttributeError):
+        options.quality = 5

@@ -1,0 +1,250 @@
+"""Images that somebody else made: bombs, damaged files, lies; and images in several threads."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import threading
+import tracemalloc
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from rpcstream.codec import Codec, ImageOptions
+from rpcstream.errors import EncodeError
+
+rng = np.random.default_rng(2)
+PNG = Codec()
+RAW = Codec(images=ImageOptions(format="raw"))
+
+
+def noise(mode: str, size: tuple[int, int]) -> Image.Image:
+    image = Image.frombytes(mode, size, rng.bytes(len(Image.new(mode, size).tobytes())))
+    if mode == "P":
+        image.putpalette(rng.bytes(768))
+    return image
+
+
+def sent(image: Image.Image, codec: Codec = PNG) -> dict[str, Any]:
+    return dict(orjson.loads(codec.dumps(image)))
+
+
+def leaf(codec: Codec = PNG) -> Any:
+    return codec.leaf(Image.Image)
+
+
+def received(image: Image.Image, codec: Codec = PNG) -> Any:
+    return leaf(codec).decode(sent(image, codec))
+
+
+def file_of(image: Image.Image, name: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, name, **options)
+    return file.getvalue()
+
+
+def text_of(image: Image.Image, name: str, **options: Any) -> str:
+    return base64.b64encode(file_of(image, name, **options)).decode()
+
+
+def tagged(data: bytes, name: str = "png") -> dict[str, Any]:
+    return {"$type": "image", "format": name, "data": base64.b64encode(data).decode()}
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png_bomb(width: int, height: int) -> bytes:
+    """A few KB that claim to be an image of many pixels, all black."""
+    row = zlib.compress(bytes(1_000_000))
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", row) + chunk(b"IEND", b"")
+
+
+def webp_header(width: int, height: int) -> bytes:
+    bits = (width - 1) | (height - 1) << 14
+    data = b"\x2f" + bits.to_bytes(4, "little") + b"\x07\x10\x11\xfd\x0f\x44\x44\xff\x03"
+    return b"RIFF" + (12 + len(data)).to_bytes(4, "little") + b"WEBPVP8L" + len(data).to_bytes(4, "little") + data
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("png", png_bomb(12_000, 12_000)),
+        ("png", png_bomb(2**31 - 1, 2**31 - 1)),
+        ("webp", webp_header(16_383, 16_383)),
+        ("webp", b"RIFF\x1e\x00\x00\x00WEBPVP8X\x0a\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff"),
+        (
+            "gif",
+            b"GIF89a\xff\xff\xff\xff\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;",
+        ),
+        ("jpeg", file_of(Image.new("L", (8, 8)), "jpeg").replace(b"\x08\x00\x08\x00\x08", b"\x08\xff\xff\xff\xff")),
+    ],
+)
+def test_bombs_are_refused_before_they_take_memory(name: str, data: bytes) -> None:
+    before = vm_size()
+    for attempt in (lambda: PNG.decode(tagged(data, name)), lambda: leaf().decode(tagged(data)["data"])):
+        with pytest.raises(ValueError, match="pixels, the limit is 64000000"):
+            attempt()
+    assert vm_size() - before < 64 * 1024 * 1024
+
+
+def vm_size() -> int:
+    """Address space of this process, in bytes; 0 where there is no /proc."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0]) * 4096
+    except OSError:
+        return 0
+
+
+def test_the_limit_is_the_codecs_and_not_pillows(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Codec(max_image_pixels=12)
+    for codec in (small, Codec(images=ImageOptions(format="raw"), max_image_pixels=12)):
+        assert received(Image.new("L", (4, 3)), codec).size == (4, 3)
+        big = sent(Image.new("L", (13, 1)), codec)
+        with pytest.raises(ValueError, match="13 x 1 pixels, the limit is 12"):
+            codec.decode(big)
+        with pytest.raises(ValueError, match="the limit is 12"):
+            leaf(codec).decode(big)
+    # Pillow's own limit would warn at more than one times it, and raise at more than two times.
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    for name in ("png", "jpeg", "gif"):
+        for side in (11, 50):
+            text = text_of(Image.new("L", (side, side)), name)
+            assert leaf().decode(text).size == (side, side)
+
+
+GOOD = Image.fromarray(rng.integers(0, 255, (40, 40, 3), "u1"))
+
+
+@pytest.mark.parametrize("name", ["png", "jpeg", "webp", "gif"])
+def test_cut_and_damaged_files(name: str) -> None:
+    data = file_of(GOOD, name)
+    for length in {0, 1, 4, 8, 12, 16, 30, 33, 60, len(data) // 2, len(data) - 60}:
+        with pytest.raises(ValueError, match="image"):
+            PNG.decode(tagged(data[:length], name))
+    damage = np.random.default_rng(3)
+    for _ in range(150):
+        broken = bytearray(data)
+        for _ in range(damage.integers(1, 6)):
+            broken[damage.integers(0, min(len(broken), 200))] = damage.integers(0, 256)
+        check_only_value_errors(tagged(bytes(broken), name))
+
+
+def check_only_value_errors(value: Any) -> None:
+    for attempt in (lambda: PNG.decode(value), lambda: leaf().decode(value)):
+        try:
+            assert isinstance(attempt(), Image.Image)
+        except ValueError:
+            pass
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.sampled_from(
+        [
+            b"\x89PNG\r\n\x1a\n",
+            b"\xff\xd8\xff",
+            b"GIF89a",
+            b"RIFF\x40\x00\x00\x00WEBPVP8X",
+            b"RIFF\x40\0\0\0WEBPVP8 ",
+            b"",
+        ]
+    ),
+    st.binary(max_size=120),
+)
+def test_any_bytes_give_an_image_or_a_value_error(magic: bytes, rest: bytes) -> None:
+    text = base64.b64encode(magic + rest).decode()
+    for name in ("png", "jpeg", "webp", "gif"):
+        check_only_value_errors({"$type": "image", "format": name, "data": text})
+    try:
+        leaf().decode(text)
+    except ValueError:
+        pass
+
+
+def test_other_formats_are_not_opened() -> None:
+    for name in ("bmp", "tiff", "ppm", "eps", "ico"):
+        text = text_of(Image.new("RGB", (4, 4)), name)
+        with pytest.raises(ValueError, match="not png or jpeg or webp or gif"):
+            leaf().decode(text)
+        for claimed in (name, "png", "jpeg", "webp", "gif"):
+            with pytest.raises(ValueError, match=r"not one of|is not \w+ - at"):
+                PNG.decode({"$type": "image", "format": claimed, "data": text})
+    png = text_of(Image.new("RGB", (4, 4)), "png")
+    with pytest.raises(ValueError, match="the file is not jpeg"):
+        PNG.decode({"$type": "image", "format": "jpeg", "data": png})
+
+
+RAW_GOOD = {"$type": "image", "format": "raw", "mode": "RGB", "size": [2, 1], "data": "AAECAwQF"}
+
+
+def test_raw_as_on_the_wire_page() -> None:
+    image = Image.frombytes("RGB", (2, 1), bytes(range(6)))
+    assert sent(image, RAW) == RAW_GOOD
+    numbers = Image.frombytes("I", (1, 1), struct.pack("<i", -2))
+    assert base64.b64decode(sent(numbers)["data"]) == struct.pack("<i", -2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(
+            {"mode": mode}
+            for mode in (None, 1, "", "rgb", "P", "PA", "BGR;15", "I;16N", ["RGB"], "L", "RGBA", "1", "F")
+        ),
+        *({"size": size} for size in (None, 2, "2", [2], [2, 1, 1], [2.0, 1], [True, 1], [-2, -1], [2, 2], [1, 1])),
+        *({"size": size} for size in ([2**40, 2**40], [0, 1], [10**400, 1], [0, 10**400], {"0": 2, "1": 1})),
+        *({"data": data} for data in (None, 5, "", "AAECAwQ", "AAECAwQ=", "AAECAw-F", "AAECAwQFAAEC")),
+        *({"format": name} for name in (None, 1, "", "RAW", "png", "bmp", ["raw"], "x" * 100_000)),
+        {"more": 1},
+    ],
+    ids=lambda change: repr(change)[:60],
+)
+def test_hostile_raw_images(change: dict[str, Any]) -> None:
+    wrong = {**RAW_GOOD, **change}
+    for attempt in (lambda: PNG.decode(wrong), lambda: leaf().decode(wrong)):
+        with pytest.raises(ValueError, match=r".") as caught:
+            attempt()
+        assert len(str(caught.value)) < 500
+
+
+def test_images_that_cannot_be_read_cannot_be_sent() -> None:
+    cut = Image.open(io.BytesIO(file_of(GOOD, "png")[:-2000]))
+    with pytest.raises(EncodeError, match=r"could not be encoded.* - at `\$\[0\]`"):
+        PNG.dumps([cut])
+
+
+def test_the_same_image_from_several_threads() -> None:
+    images, start = [noise("RGB", (60, 60)), noise("P", (60, 60))], threading.Barrier(4)
+
+    def work() -> None:
+        start.wait(10)
+        for _ in range(20):
+            for image in images:
+                assert received(image).tobytes() == image.tobytes()
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work) for _ in range(4)]:
+            done.result(30)
+
+
+def test_nothing_of_the_file_stays_in_memory() -> None:
+    text = text_of(Image.effect_noise((600, 600), 100), "png", compress_level=0)
+    leaf().decode(text)
+    tracemalloc.start()
+    found = leaf().decode(text)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.size == (600, 600)
+    assert kept < 100_000  # pixels are Pillow's own memory; the file would be 360,000

@@ -1,0 +1,296 @@
+"""The user's own types: tags, encoders, decoders."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import decimal
+import enum
+import io
+import uuid
+from typing import Any
+
+import msgspec
+import numpy as np
+import orjson
+import pytest
+from PIL import Image
+
+from rpcstream.codec import Codec
+from rpcstream.codec.encoding import INLINE
+from rpcstream.errors import EncodeError
+
+
+class Mesh:
+    def __init__(self, points: Any, name: str = "") -> None:
+        self.points = points
+        self.name = name
+
+
+class Finer(Mesh):
+    pass
+
+
+def mesh_codec(calls: list[Any] | None = None) -> Codec:
+    codec = Codec()
+
+    def encode(mesh: Mesh) -> dict[str, Any]:
+        if calls is not None:
+            calls.append(mesh)
+        return {"points": mesh.points, "name": mesh.name}
+
+    codec.register(Mesh, "mesh", encode=encode, decode=lambda parts: Mesh(**parts))
+    return codec
+
+
+def test_a_class_with_rich_parts_comes_back_at_any_depth() -> None:
+    codec = mesh_codec()
+    inner = Mesh([b"x", {"deep": 1j}], "inner")
+    line = codec.dumps({"a": [Mesh(np.zeros((100, 200)), "outer"), Mesh(inner)]})
+    found: Any = codec.decode(orjson.loads(line))
+    assert found["a"][0].points.shape == (100, 200)
+    assert found["a"][1].points.points == [b"x", {"deep": 1j}]
+    assert orjson.loads(codec.dumps(Mesh(1)))["$type"] == "mesh"
+
+
+def test_the_encoder_is_asked_once_for_each_value() -> None:
+    calls: list[Any] = []
+    codec = mesh_codec(calls)
+    codec.dumps([Mesh(np.zeros(INLINE)), Mesh(1), np.zeros(INLINE)])
+    assert len(calls) == 2
+
+
+def test_subclasses_go_as_their_registered_class() -> None:
+    codec = mesh_codec()
+    assert orjson.loads(codec.dumps(Finer(1)))["$type"] == "mesh"
+    codec.register(Finer, "finer", encode=lambda mesh: {}, decode=lambda parts: Finer(0))
+    assert orjson.loads(codec.dumps([Finer(1), Mesh(1)]))[0] == {"$type": "finer"}
+
+
+def test_hints_for_registered_classes() -> None:
+    codec = mesh_codec()
+    leaf: Any = codec.leaf(Mesh)
+    assert leaf.name.endswith("Mesh")
+    assert leaf.decode({"$type": "mesh", "points": [1], "name": "a"}).points == [1]
+    mesh = Mesh(1)
+    assert leaf.decode(mesh) is leaf.accept(mesh) is mesh
+    assert leaf.schema()["properties"]["$type"] == {"const": "mesh"}
+    for value in (None, 1, "x", [], {}, {"$type": "bytes", "data": ""}, {"$type": "other"}):
+        with pytest.raises(ValueError, match=r"Expected `.*Mesh`"):
+            leaf.decode(value)
+        with pytest.raises(ValueError, match=r"Expected `.*Mesh`"):
+            leaf.accept(value)
+    assert codec.leaf(Finer) is None
+    assert Codec().leaf(Mesh) is None
+
+
+def test_a_decoder_that_fails_says_where() -> None:
+    codec = mesh_codec()
+    with pytest.raises(ValueError, match=r"mesh: .*unexpected keyword argument 'more'.* - at `\$\.a\[1\]`"):
+        codec.decode({"a": [1, {"$type": "mesh", "more": 2}]})
+    with pytest.raises(ValueError, match=r"payload.* - at `\$\.a\.points\[0\]`"):
+        codec.decode({"a": {"$type": "mesh", "points": [{"$type": "bytes", "data": "x"}]}})
+    for error in (KeyError("k"), ZeroDivisionError(), ValueError("why"), RuntimeError("x"), OSError(2, "gone")):
+
+        def fail(parts: Any, error: Exception = error) -> None:
+            raise error
+
+        failing = Codec()
+        failing.register(Mesh, "mesh", encode=lambda mesh: {}, decode=fail)
+        with pytest.raises(ValueError, match=r"mesh: .+ - at `") as caught:
+            failing.decode([{"$type": "mesh"}])
+        assert caught.value.__cause__ is error
+        leaf: Any = failing.leaf(Mesh)
+        with pytest.raises(ValueError, match="mesh: "):
+            leaf.decode({"$type": "mesh"})
+
+
+@pytest.mark.parametrize("parts", [None, [1], "x", {"$type": "x"}, {"a": object()}, {object(): 1}])
+def test_an_encoder_that_gives_no_parts(parts: Any) -> None:
+    codec = Codec()
+    codec.register(Mesh, "mesh", encode=lambda mesh: parts, decode=lambda parts: parts)
+    with pytest.raises(EncodeError, match=r"\$\.a\[0\]"):
+        codec.dumps({"a": [Mesh(1)]})
+
+
+def test_an_encoder_that_fails() -> None:
+    codec = Codec()
+    codec.register(Mesh, "mesh", encode=lambda mesh: 1 / 0, decode=lambda parts: parts)
+    with pytest.raises(EncodeError, match=r"Mesh could not be encoded: division by zero - at `\$\[0\]`"):
+        codec.dumps([Mesh(1)])
+    endless = Codec()
+    endless.register(Mesh, "mesh", encode=lambda mesh: {"again": mesh}, decode=lambda parts: parts)
+    with pytest.raises(EncodeError, match="contains itself"):
+        endless.dumps(Mesh(1))
+
+
+def test_unknown_tags_stay_and_their_insides_are_decoded() -> None:
+    codec = mesh_codec()
+    value = {"$type": "unknown", "b": [{"$type": "bytes", "data": "YQ=="}], "n": {"$type": 5}, "l": {"$type": None}}
+    assert codec.decode(value) == {**value, "b": [b"a"]}
+
+
+def test_the_data_that_is_decoded_is_not_changed() -> None:
+    codec = mesh_codec()
+    data = {"a": [{"$type": "bytes", "data": "YQ=="}, [1]], "b": [[2]], "m": {"$type": "mesh", "points": []}}
+    before = orjson.dumps(data)
+    found: Any = codec.decode(data)
+    assert found["a"] == [b"a", [1]]
+    assert orjson.dumps(data) == before
+    assert found["b"] is data["b"]
+    plain = {"a": [1, {"b": 2}]}
+    assert codec.decode(plain) is plain
+
+
+class Money(decimal.Decimal):
+    pass
+
+
+class Name(str):
+    __slots__ = ()
+
+
+class Count(int):
+    pass
+
+
+class Ratio(float):
+    pass
+
+
+class Bag(dict):
+    pass
+
+
+class Stack(list):
+    pass
+
+
+class Angle(tuple):
+    __slots__ = ()
+
+
+class Key(uuid.UUID):
+    pass
+
+
+class Field(np.ndarray):
+    pass
+
+
+class Photo(Image.Image):
+    pass
+
+
+class Record(msgspec.Struct):
+    a: int = 0
+
+
+@dataclasses.dataclass
+class Data:
+    a: int = 0
+
+
+VALUES = [
+    Money("1"),
+    Name("a"),
+    Count(1),
+    Ratio(1.5),
+    Bag(a=1),
+    Stack([1]),
+    Angle((1,)),
+    Key(int=1),
+    np.zeros(2).view(Field),
+    Photo(),
+    Record(),
+    Data(),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_subclasses_of_what_json_has_can_be_registered(value: Any) -> None:
+    codec = Codec()
+    codec.register(type(value), "mine", encode=lambda _: {}, decode=lambda _: "found")
+    for message in ([value], {"a": {"b": value}}, {1: value}):
+        assert b'{"$type":"mine"}' in codec.dumps(message)
+    assert codec.leaf(type(value)) is not None
+    # All others go as before.
+    others = [Name("a"), collections.OrderedDict(a=1), Stack([1]), Count(2), enum.IntEnum("E", {"A": 3}).A]
+    rest = [other for other in others if type(other) is not type(value)]
+    assert codec.dumps(rest) == Codec().dumps(rest)
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        *(
+            object,
+            str,
+            int,
+            bool,
+            float,
+            list,
+            tuple,
+            dict,
+            set,
+            bytes,
+            complex,
+            type(None),
+            decimal.Decimal,
+            uuid.UUID,
+        ),
+        *(np.ndarray, np.float32, np.float64, np.generic, Image.Image, msgspec.Struct, enum.Enum),
+    ],
+)
+def test_built_in_types_cannot_be_taken(cls: type) -> None:
+    with pytest.raises(ValueError, match=r"built in|Enum"):
+        Codec().register(cls, "mine", encode=lambda _: {}, decode=lambda _: None)
+
+
+def test_what_is_taken_or_makes_no_sense() -> None:
+    codec = mesh_codec()
+    functions: Any = {"encode": lambda _: {}, "decode": lambda _: None}
+    for cls, tag in ((Mesh, "other"), (Finer, "mesh"), (Finer, "ndarray"), (Finer, "image"), (Finer, "bytes")):
+        with pytest.raises(ValueError, match=r"taken|registered already, as 'mesh'"):
+            codec.register(cls, tag, **functions)
+    with pytest.raises(ValueError, match="Enum: its values are sent"):
+        codec.register(enum.Enum("Colour", "RED"), "colour", **functions)
+    for cls, tag in (("Mesh", "a"), (Mesh(1), "a"), (Finer, ""), (Finer, None), (list[int], "a")):
+        with pytest.raises(TypeError):
+            codec.register(cls, tag, **functions)
+
+
+def test_a_data_frame_of_pandas() -> None:
+    pandas = pytest.importorskip("pandas")
+    codec = Codec()
+
+    def encode(frame: Any) -> dict[str, Any]:
+        return {"index": frame.index.to_numpy(), "columns": {name: frame[name].to_numpy() for name in frame}}
+
+    def decode(parts: dict[str, Any]) -> Any:
+        return pandas.DataFrame(parts["columns"], index=parts["index"])
+
+    codec.register(pandas.DataFrame, "frame", encode=encode, decode=decode)
+    days = pandas.date_range("2020-01-01", periods=20_000)
+    frame = pandas.DataFrame({"a": np.arange(20_000), "b": np.linspace(0, 1, 20_000)}, index=days)
+    for found in (
+        codec.decode(orjson.loads(codec.dumps([frame])))[0],
+        codec.leaf(pandas.DataFrame).decode(orjson.loads(codec.dumps(frame))),
+    ):
+        pandas.testing.assert_frame_equal(found, frame, check_freq=False)
+
+
+def test_encoders_may_give_files() -> None:
+    class Scan:
+        def __init__(self, image: Image.Image) -> None:
+            self.image = image
+
+    def encode(scan: Scan) -> dict[str, Any]:
+        file = io.BytesIO()
+        scan.image.save(file, "tiff")
+        return {"tiff": file.getbuffer()}
+
+    codec = Codec()
+    codec.register(Scan, "scan", encode=encode, decode=lambda parts: Scan(Image.open(io.BytesIO(parts["tiff"]))))
+    found: Any = codec.decode(orjson.loads(codec.dumps(Scan(Image.new("F", (200, 200), 1.5)))))
+    assert found.image.getpixel((5, 5)) == 1.5

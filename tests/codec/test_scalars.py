@@ -1,0 +1,296 @@
+"""Single values: bytes, complex, numpy's scalars, times of pandas."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rpcstream.codec import Codec
+from rpcstream.errors import EncodeError
+
+codec = Codec()
+
+
+def sent(value: Any) -> Any:
+    return orjson.loads(codec.dumps([value]))[0]
+
+
+def leaf(hint: Any) -> Any:
+    found = codec.leaf(hint)
+    assert found is not None
+    return found
+
+
+# -- bytes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"ab",
+        bytearray(b"ab"),
+        memoryview(b"ab"),
+        memoryview(b"aXbX")[::2],
+        memoryview(np.array([[0x6261]], "<u2")),
+        np.bytes_(b"ab"),
+        memoryview(np.frombuffer(b"ab", "u1")),
+    ],
+    ids=str,
+)
+def test_bytes_in_all_their_forms(value: Any) -> None:
+    assert sent(value) == {"$type": "bytes", "data": "YWI="}
+    assert leaf(bytes).accept(value) is value
+
+
+def test_empty_and_odd_memoryviews() -> None:
+    assert sent(memoryview(b"")) == sent(memoryview(np.zeros((0, 3)))) == {"$type": "bytes", "data": ""}
+    assert codec.decode(sent(memoryview(np.arange(6, dtype="u1").reshape(2, 3).T))) == bytes([0, 3, 1, 4, 2, 5])
+    released = memoryview(b"x")
+    released.release()
+    with pytest.raises(EncodeError, match="memoryview could not be encoded"):
+        codec.dumps(released)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_hints_for_bytes(kind: type) -> None:
+    asked = leaf(kind)
+    assert asked.name == "bytes"
+    for value in ("YWI=", {"$type": "bytes", "data": "YWI="}, b"ab", bytearray(b"ab"), memoryview(b"ab")):
+        found = asked.decode(value)
+        assert type(found) is kind
+        assert found == b"ab"
+    if kind is not bytes:
+        found = asked.decode("YWI=")
+        found[0] = 0
+    assert asked.decode("") == b""
+    for wrong in (None, 1, [], {}, "YWI", "YW I=", "YWJ=", "%", {"$type": "bytes"}, {"$type": "bytes", "data": 1}):
+        with pytest.raises(ValueError, match=r"."):
+            asked.decode(wrong)
+    with pytest.raises(ValueError, match="Expected `bytes`, got `str`"):
+        asked.accept("YWI=")
+    assert asked.schema()["anyOf"][1] == {"type": "string", "contentEncoding": "base64"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "YWI",
+        "YW I=",
+        "YWI=\n",
+        "\nYWI=",
+        "YWJ=",
+        "YR==",
+        "Y===",
+        "====",
+        "YQ=",
+        "é===",
+        "YQ==YQ==",
+        "YW-_",
+        "Y\0Q=",
+        "=",
+        "Y",
+    ],
+)
+def test_base64_is_strict(text: str) -> None:
+    for tag in (
+        {"$type": "bytes", "data": text},
+        {"$type": "ndarray", "dtype": "|u1", "shape": [2], "data": text},
+        {"$type": "image", "format": "png", "data": text},
+        {"$type": "image", "format": "raw", "mode": "L", "size": [2, 1], "data": text},
+    ):
+        with pytest.raises(ValueError, match=r"- at `\$`"):
+            codec.decode(tag)
+
+
+# -- complex ---------------------------------------------------------------------------------------------------------
+
+
+def test_complex_as_on_the_wire_page() -> None:
+    assert sent(1 + 2j) == {"$type": "complex", "real": 1.0, "imag": 2.0}
+    assert sent(complex(math.nan, -math.inf)) == {"$type": "complex", "real": "nan", "imag": "-inf"}
+    assert codec.decode({"$type": "complex", "real": 1, "imag": -2}) == 1 - 2j
+    assert math.isnan(codec.decode(sent(complex(math.nan, 0))).real)
+    assert math.copysign(1, codec.decode(sent(complex(0, -0.0))).imag) == -1
+
+
+@settings(deadline=None)
+@given(st.complex_numbers(allow_nan=False))
+def test_complex_numbers_come_back(value: complex) -> None:
+    assert codec.decode(sent(value)) == leaf(complex).decode(sent(value)) == value
+
+
+def test_hints_for_complex() -> None:
+    asked = leaf(complex)
+    assert asked.decode(2) == asked.decode(2.0) == 2 + 0j
+    assert type(asked.decode(2)) is complex
+    assert asked.accept(1j) == 1j
+    assert asked.accept(np.complex128(1j)) == 1j
+    tag = {"$type": "complex", "real": 1.0, "imag": 2.0}
+    bad_parts = ({"real": value} for value in (None, True, "1", "Infinity", [], {}, 10**400))
+    for wrong in (*({**tag, **part} for part in bad_parts), {**tag, "more": 1}, {"$type": "complex", "real": 1}):
+        for attempt in (codec.decode, asked.decode):
+            with pytest.raises(ValueError, match=r"."):
+                attempt(wrong)
+    for wrong in (None, True, "1", [1, 2], {}, 10**400, {"$type": "bytes", "data": ""}):
+        with pytest.raises(ValueError, match=r"."):
+            asked.decode(wrong)
+        with pytest.raises(ValueError, match=r"."):
+            asked.accept(wrong)
+
+
+# -- numpy's scalars -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "wire"),
+    [
+        (np.bool_(True), True),
+        (np.int8(-5), -5),
+        (np.uint64(2**64 - 1), 2**64 - 1),
+        (np.float64(0.1), 0.1),
+        (np.float32(0.1), float(np.float32(0.1))),
+        (np.float16(0.5), 0.5),
+        (np.float32("nan"), None),
+        (np.float64("inf"), None),
+        (np.complex64(1j), {"$type": "complex", "real": 0.0, "imag": 1.0}),
+        (np.complex128(1j), {"$type": "complex", "real": 0.0, "imag": 1.0}),
+        (np.str_("é"), "é"),
+        (ml_dtypes.bfloat16(1.5), 1.5),
+        (ml_dtypes.int4(-3), -3),
+        (ml_dtypes.float8_e5m2(2), 2.0),
+    ],
+    ids=repr,
+)
+def test_numpy_scalars_are_plain(value: Any, wire: Any) -> None:
+    assert sent(value) == wire
+    assert type(sent(value)) is type(wire)
+    assert orjson.loads(codec.dumps([{1: value}]))[0]["1"] == wire
+
+
+@pytest.mark.parametrize(
+    "value", [np.longdouble(1), np.clongdouble(1), np.void(b"ab"), np.zeros((), [("a", "i4")])[()]]
+)
+def test_numpy_scalars_without_a_form(value: Any) -> None:
+    with pytest.raises(EncodeError, match="no form"):
+        codec.dumps(value)
+
+
+def test_numpy_keys() -> None:
+    keys: dict[Any, int] = {np.str_("a"): 1, np.int64(5): 2, np.float64(1.5): 3, np.float32(2.5): 4}
+    assert orjson.loads(codec.dumps(keys)) == {"a": 1, "5": 2, "1.5": 3, "2.5": 4}
+
+
+def test_dates_keep_their_unit() -> None:
+    for value in (np.datetime64("2020-01-02", "D"), np.datetime64("NaT", "ns"), np.timedelta64(25, "us")):
+        tagged = sent(value)
+        assert tagged["shape"] == []
+        found = leaf(type(value)).decode(tagged)
+        assert type(found) is type(value)
+        assert found.dtype == value.dtype
+        assert found == value or np.isnat(value)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_numpy_scalars_come_back_where_the_hint_asks(data: st.DataObject) -> None:
+    dtype = data.draw(hnp.scalar_dtypes().filter(lambda dtype: dtype.kind in "biufc" and dtype.itemsize <= 8))
+    elements: dict[str, Any] = {"allow_nan": False, "allow_infinity": False} if dtype.kind in "fc" else {}
+    value = data.draw(hnp.from_dtype(dtype, **elements)).astype(dtype.newbyteorder("="))
+    kinds = [dtype.type, np.generic] + ([np.number] if dtype.kind != "b" else [])
+    for kind in kinds:
+        found = leaf(kind).decode(sent(value))
+        assert isinstance(found, kind)
+        assert found == value
+        assert type(found) is dtype.type or kind is not dtype.type
+        assert leaf(kind).accept(value) == value
+        assert leaf(kind).schema()
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "kind"),
+    [
+        (np.float32, 1, np.float32),
+        (np.float64, 1, np.float64),
+        (np.floating, 1, np.float64),
+        (np.floating[Any], 1.5, np.float64),
+        (np.integer, 2**63, np.uint64),
+        (np.integer, 5, np.int64),
+        (np.unsignedinteger, 5, np.uint64),
+        (np.number, 1j, np.complex128),
+        (np.number, 1.5, np.float64),
+        (np.generic, True, np.bool_),
+        (np.complex64, 1, np.complex64),
+        (np.bool_, True, np.bool_),
+        (ml_dtypes.bfloat16, 1.5, ml_dtypes.bfloat16),
+        (np.float32, {"$type": "ndarray", "dtype": ">f4", "shape": [], "data": "P4AAAA=="}, np.float32),
+    ],
+    ids=str,
+)
+def test_numbers_for_numpy_hints(hint: Any, value: Any, kind: Any) -> None:
+    found = leaf(hint).decode(value)
+    assert type(found) is kind
+    if not isinstance(value, dict):
+        assert found == value
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (np.int8, 128),
+        (np.int8, -129),
+        (np.uint8, -1),
+        (np.int64, 2**63),
+        (np.integer, 2**64),
+        (np.int8, 1.0),
+        (np.int8, True),
+        (np.int8, 10**5000),
+        (np.float32, 1e300),
+        (np.float16, 70_000),
+        (np.float64, 10**400),
+        (np.float32, True),
+        (np.float32, "1"),
+        (np.float32, None),
+        (np.float32, 1j),
+        (np.float32, np.float64(1)),
+        (np.bool_, 1),
+        (np.number, True),
+        (np.complex64, 1e300),
+        (np.datetime64, 5),
+        (np.datetime64, "2020-01-01"),
+        (np.float32, {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AACAPw=="}),
+        (np.float32, {"$type": "ndarray", "dtype": "<f8", "shape": [], "data": "AAAAAAAA8D8="}),
+        (np.float32, {"$type": "complex", "real": 1, "imag": 0}),
+        (np.float32, {"$type": "other"}),
+        (np.float32, {}),
+        (np.float32, [1.0]),
+    ],
+    ids=lambda value: str(value)[:30] if not isinstance(value, int) else "number",
+)
+def test_numbers_that_do_not_fit_numpy_hints(hint: Any, value: Any) -> None:
+    with pytest.raises(ValueError, match="Expected `"):
+        leaf(hint).decode(value)
+    with pytest.raises(ValueError, match="Expected `"):
+        leaf(hint).accept(value)
+
+
+# -- pandas ----------------------------------------------------------------------------------------------------------
+
+
+def test_times_of_pandas() -> None:
+    pandas = pytest.importorskip("pandas")
+    assert sent(pandas.Timestamp("2020-01-02T03:04:05.6")) == "2020-01-02T03:04:05.600000"
+    assert sent(pandas.NaT) is None
+    assert sent(pandas.Timedelta("90s")) == sent(datetime.timedelta(seconds=90)) == "PT90S"
+    assert sent({pandas.Timestamp("2020-01-02"): 1}) == {"2020-01-02T00:00:00": 1}
+    for value in (pandas.Timedelta("1ns"), pandas.NA):
+        with pytest.raises(EncodeError, match="no form"):
+            codec.dumps(value)
