@@ -11,7 +11,7 @@ from typing import Any
 from ..codec import TAG_KEY, Codec
 
 #: How the files of the formats on the wire begin. WebP has its length in between.
-_BEGINNINGS = {"png": b"\x89PNG\r\n\x1a\n", "jpeg": b"\xff\xd8\xff", "webp": b"RIFF", "gif": b"GIF8"}
+_BEGINNINGS = {"png": b"\x89PNG\r\n\x1a\n", "jpeg": b"\xff\xd8\xff", "webp": b"RIFF", "gif": b"GIF8", "qoi": b"qoif"}
 
 
 class AsReceived(Codec):

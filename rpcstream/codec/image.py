@@ -5,6 +5,7 @@ What is sent for each format that can be chosen; the first that can hold the ima
     format   modes it takes as they are       not these, which go on to PNG
     jpeg     L, RGB, CMYK                     a transparent colour; a side over 65,500
     webp     RGB, RGBA                        a transparent colour; a side over 16,383; RGBA without transparency
+    qoi      RGB, RGBA                        a transparent colour, a colour profile, EXIF
     raw      all but P and PA                 a transparent colour
     png      1, L, LA, P, RGB, RGBA, I;16     what is left goes raw; P and PA as RGBA if it must; so do empty images
 
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from ..errors import EncodeError
-from . import base64
+from . import base64, qoi
 from .leaf import BASE64_SCHEMA, TAG_KEY, members, mismatch, shortened, tagged_schema
 
 if TYPE_CHECKING:
@@ -61,17 +62,22 @@ _RAW_MODES = {
     "I;16": 2,
     "I;16B": 2,
 }
+#: What a QOI file has no place for.
+_METADATA = frozenset({"icc_profile", "exif"})
 #: The same memory under another name.
 _RAW_NAMES = {"I;16L": "I;16", "I;16N": "I;16" if sys.byteorder == "little" else "I;16B"}
 
 #: What is read, and where Pillow reads it. Few: each is attack surface, and the others are slow (in Python) or rare.
 _PLUGINS = {"png": "PngImagePlugin", "jpeg": "JpegImagePlugin", "webp": "WebPImagePlugin", "gif": "GifImagePlugin"}
+_FILES = (*_PLUGINS, "qoi")
 
 
 def encode_image(value: Image.Image, encoding: Encoding) -> object:
     """The tagged object. EncodeError if Pillow cannot read or write the image."""
     encoding.expect_payload()
     name = _format_for(value, encoding.images)
+    if name == "qoi":
+        return {TAG_KEY: TAG, "format": name, "data": encoding.payload(qoi.encode(value))}
     if name != "raw":
         return {TAG_KEY: TAG, "format": name, "data": encoding.payload(_file(value, name, encoding.images))}
     image = value.convert("RGBA") if value.mode in ("P", "PA") else value
@@ -91,6 +97,8 @@ def _format_for(image: Image.Image, options: ImageOptions) -> str:
             return "jpeg"
         if options.format == "webp" and mode in _WEBP_MODES and side <= _WEBP_SIDE and not _is_opaque(image):
             return "webp"
+        if options.format == "qoi" and mode in qoi.MODES and not _METADATA & image.info.keys():
+            return "qoi"
         if options.format == "raw" and mode not in ("P", "PA"):
             return "raw"
     return "png" if mode in _PNG_MODES else "raw"
@@ -157,9 +165,9 @@ def decode_image(tagged: dict[str, Any], max_pixels: int) -> Image.Image:
         _, mode, size, data = members(tagged, "format", "mode", "size", "data")
         return _from_raw(mode, size, data, max_pixels)
     _, data = members(tagged, "format", "data")
-    if not isinstance(name, str) or name not in _PLUGINS:
+    if not isinstance(name, str) or name not in _FILES:
         shown = repr(shortened(name)) if isinstance(name, str) else type(name).__name__
-        raise ValueError(f"image: format {shown} is not one of {', '.join(_PLUGINS)}, raw")
+        raise ValueError(f"image: format {shown} is not one of {', '.join(_FILES)}, raw")
     return _from_file(base64.decode(data), name, max_pixels)
 
 
@@ -178,6 +186,8 @@ def _from_raw(mode: object, size: object, data: object, max_pixels: int) -> Imag
 
 def _from_file(data: bytes, name: str | None, max_pixels: int) -> Image.Image:
     """The image in a file of the named format, or of any that is read."""
+    if name == "qoi" or (name is None and data[:4] == qoi.MAGIC):
+        return _from_qoi(data, max_pixels)
     known = {name: _PLUGINS[name]} if name else _PLUGINS
     for plugin in known.values():
         import_module(f"PIL.{plugin}")
@@ -200,6 +210,18 @@ def _from_file(data: bytes, name: str | None, max_pixels: int) -> Image.Image:
         raise
     except Exception as error:  # Pillow raises many kinds for a broken file
         raise ValueError(f"image: the {each} file is broken: {shortened(str(error), 200)}") from error
+
+
+def _from_qoi(data: bytes, max_pixels: int) -> Image.Image:
+    if not qoi.is_there():
+        raise ValueError("image: qoi files are read where the package qoi is installed, which it is not here")
+    try:
+        _check_pixels(*qoi.size_of(data), max_pixels)
+        return qoi.decode(data)
+    except _TooManyPixels:
+        raise
+    except Exception as error:
+        raise ValueError(f"image: the qoi file is broken: {shortened(str(error), 200)}") from error
 
 
 class _TooManyPixels(ValueError):
@@ -247,7 +269,7 @@ class ImageLeaf:
     def schema(self) -> dict[str, Any]:
         side = {"type": "integer", "minimum": 0}
         size = {"type": "array", "items": side, "minItems": 2, "maxItems": 2}
-        file = tagged_schema(TAG, {"format": {"enum": list(_PLUGINS)}, "data": BASE64_SCHEMA})
+        file = tagged_schema(TAG, {"format": {"enum": list(_FILES)}, "data": BASE64_SCHEMA})
         pixels = {"format": {"const": "raw"}, "mode": {"enum": list(_RAW_MODES)}, "size": size, "data": BASE64_SCHEMA}
-        plain = {**BASE64_SCHEMA, "description": f"an image file: {', '.join(_PLUGINS)}"}
+        plain = {**BASE64_SCHEMA, "description": f"an image file: {', '.join(_FILES)}"}
         return {"anyOf": [file, tagged_schema(TAG, pixels), plain]}

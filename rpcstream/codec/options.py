@@ -17,7 +17,8 @@ class ImageOptions:
     So only a lossy format loses something, and only what it is known to lose; `codec.image` has the table.
 
     Attributes:
-        format: "png" (lossless), "jpeg", "webp", or "raw": the pixels as they are, which takes no time and much room.
+        format: "png" (lossless), "jpeg", "webp", "qoi" (lossless, faster than PNG and larger; both ends need the extra
+            `qoi`), or "raw": the pixels as they are, which takes no time and much room.
         quality: 1 to 100, for "jpeg" and lossy "webp"; None is Pillow's default (75 and 80).
         lossless: for "webp".
         compression: 0 to 9, for PNG. At 3, files are nearly as small as at 6 (zlib's default) in half the time.
@@ -26,14 +27,14 @@ class ImageOptions:
         ValueError: an option is out of range, or means nothing for the format.
     """
 
-    format: Literal["png", "jpeg", "webp", "raw"] = "png"
+    format: Literal["png", "jpeg", "webp", "qoi", "raw"] = "png"
     quality: int | None = None
     lossless: bool = False
     compression: int = 3
 
     def __post_init__(self) -> None:
-        if self.format not in ("png", "jpeg", "webp", "raw"):
-            raise ValueError(f"format must be 'png', 'jpeg', 'webp' or 'raw', got {self.format!r}")
+        if self.format not in ("png", "jpeg", "webp", "qoi", "raw"):
+            raise ValueError(f"format must be 'png', 'jpeg', 'webp', 'qoi' or 'raw', got {self.format!r}")
         if self.lossless and self.format != "webp":
             raise ValueError(f"lossless is for 'webp' only, the format is {self.format!r}")
         if self.quality is not None:

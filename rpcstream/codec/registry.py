@@ -10,6 +10,7 @@ import enum
 import re
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import orjson
@@ -57,9 +58,14 @@ class Codec:
     Args:
         images: how images are sent.
         max_image_pixels: images with more are refused, before their pixels are decoded.
+
+    Raises:
+        ImportError: images are to be sent as QOI, and the package for it (extra `qoi`) is not installed.
     """
 
     def __init__(self, *, images: ImageOptions = _PNG, max_image_pixels: int = DEFAULT_LIMITS.max_image_pixels) -> None:
+        if images.format == "qoi" and find_spec("qoi") is None:
+            raise ImportError("images as QOI need the package qoi: pip install 'rpcstream[qoi]'")
         self.images = images
         self.max_image_pixels = max_image_pixels
         self._by_class: dict[type, Registered] = {}
