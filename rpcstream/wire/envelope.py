@@ -6,6 +6,7 @@ methods nor rich values: `params` and `result` pass through as they are. Pure.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from typing import Any
@@ -24,6 +25,7 @@ _HEAD_ID = re.compile(
     rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,128}")\s*[,}]'
 )
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
+_STEPS = bytes.maketrans(b"[]", b"\x01\xff")
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b'"{}[]')
 _DIGITS = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else ord(" ") for byte in range(256))
 _BIG = b"0" * 19
@@ -165,8 +167,11 @@ def is_deeper(line: bytes | bytearray, limit: int) -> bool:
     unescaped = line.replace(b"\\\\", b"").replace(b'\\"', b"")
     quoted = unescaped.translate(None, _NOT_BRACKETS).split(b'"')
     brackets = b"".join(quoted[::2]).translate(_BRACKETS)
-    for _ in range(limit):
+    # Most values are wide, not deep: a few rounds that take away the innermost level leave little to count.
+    for _ in range(min(4, limit)):
         brackets = brackets.replace(b"[]", b"")
         if not brackets:
             return False
-    return True
+        limit -= 1
+    steps = memoryview(brackets.translate(_STEPS)).cast("b")
+    return max(itertools.accumulate(steps)) > limit

@@ -6,6 +6,7 @@ see where its outermost bracket closes; does not parse, and knows no socket and 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 #: How much of a message over the limit is kept, to find the id of the request in it.
@@ -139,10 +140,9 @@ class LineFramer:
         if not last.endswith((b"}", b"]")):
             return False
         if self._balance is None:
-            if not buffer.lstrip().startswith(b"{" if last.endswith(b"}") else b"["):
-                return False
-            self._balance = _Balance()
-        return self._balance.closed(buffer)
+            first = _FIRST.match(buffer)
+            self._balance = _Balance(first[1] if first is not None else b"")
+        return self._balance.closed(buffer, last[-1:])
 
     def _sized(self, message: Message) -> Message:
         size = len(message)  # type: ignore[arg-type]
@@ -159,21 +159,27 @@ class LineFramer:
         return before
 
 
+_FIRST = re.compile(rb"\s*(\S)")
 _NOT_MARKS = bytes(byte for byte in range(256) if byte not in b'"{}[]')
 
 
 class _Balance:
     """How many brackets are open at the end of a growing buffer; brackets inside strings do not count."""
 
-    __slots__ = ("_depth", "_escaped", "_in_string", "_seen")
+    __slots__ = ("_closing", "_depth", "_escaped", "_in_string", "_seen")
 
-    def __init__(self) -> None:
+    def __init__(self, first: bytes) -> None:
+        #: What closes the value that the buffer begins with; nothing, if it is neither array nor object.
+        self._closing = {b"{": b"}", b"[": b"]"}.get(bytes(first), b"")
         self._depth = 0
         self._in_string = 0
         self._escaped = False
         self._seen = 0
 
-    def closed(self, buffer: bytearray) -> bool:
+    def closed(self, buffer: bytearray, last: bytes | bytearray) -> bool:
+        """Is no bracket open at the end of the buffer, whose last byte that is no blank is this one?"""
+        if last != self._closing:
+            return False
         piece = bytes(buffer[self._seen :])
         self._seen = len(buffer)
         if self._escaped:

@@ -80,10 +80,12 @@ def test_a_long_message_in_pieces_is_looked_at_once(monkeypatch: pytest.MonkeyPa
     seen = 0
     closed = framing._Balance.closed
 
-    def counting(self: framing._Balance, buffer: bytearray) -> bool:
+    def counting(self: framing._Balance, buffer: bytearray, last: bytes) -> bool:
         nonlocal seen
-        seen += len(buffer) - self._seen
-        return closed(self, buffer)
+        before = self._seen
+        result = closed(self, buffer, last)
+        seen += self._seen - before
+        return result
 
     monkeypatch.setattr(framing._Balance, "closed", counting)
     message = b"[" + b"[1]," * 5000 + b"[1]]"
