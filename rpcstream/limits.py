@@ -38,6 +38,10 @@ class Limits:
     #: the caller waits instead of the memory growing. Sized for a full batch.
     max_calls: int = 1024
 
+    #: Calls of all connections that wait for a thread or a worker process. Over it callers are told that the server is
+    #: busy (-32002): they would wait for long, and each holds its arguments in memory.
+    max_queue: int = 10_000
+
     #: Open connections of one server. An idle one costs a few KiB, so the memory of 20,000 stays near 100 MiB;
     #: the system's limit of open files is usually met first.
     max_connections: int = 20_000

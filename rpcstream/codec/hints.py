@@ -121,7 +121,8 @@ class _Lowering:
     def __init__(self, codec: Codec, result: bool) -> None:
         self._codec = codec
         self._result = result
-        self._open: set[Any] = set()
+        #: Of classes that need one.
+        self._markers: dict[Any, Any] = {}
 
     def lower(self, hint: Any) -> Any:
         if hint is inspect.Parameter.empty or hint is object or hint is Any:
@@ -209,17 +210,69 @@ class _Lowering:
 
     def _fields(self, hint: Any) -> Any:
         """A class with typed fields: itself if msgspec can check them all, else a marker for it."""
-        if hint in self._open:
+        if hint in self._markers:
+            return self._markers[hint]
+        if not self._is_rich(hint, set()) and _is_known(hint):
             return hint
-        self._open.add(hint)
+        # There before its fields are looked at, since they may name the class itself.
+        marker = self._markers[hint] = _marker((get_origin(hint) or hint).__name__, _unset, lambda _: {})
         try:
-            hints = typing.get_type_hints(get_origin(hint) or hint, include_extras=True)
-            lowered = {name: self.lower(_required(field)) for name, field in hints.items()}
-        finally:
-            self._open.discard(hint)
-        if all(lowered[name] is _required(field) for name, field in hints.items()):
-            return hint
-        return _shadow(hint, lowered)
+            shadow = _shadow(hint, {name: self.lower(field) for name, field in _field_hints(hint).items()})
+        except BaseException:
+            del self._markers[hint]
+            raise
+        marker.decode, marker.schema = shadow.decode, shadow.schema
+        return marker
+
+    def _is_rich(self, hint: Any, seen: set[Any]) -> bool:
+        """Does the hint name a rich type anywhere, in the fields of classes too?"""
+        hint = _required(_expanded(hint))
+        if isinstance(hint, typing.TypeVar | str) or hint is Ellipsis or get_origin(hint) is typing.Literal:
+            return False
+        if self._codec.leaf(hint) is not None:
+            return True
+        origin = get_origin(hint)
+        if any(self._is_rich(argument, seen) for argument in get_args(hint) if origin is not Annotated):
+            return True
+        if origin is Annotated:
+            return self._is_rich(get_args(hint)[0], seen)
+        cls = origin or hint
+        if not isinstance(cls, type) or not _has_fields(cls) or hint in seen:
+            return False
+        seen.add(hint)
+        return any(self._is_rich(field, seen) for field in _field_hints(hint).values())
+
+
+def _is_known(hint: Any) -> bool:
+    """Has msgspec a plan for the class, with all its fields?"""
+    try:
+        msgspec.inspect.type_info(hint)
+    except TypeError:
+        return False
+    return True
+
+
+def _unset(value: Any) -> Any:
+    raise AssertionError("a marker was used before it was made")
+
+
+def _variables(cls: Any) -> tuple[Any, ...]:
+    return getattr(cls, "__parameters__", ())
+
+
+def _field_hints(hint: Any) -> dict[str, Any]:
+    """Name to hint of the fields of a class; of a generic class with arguments, those in place of its variables."""
+    cls = get_origin(hint) or hint
+    variables = dict(zip(_variables(cls), get_args(hint), strict=False))
+    hints = {}
+    for name, field in typing.get_type_hints(cls, include_extras=True).items():
+        plain = _required(field)
+        if isinstance(plain, typing.TypeVar):
+            plain = variables.get(plain, plain)
+        elif variables and _variables(plain):
+            plain = plain[tuple(variables.get(variable, variable) for variable in _variables(plain))]
+        hints[name] = plain
+    return hints
 
 
 class _Field(NamedTuple):
@@ -230,8 +283,9 @@ class _Field(NamedTuple):
     default: dict[str, Any]
 
 
-def _shadow(cls: Any, lowered: dict[str, Any]) -> Any:
+def _shadow(hint: Any, lowered: dict[str, Any]) -> Any:
     """A marker for a class: its values are checked against a Struct with the lowered fields, then built."""
+    cls = get_origin(hint) or hint
     config = getattr(cls, "__struct_config__", None)
     is_dict, is_tuple = typing.is_typeddict(cls), issubclass(cls, tuple)
     fields = _fields_of(cls)
@@ -263,7 +317,10 @@ def _shadow(cls: Any, lowered: dict[str, Any]) -> Any:
         if is_tuple:
             return cls(*checked)
         parts = zip(fields, checked, strict=True)
-        return cls(**{field.name: part for field, part in parts if part is not msgspec.UNSET})
+        try:
+            return cls(**{field.name: part for field, part in parts if part is not msgspec.UNSET})
+        except TypeError as error:  # its __post_init__ refuses it, as msgspec takes it
+            raise ValueError(str(error)) from None
 
     return _marker(cls.__name__, decode, lambda components: schema_of(shadow, components))
 
@@ -285,6 +342,9 @@ def _fields_of(cls: Any) -> list[_Field]:
             for name in cls._fields
         ]
     if dataclasses.is_dataclass(cls):
+        every = vars(cls)["__dataclass_fields__"].values()
+        if any("INITVAR" in str(getattr(field, "_field_type", "")) for field in every):
+            raise TypeError(f"{cls!r} has an InitVar, which is no field")
         listed: list[Any] = [field for field in dataclasses.fields(cls) if field.init]
         missing: Any = dataclasses.MISSING
     else:

@@ -10,16 +10,13 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Coroutine
-from typing import Any
-
-import orjson
+from typing import Any, NamedTuple
 
 from ..codec import Codec
 from ..errors import (
     BatchTooLarge,
     CallCancelled,
     DeadlineExceeded,
-    EncodeError,
     InternalError,
     InvalidRequest,
     MethodNotFound,
@@ -88,10 +85,14 @@ class Dispatcher:
         """The reply to a message that is not JSON."""
         return self._error(None, error)
 
+    def cancelled(self, message: Any) -> bytes | None:
+        """The reply to a message whose handling was cancelled from outside."""
+        return self._error(message.get("id", _ABSENT) if type(message) is dict else None, CallCancelled())
+
     def took_long(self, message: Any, seconds: float) -> None:
         """Say which method kept everybody else waiting."""
         members = message if isinstance(message, list) else [message]
-        named = {str(member.get("method")) for member in members if isinstance(member, dict)}
+        named = {name for member in members if type(member) is dict and type(name := member.get("method")) is str}
         for name in sorted(named & self._methods.keys()):
             advice = (
                 "it must not block between its awaits"
@@ -102,25 +103,28 @@ class Dispatcher:
 
     # -- one request ------------------------------------------------------------------------------------------------
 
-    def _request(self, message: dict[str, Any], line: Line) -> bytes | Later | None:
-        """The fast way, for what nearly every message is: a well-formed call of a method that exists."""
+    def _request(self, message: dict[str, Any], line: Line | None, tagged: bool | None = None) -> bytes | Later | None:
+        """The fast way, for what nearly every message is: a well-formed call of a method that exists.
+
+        `line` is None for a member of a batch, which has its integers exact already and knows whether it is `tagged`.
+        """
         call_id = message.get("id", _ABSENT)
         kind = type(call_id)
         if message.get("jsonrpc") != envelope.VERSION or (kind is not int and kind is not str):
-            return self._unusual_request(message, line)
+            return self._unusual_request(message, line, tagged)
         try:
             method = self._methods.get(message["method"])
         except (KeyError, TypeError):  # no name, or an array or object for it
             method = None
         if method is None:
-            return self._unusual_request(message, line)
+            return self._unusual_request(message, line, tagged)
         self._counters.requests += 1
-        return self._call(method, call_id, message, line)
+        return self._call(method, call_id, message, line, tagged)
 
-    def _unusual_request(self, message: dict[str, Any], line: Line) -> bytes | Later | None:
+    def _unusual_request(self, message: dict[str, Any], line: Line | None, tagged: bool | None) -> bytes | Later | None:
         """Notifications, ids that are null or a float, and all that is wrong with a request."""
         self._counters.requests += 1
-        if type(message.get("id")) is float:
+        if line is not None and type(message.get("id")) is float:
             envelope.with_exact_ids(message, line)
         call_id = message.get("id", _ABSENT)
         try:
@@ -134,11 +138,13 @@ class Dispatcher:
             return self._error(call_id if readable else None, error)
         except RpcError as error:
             return self._error(call_id, error)
-        return self._call(method, call_id, message, line)
+        return self._call(method, call_id, message, line, tagged)
 
-    def _call(self, method: Method, call_id: Any, message: dict[str, Any], line: Line) -> bytes | Later | None:
+    def _call(
+        self, method: Method, call_id: Any, message: dict[str, Any], line: Line | None, tagged: bool | None
+    ) -> bytes | Later | None:
         try:
-            args, kwargs = method.signature.bind(message.get("params"), line)
+            args, kwargs = method.signature.bind(message.get("params"), line, tagged)
             if not method.inline:
                 return self._call_later(method, call_id, args, kwargs, _timeout_of(method, message))
             result = method.function(*args, **kwargs)
@@ -165,9 +171,7 @@ class Dispatcher:
                 return self._error(call_id, DeadlineExceeded(data={"method": method.name, "timeout": timeout}))
             return self._failed(method, call_id, error)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
+            # Whoever cancelled it: a caller that is still there is told. The task ends here all the same.
             return self._error(call_id, CallCancelled())
         except BaseException as error:
             return self._failed(method, call_id, error)
@@ -195,51 +199,58 @@ class Dispatcher:
             members = envelope.parse_exactly(line)
         if any(type(member) is dict and type(member.get("id")) is float for member in members):
             envelope.with_exact_ids(members, line)
-        replies: list[Any] = []
-        for member in members:
-            if type(member) is dict:
-                replies.append(self._request(member, line))
-            else:
+        tagged = self._codec.holds_tags(line)
+        replies = _BatchReplies(self._max_size)
+        waiting: list[_Waiting] = []
+        for place, member in enumerate(members):
+            if type(member) is not dict:
                 reason = {"reason": "a member of a batch must be an object"}
-                replies.append(self._error(None, InvalidRequest(data=reason)))
-        if all(reply is None or type(reply) is bytes for reply in replies):
-            return self._joined(replies)
-        return self._batch_later(replies)
+                replies.put(place, self._error(None, InvalidRequest(data=reason)))
+                continue
+            reply = self._request(member, None, tagged)
+            if reply is None or isinstance(reply, bytes):
+                replies.put(place, reply)
+            else:
+                waiting.append(_Waiting(place, member.get("id", _ABSENT), reply))
+        return self._batch_later(replies, waiting) if waiting else self._joined(replies)
 
-    async def _batch_later(self, replies: list[Any]) -> bytes | None:
+    async def _batch_later(self, replies: _BatchReplies, waiting: list[_Waiting]) -> bytes | None:
         """Wait for the members that must be waited for, no more of them at a time than one connection may run."""
-        waiting = [(position, reply) for position, reply in enumerate(replies) if asyncio.iscoroutine(reply)]
+
+        async def run(member: _Waiting) -> None:
+            replies.put(member.place, await member.later)
+
         try:
             while waiting:
                 now, waiting = waiting[: self._limits.max_calls], waiting[self._limits.max_calls :]
-                done = await asyncio.gather(*(reply for _, reply in now))
-                for (position, _), reply in zip(now, done, strict=True):
-                    replies[position] = reply
+                outcomes = await asyncio.gather(*map(run, now), return_exceptions=True)
+                for member, outcome in zip(now, outcomes, strict=True):
+                    if outcome is not None:  # cancelled by itself, at its very end
+                        replies.put(member.place, self._error(member.call_id, CallCancelled()))
         finally:
-            for _, unstarted in waiting:
-                unstarted.close()
+            for unstarted in waiting:
+                unstarted.later.close()
         return self._joined(replies)
 
-    def _joined(self, replies: list[bytes | None]) -> bytes | None:
-        present = [reply for reply in replies if reply is not None]
-        if not present:
-            return None
-        size = sum(map(len, present)) + len(present) + 1
-        if size > self._max_size:
-            return self._error(None, envelope.oversize(size, self._max_size, side="server"))
-        return b"[" + b",".join(present) + b"]"
+    def _joined(self, replies: _BatchReplies) -> bytes | None:
+        if replies.size > self._max_size:
+            return self._error(None, envelope.oversize(replies.size, self._max_size, side="server"))
+        kept = replies.kept
+        return b"[" + b",".join([kept[place] for place in sorted(kept)]) + b"]" if kept else None
 
     # -- errors -----------------------------------------------------------------------------------------------------
 
     def _too_deep(self, message: Any) -> bytes | None:
         call_id = message.get("id") if type(message) is dict and envelope.has_valid_id(message) else None
+        if type(call_id) is float:  # not exact, and reading so deep a message again is not worth it
+            call_id = None
         reason = f"more than {self._max_depth} arrays and objects inside each other (the server's max_depth)"
         return self._error(call_id, InvalidRequest(data={"reason": reason, "limit": self._max_depth}))
 
     def _failed(self, method: Method, call_id: Any, error: BaseException) -> bytes | None:
         """The error reply for what was raised while answering; nothing internal goes out unless debugging."""
         # An RpcError that came from somewhere else, through a client, is not this handler's answer.
-        if isinstance(error, RpcError) and error.address is None:
+        if isinstance(error, RpcError) and getattr(error, "address", None) is None:
             if call_id is _ABSENT:
                 log.warning("notification of %r failed: %s", method.name, error)
             return self._error(call_id, error)
@@ -248,21 +259,60 @@ class Dispatcher:
         data = None
         if self._debug:
             text = "".join(traceback.format_exception(error))
-            data = {"type": type(error).__name__, "message": str(error), "traceback": text}
+            data = {"type": type(error).__name__, "message": _text_of(error), "traceback": text}
         return self._error(call_id, InternalError(data=data))
 
     def _error(self, call_id: Any, error: RpcError) -> bytes | None:
+        """The reply for an error; never fails, whatever a handler put into the error."""
         if call_id is _ABSENT:
             return None
         self._counters.errors += 1
+        code = getattr(error, "code", None)
+        if type(code) is not int or abs(code) >= 2**53:
+            log.error("an error has the code %.100r, which must be an integer", code)
+            code, error = InternalError.CODE, InternalError()
         try:
             reply = self._dumps(envelope.error_reply(call_id, error))
             if len(reply) <= self._max_size:
                 return reply
             log.error("the data of an error is too large to be sent: %d bytes", len(reply))
-        except EncodeError:
-            log.exception("the data of an error cannot be sent")
-        return orjson.dumps(envelope.error_reply(call_id, RpcError(error.code, str(error.message)[:1000])))
+        except Exception:
+            log.exception("an error cannot be sent as it is")
+        return self._dumps(envelope.error_reply(call_id, RpcError(code, _text_of(error)[:1000])))
+
+
+class _BatchReplies:
+    """The replies of a batch by their place in it; from where they are too large together, only their size is kept."""
+
+    def __init__(self, max_size: int) -> None:
+        self.kept: dict[int, bytes] = {}
+        self.size = 1
+        self._max_size = max_size
+
+    def put(self, place: int, reply: bytes | None) -> None:
+        if reply is not None:
+            self.size += len(reply) + 1
+            if self.size <= self._max_size:
+                self.kept[place] = reply
+            else:
+                self.kept.clear()
+
+
+class _Waiting(NamedTuple):
+    """A member of a batch that must be waited for."""
+
+    place: int
+    call_id: Any
+    later: Later
+
+
+def _text_of(error: BaseException) -> str:
+    """The text of an exception, fit to be sent, whatever its class does to make it."""
+    try:
+        text = error.message if isinstance(error, RpcError) else str(error)
+        return str(text).encode(errors="replace").decode()
+    except Exception:
+        return f"(a {type(error).__name__} that has no text)"
 
 
 def _timeout_of(method: Method, message: dict[str, Any]) -> float | None:

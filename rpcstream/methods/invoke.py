@@ -8,18 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import inspect
 import os
 import pickle
 import queue
 import signal
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any
 
-from ..errors import RegistrationError
+from ..errors import RegistrationError, RpcError, ServerBusy
 from .registry import Method
 
 
@@ -29,26 +31,50 @@ class Invoker:
     Args:
         threads: handlers that run in threads at the same time.
         processes: worker processes, each running one handler at a time.
+        max_queue: calls that may wait for a thread or a process; one more is answered with -32002.
 
     Both pools are started with their first call; `close` ends them.
     """
 
-    def __init__(self, *, threads: int, processes: int) -> None:
+    def __init__(self, *, threads: int, processes: int, max_queue: int) -> None:
         if threads < 1 or processes < 1:
             raise ValueError(f"threads and processes must be at least 1, got {threads} and {processes}")
         self._threads = DaemonThreads(threads)
+        self._max_queue = max_queue
         self._process_count = processes
+        self._process_slots = asyncio.Semaphore(processes)
+        self._processes_waiting = 0
         self._processes: ProcessPoolExecutor | None = None
 
     async def run(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the handler returns, or the exception it raised."""
         if method.is_async:
-            return await method.function(*args, **kwargs)
-        call = functools.partial(method.function, *args, **kwargs)
+            result = method.function(*args, **kwargs)
+            # A wrapper around an async function may be a plain one.
+            return await result if inspect.isawaitable(result) else result
+        if self._threads.waiting + self._processes_waiting >= self._max_queue:
+            raise ServerBusy(data={"limit": self._max_queue})
         if method.offload == "thread":
+            call = functools.partial(method.function, *args, **kwargs)
             return await asyncio.wrap_future(self._threads.submit(call))
+        return await self._in_process(pickle.dumps((method.function, args, kwargs)))
+
+    async def _in_process(self, packed: bytes) -> Any:
+        """Run a pickled call in a worker. It waits here, not in the pool: if it is cancelled, nothing stays behind."""
+        self._processes_waiting += 1
         try:
-            return await asyncio.wrap_future(self._pool().submit(call))
+            await self._process_slots.acquire()
+        finally:
+            self._processes_waiting -= 1
+        release = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, self._process_slots.release)
+        try:
+            future = self._pool().submit(run_packed, packed)
+        except BaseException:
+            release()
+            raise
+        future.add_done_callback(lambda _: _quietly(release))
+        try:
+            return unpacked(*await asyncio.wrap_future(future))
         except BrokenProcessPool:
             # A worker died (killed, or crashed in C code). The next call finds a new pool.
             self._end_processes()
@@ -81,6 +107,41 @@ def _ignore_interrupt() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+class HandlerFailed(Exception):
+    """What a handler raised where it ran, in words: the exception itself does not travel."""
+
+
+def run_packed(packed: bytes) -> tuple[str, bytes]:
+    """In a worker: run a pickled call, and pickle what came of it here, where a failure is this call's alone."""
+    try:
+        function, args, kwargs = pickle.loads(packed)
+        return "result", pickle.dumps(function(*args, **kwargs))
+    except RpcError as error:
+        try:
+            return "error", pickle.dumps((error.code, error.message, error.data))
+        except Exception as unfit:
+            return "failed", pickle.dumps(f"the data of an error cannot be sent between processes: {unfit}")
+    except BaseException as error:
+        return "failed", pickle.dumps("".join(traceback.format_exception(error)))
+
+
+def unpacked(kind: str, packed: bytes) -> Any:
+    """The result of `run_packed`, or its error raised."""
+    outcome = pickle.loads(packed)
+    if kind == "error":
+        raise RpcError(*outcome)
+    if kind == "failed":
+        raise HandlerFailed(outcome)
+    return outcome
+
+
+def _quietly(release: Callable[[], object]) -> None:
+    try:
+        release()
+    except RuntimeError:  # the loop is closed, nobody waits any more
+        pass
+
+
 def check_picklable(method: Method) -> None:
     """Raises RegistrationError unless another process can import the function. Only true once its module is loaded."""
     try:
@@ -111,39 +172,46 @@ class DaemonThreads:
     def __init__(self, size: int) -> None:
         self._size = size
         self._started = 0
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._calls: dict[Future[Any], Callable[[], Any]] = {}
+        self._tickets: queue.SimpleQueue[Future[Any] | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
         """Run `call` in a thread, with the context variables of here. Called from one thread only."""
         future: Future[Any] = Future()
-        self._calls.put((future, functools.partial(contextvars.copy_context().run, call)))
+        self._calls[future] = functools.partial(contextvars.copy_context().run, call)
+        # A call that is cancelled lets go of its arguments at once, not when a thread comes to it.
+        future.add_done_callback(lambda done: self._calls.pop(done, None))
+        self._tickets.put(future)
         if not self._idle.acquire(blocking=False) and self._started < self._size:
             self._started += 1
             threading.Thread(target=self._work, name=f"rpcstream-{self._started}", daemon=True).start()
         return future
 
+    @property
+    def waiting(self) -> int:
+        """Calls that no thread has taken yet."""
+        return len(self._calls)
+
     def close(self) -> None:
         """Each thread ends after the call it runs now; calls that wait are cancelled."""
-        while True:
-            try:
-                waiting = self._calls.get_nowait()
-            except queue.Empty:
-                break
-            if waiting is not None:
-                waiting[0].cancel()
+        for future in list(self._calls):
+            future.cancel()
         for _ in range(self._started):
-            self._calls.put(None)
+            self._tickets.put(None)
         self._started = 0
         self._idle = threading.Semaphore(0)
 
     def _work(self) -> None:
-        while (taken := self._calls.get()) is not None:
-            future, call = taken
-            if future.set_running_or_notify_cancel():
+        while (future := self._tickets.get()) is not None:
+            call = self._calls.pop(future, None)
+            if call is not None and future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
+                except (StopIteration, KeyboardInterrupt, SystemExit) as error:
+                    # A future cannot carry the first, and in a thread the others are no wish to end the program.
+                    future.set_exception(HandlerFailed(f"{type(error).__name__}: {error}"))
                 except BaseException as error:
                     future.set_exception(error)
-            del taken, future, call  # keep neither arguments nor result alive while waiting
+            del future, call  # keep neither arguments nor result alive while waiting
             self._idle.release()

@@ -47,6 +47,8 @@ class MethodRegistry(Mapping[str, Method]):
         self._codec = codec
         #: The dict itself, for the path of a call.
         self.by_name: dict[str, Method] = {}
+        #: Counts the changes.
+        self.version = 0
 
     def __getitem__(self, name: str) -> Method:
         return self.by_name[name]
@@ -93,7 +95,11 @@ class MethodRegistry(Mapping[str, Method]):
             raise RegistrationError(f"{name}: names that begin with {' or '.join(RESERVED)} are reserved")
         if name in self.by_name and not replace:
             raise ValueError(f"a method {name!r} is registered already; pass replace=True to put another in its place")
-        is_async = _is(function, inspect.iscoroutinefunction) or _is(function, inspect.isasyncgenfunction)
+        is_async = (
+            _is(function, inspect.iscoroutinefunction)
+            or _is(function, inspect.isasyncgenfunction)
+            or _is(inspect.unwrap(function), inspect.iscoroutinefunction)
+        )
         _check_options(name, function, is_async=is_async, timeout=timeout, offload=offload)
         signature = Signature(function, method=name, codec=self._codec, namespace=namespace)
         streams = _is(function, inspect.isgeneratorfunction) or _is(function, inspect.isasyncgenfunction)
@@ -108,6 +114,7 @@ class MethodRegistry(Mapping[str, Method]):
             inline=not is_async and offload is None,
         )
         self.by_name[name] = method
+        self.version += 1
         return method
 
     def add_object(self, target: object, *, prefix: str = "", **options: Any) -> list[Method]:

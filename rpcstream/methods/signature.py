@@ -99,19 +99,20 @@ class Signature:
 
     # -- the way of a call ------------------------------------------------------------------------------------------
 
-    def bind(self, params: Any, line: bytes | bytearray) -> Arguments:
+    def bind(self, params: Any, line: bytes | bytearray | None, tagged: bool | None = None) -> Arguments:
         """The arguments for the function.
 
         Args:
             params: the member of the request, parsed; None when it has none.
-            line: the message that `params` stood in.
+            line: the message that `params` stood in; None when its integers are known to be exact.
+            tagged: may there be tagged objects in it? None: look.
 
         Raises:
             InvalidParams: its `data` has parameter, path, and what was expected.
             InvalidRequest: params are neither array nor object.
         """
         if self._untyped:
-            params = self._with_values(params, line)
+            params = self._with_values(params, line, tagged)
         try:
             if type(params) is dict:
                 if self._plain_object is not None:
@@ -152,21 +153,21 @@ class Signature:
                 self._refuse(params, None)
         return (*values, *rest), {}
 
-    def _with_values(self, params: Any, line: bytes | bytearray) -> Any:
+    def _with_values(self, params: Any, line: bytes | bytearray | None, tagged: bool | None) -> Any:
         """Some hint takes anything: put in the rich values and the exact integers that the line has."""
-        if envelope.may_hold_big_integers(line):
-            params = _params_in(envelope.parse_exactly(line), params)
-        if self._codec.holds_tags(line):
+        if line is not None and envelope.may_hold_big_integers(line):
+            params = envelope.parse_exactly(line).get("params")
+        if tagged or (tagged is None and line is not None and self._codec.holds_tags(line)):
             try:
                 return self._codec.decode(params)
             except ValueError as error:
                 raise InvalidParams(data=self._explain(str(error), params)) from None
         return params
 
-    def _bind_exactly(self, params: Any, line: bytes | bytearray, error: msgspec.ValidationError) -> Arguments:
+    def _bind_exactly(self, params: Any, line: bytes | bytearray | None, error: msgspec.ValidationError) -> Arguments:
         """Refused: unless it was for an integer over 64 bits, which the fast parser gives as a float."""
-        if not self._untyped and envelope.may_hold_big_integers(line):
-            exact = _params_in(envelope.parse_exactly(line), params)
+        if not self._untyped and line is not None and envelope.may_hold_big_integers(line):
+            exact = envelope.parse_exactly(line).get("params")
             try:
                 return self._bind_object(exact) if type(exact) is dict else self._bind_array(exact)
             except msgspec.ValidationError:
@@ -223,7 +224,7 @@ class Signature:
     def _lowered(self, what: str, hint: Any, *, result: bool = False) -> Any:
         try:
             return lower(hint, self._codec, result=result)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise RegistrationError(f"{self.method}: {what}: {error}") from error
 
     def _array_struct(self) -> Any:
@@ -311,6 +312,9 @@ def _hints_of(function: Callable[..., Any], method: str, namespace: dict[str, An
         plain = plain.__init__  # type: ignore[misc]
     names = dict(namespace)
     if isinstance(plain, types.FunctionType):
+        if "<locals>" not in plain.__qualname__:
+            # It was written at the top of its module: names of where it is registered mean nothing to it.
+            names = {name: value for name, value in names.items() if name not in plain.__globals__}
         names.update(_closure_of(plain))
     try:
         return typing.get_type_hints(plain, localns=names, include_extras=True)
@@ -350,11 +354,6 @@ def caller_namespace() -> dict[str, Any]:
     while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(own):
         frame = frame.f_back
     return dict(frame.f_locals) if frame is not None else {}
-
-
-def _params_in(message: Any, params: Any) -> Any:
-    """The params of a message parsed once more; those at hand, when it is a batch (which is parsed exactly before)."""
-    return message.get("params") if isinstance(message, dict) else params
 
 
 def _quoted(names: list[str]) -> str:

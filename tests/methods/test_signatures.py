@@ -10,7 +10,7 @@ import functools
 import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, TypedDict, TypeVar
 
 import msgspec
 import numpy as np
@@ -460,3 +460,96 @@ def test_the_codec_knows_the_types_of_the_user() -> None:
 
     args, _ = server.methods["function"].signature.bind([{"$type": "opaque"}], b"")
     assert isinstance(args[0], Opaque)
+
+
+# -- classes that are harder ----------------------------------------------------------------------------------------
+
+
+class Node(msgspec.Struct):
+    value: NDArray[np.float64]
+    children: list[Node] = []
+    parent: Leaf | None = None
+
+
+class Leaf(msgspec.Struct):
+    owner: Node | bytes
+
+
+def test_recursive_classes_with_arrays_inside() -> None:
+    def function(node: Node) -> Node:
+        return node
+
+    inner = {"value": array([2], "f8"), "parent": {"owner": {"value": array([3], "f8")}}}
+    got = bind(function, {"node": {"value": array([1], "f8"), "children": [inner]}})
+    assert isinstance(got.children[0], Node)
+    assert got.children[0].value.tolist() == [2]
+    assert got.children[0].parent.owner.value.tolist() == [3]
+    data = refused(function, {"node": {"value": array([1], "f8"), "children": [{"value": 5}]}})
+    assert data["path"] == "$.node.children[0].value"
+
+
+Item = TypeVar("Item")
+
+
+@dataclasses.dataclass
+class Boxed(Generic[Item]):
+    item: Item
+    more: list[Item] = dataclasses.field(default_factory=list)
+
+
+def test_generic_classes() -> None:
+    def plain(box: Boxed[int]) -> Any:
+        return box
+
+    def rich(box: Boxed[bytes]) -> Any:
+        return box
+
+    def bare(box: Boxed) -> Any:  # type: ignore[type-arg]
+        return box
+
+    assert bind(plain, [{"item": 1, "more": [2]}]) == Boxed(1, [2])
+    assert refused(plain, [{"item": "x"}])["path"] == "$[0].item"
+    assert bind(rich, [{"item": "YQ==", "more": ["Yg=="]}]) == Boxed(b"a", [b"b"])
+    assert bind(bare, [{"item": "x"}]) == Boxed("x")
+
+
+@dataclasses.dataclass
+class Careful:
+    data: bytes
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise ValueError("no data")
+
+
+@dataclasses.dataclass
+class WithInitVar:
+    data: bytes
+    scale: dataclasses.InitVar[int] = 1
+
+
+def test_what_the_constructor_refuses_is_the_callers_error() -> None:
+    def function(value: Careful) -> None: ...
+
+    assert refused(function, [{"data": ""}])["reason"] == "no data"
+
+
+def test_a_pseudo_field_is_refused_at_registration() -> None:
+    def function(value: WithInitVar) -> None: ...
+
+    with pytest.raises(RegistrationError, match="InitVar"):
+        Server().add(function)
+
+
+def test_names_where_it_is_registered_do_not_hide_those_of_its_module() -> None:
+    decimal = int  # noqa: F841  (what the hint of `at_the_top` must not find)
+    server = Server()
+    server.add(at_the_top)
+    args, _ = server.methods["at_the_top"].signature.bind(["1.5"], b"")
+    assert args == (DECIMAL("1.5"),)
+
+
+DECIMAL = decimal.Decimal
+
+
+def at_the_top(value: decimal.Decimal) -> None: ...
