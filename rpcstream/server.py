@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import logging
 import os
@@ -31,6 +32,9 @@ from .transports.listen import Listener
 
 log = logging.getLogger("rpcstream.server")
 wire_log = logging.getLogger("rpcstream.wire")
+
+#: Seconds that handlers have for their `finally` when they were cancelled because the server ends.
+CLEAN_UP = 1.0
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
@@ -168,9 +172,13 @@ class Server:
         self._registry.add_module(module, pattern=pattern, prefix=prefix, **options)
 
     def _add_own_methods(self) -> None:
+        @functools.lru_cache(maxsize=1)
+        def described(version: int) -> dict[str, Any]:
+            return describe(self._registry, codec=self.codec, title=self.title, version=self.version)
+
         def discover() -> dict[str, Any]:
             """What this server offers, as an OpenRPC document."""
-            return describe(self._registry, codec=self.codec, title=self.title, version=self.version)
+            return described(self._registry.version)
 
         def ping() -> str:
             """Answers "pong"."""
@@ -270,7 +278,7 @@ class Server:
         for method in self._registry.values():
             if method.offload == "process":
                 check_picklable(method)
-        invoker = Invoker(threads=self._threads, processes=self._processes)
+        invoker = Invoker(threads=self._threads, processes=self._processes, max_queue=self.limits.max_queue)
         running = self._running = _Running(self, invoker)
         try:
             async with self._lifespan(self) if self._lifespan else contextlib.nullcontext():
@@ -286,9 +294,7 @@ class Server:
         """Finish what is in flight within the deadline, then close what is left."""
         running.stopping.set()
         listener = running.listener
-        listener.stop_accepting()
-        for session in list(listener.sessions):
-            session.drain()
+        await listener.stop_accepting()
         aborted = asyncio.ensure_future(running.aborted.wait())
         closed = asyncio.ensure_future(listener.closed())
         try:
@@ -298,20 +304,24 @@ class Server:
         finally:
             listener.abort("the server stopped")
             aborted.cancel()
+            # Cancelled handlers run their `finally` while what the lifespan gave them is still there.
+            await asyncio.wait({closed}, timeout=CLEAN_UP)
             closed.cancel()
-            await asyncio.sleep(0)  # lets the cancelled handlers run their `finally`
         log.info("stopped")
 
     def stop(self) -> None:
-        """Begin the orderly end of a running server; a second time, end at once.
+        """Begin the orderly end of a running server, as SIGTERM does.
 
-        For handlers in the event loop, and for its thread. Does nothing when the server is not running.
+        For handlers in the event loop, and for its thread. Does nothing when the server is not running, or stopping.
         """
-        running = self._running
-        if running is not None:
-            if running.stopping.is_set():
-                running.aborted.set()
-            running.stopping.set()
+        if self._running is not None:
+            self._running.stopping.set()
+
+    def abort(self) -> None:
+        """End a running server at once: connections are closed, handlers cancelled. To be called as `stop` is."""
+        if self._running is not None:
+            self._running.aborted.set()
+            self._running.stopping.set()
 
     def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
         return Session(dispatcher, limits=self.limits, slow=self._slow_call, on_gone=on_gone)
@@ -322,6 +332,7 @@ class _Running:
 
     def __init__(self, server: Server, invoker: Invoker) -> None:
         self.loop = asyncio.get_running_loop()
+        self.invoker = invoker
         self.stopping = asyncio.Event()
         self.aborted = asyncio.Event()
         self.dispatcher = Dispatcher(
@@ -396,8 +407,7 @@ def _stop_on_signals(server: Server) -> Iterator[list[int]]:
             log.info("%s: stopping", signal.Signals(number).name)
             loop.call_soon_threadsafe(server.stop)
         else:
-            server.stop()
-            server.stop()
+            server.abort()
             raise _StopNow(number)
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}

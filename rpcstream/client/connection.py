@@ -40,6 +40,10 @@ REFUSALS_MAX = 256 * 1024
 #: While a send is stuck and another thread reads, look this often (s) whether it still does.
 GLANCE = 0.01
 
+#: A call that follows the one before within so many seconds is sent without a look at whether the connection still
+#: is: the look takes as long as a twentieth of a short call.
+LOOK_AFTER = 0.001
+
 _BRACE, _LINE_FEED = b"{\n"
 
 
@@ -80,6 +84,7 @@ class Connection:
         self._refusals = bytearray()
         self._sending = allocate_lock()
         self._was_used = False
+        self._last_sent = 0.0
         self._wait_readable = waiter(sock, read=True)
 
     # -- a call -----------------------------------------------------------------------------------------------
@@ -107,9 +112,11 @@ class Connection:
         finally:
             state.release()
         try:
-            if leads and self._wait_readable(0):
+            now = monotonic()
+            if leads and now - self._last_sent > LOOK_AFTER and self._wait_readable(0):
                 self._catch_up(outgoing.method)
-            left = deadline - monotonic()
+            self._last_sent = now
+            left = deadline - now
             if left <= 0:
                 raise self._unsent_in_time(outgoing.method)
             message = outgoing.encode(left)

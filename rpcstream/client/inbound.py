@@ -60,6 +60,10 @@ class NoMethods:
         self._lose(f"the peer sent something that is not JSON: {reason}")
         return None
 
+    def cancelled(self, message: Any) -> bytes | None:
+        """Nothing here waits, so nothing is cancelled."""
+        return None
+
     def took_long(self, message: Any, seconds: float) -> None:
         """Nothing here is slow but what the caller asked for."""
 

@@ -49,7 +49,7 @@ class ClientSession(Session):
     """
 
     def __init__(self, *, limits: Limits, address: str) -> None:
-        refuse = NoMethods(settle=self._settle, lose=self._lose, max_size=limits.max_message_size)
+        refuse = NoMethods(settle=self._reply, lose=self._lose, max_size=limits.max_message_size)
         super().__init__(refuse, limits=limits)
         self.loop = asyncio.get_running_loop()
         self.is_open = False
@@ -118,7 +118,7 @@ class ClientSession(Session):
     def close(self, reason: str) -> None:
         """Fail what waits, send what was written, then close; `gone` tells when that is done."""
         self.pending.fail_all(lambda method: ConnectionLost(reason, method=method, address=self._address))
-        self.drain()
+        self.end()
 
     async def flowing(self) -> None:
         """Wait until the server takes what was sent, or the connection is lost."""
@@ -144,7 +144,7 @@ class ClientSession(Session):
     def _written(self) -> None:
         self.unwritten = 0
 
-    def _settle(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+    def _reply(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         self.pending.settle(reply, line)
 
     def _lose(self, reason: str) -> None:

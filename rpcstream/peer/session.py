@@ -8,6 +8,7 @@ for it) nor methods (a dispatcher answers for it).
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable, Coroutine
 from time import perf_counter
@@ -15,11 +16,13 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from ..errors import MethodNotFound, ParseError
+from ..errors import ParseError
 from ..limits import Limits
 from ..wire import envelope
 from ..wire.framing import Message, Oversize
 from .pending import PendingCalls
+
+log = logging.getLogger("rpcstream.server")
 
 #: Seconds that one connection may keep the loop before the others have their turn.
 TURN = 0.02
@@ -34,7 +37,7 @@ class Channel(Protocol):
     """What a transport does for a session."""
 
     def send(self, messages: list[bytes]) -> None:
-        """Write these messages, in order, with one write."""
+        """Write these messages, in order, with one write. May call `blocked` before it returns."""
 
     def pause(self) -> None:
         """Read no more for now."""
@@ -43,7 +46,7 @@ class Channel(Protocol):
         """Read again."""
 
     def close(self) -> None:
-        """Write what is left, then close."""
+        """Write what is left, then close; what is still received is dropped."""
 
     def abort(self, reason: str) -> None:
         """Close at once."""
@@ -58,21 +61,31 @@ class Dispatch(Protocol):
 
     def unreadable(self, error: ParseError) -> bytes | None: ...
 
+    def cancelled(self, message: Any) -> bytes | None: ...
+
     def took_long(self, message: Any, seconds: float) -> None: ...
 
 
 class _Run(NamedTuple):
-    """What a running handler counts for, and whether somebody waits for its reply."""
+    """A message whose handler runs, and how many calls it counts for: a batch counts with each of its members."""
 
+    message: Any
     calls: int
-    awaited: bool
+
+    @property
+    def awaited(self) -> bool:
+        """Does somebody wait for the reply?"""
+        return type(self.message) is list or "id" in self.message
 
 
 class Session:
     """The symmetric peer. A transport calls `connected` once, then `receive`, `end`, `blocked`; at last `lost`.
 
+    Messages are handled as they come, and kept in a backlog while there is no room for more; then the transport is
+    asked to read no more. `_settle` decides all of that in one place, after every change.
+
     Args:
-        dispatch: answers the peer's requests; None for an end that offers no methods.
+        dispatch: answers the peer's requests.
         limits: `max_calls` and `write_buffer` are enforced here.
         slow: seconds; a message that kept the loop for longer is reported to the dispatcher.
         on_gone: called once, when the connection is lost and nothing runs for it any more.
@@ -80,7 +93,7 @@ class Session:
 
     def __init__(
         self,
-        dispatch: Dispatch | None,
+        dispatch: Dispatch,
         *,
         limits: Limits,
         slow: float = 0.1,
@@ -98,35 +111,36 @@ class Session:
         self._load = 0
         self._backlog: list[Message] = []
         self._outbox: list[bytes] = []
+        #: The peer does not read; it sends no more (or is not listened to); it is not read; a turn is due.
         self._blocked = False
         self._ending = False
         self._paused = False
+        self._scheduled = False
 
-    # -- what the transport says ------------------------------------------------------------------------------
+    # -- what the transport says ------------------------------------------------------------------------------------
 
     def connected(self, channel: Channel) -> None:
         self._channel = channel
 
     def receive(self, messages: list[Message]) -> None:
-        """Whole messages in the order they came, all that came with one read."""
-        if self._backlog or self._blocked:
-            self._backlog.extend(messages)
-            self._hold()
+        """Whole messages in the order they came, all that came with one read. After `end` they are dropped."""
+        if self._ending:
+            return
+        if self._backlog or not self._has_room():
+            self._backlog += messages
         else:
             self._work(messages)
+        self._settle()
 
     def end(self) -> None:
-        """The peer sends no more requests: answer what is in flight, then close."""
+        """The peer sends no more requests, or is not listened to any more: answer what is in flight, then close."""
         self._ending = True
-        self._close_if_done()
+        self._settle()
 
     def blocked(self, blocked: bool) -> None:
         """The peer does not read its replies (or reads again): take nothing new from it meanwhile."""
         self._blocked = blocked
-        if blocked:
-            self._hold()
-        else:
-            self._go_on()
+        self._schedule()
 
     def lost(self, make_error: Callable[[str], Exception]) -> None:
         """The connection is gone: calls that wait fail, handlers that work for it are cancelled.
@@ -138,11 +152,11 @@ class Session:
         self._outbox.clear()
         self.pending.fail_all(make_error)
         for task, run in list(self._running.items()):
-            if run.awaited:
+            if run.awaited and not task.cancelling():
                 task.cancel()
         self._report_gone()
 
-    # -- what the server or client says -----------------------------------------------------------------------
+    # -- what the server or client says -----------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
@@ -151,68 +165,48 @@ class Session:
 
     def send(self, message: bytes) -> None:
         """Send a message that is no answer to one just received; written with all others of this turn."""
-        if not self._outbox:
-            self._loop.call_soon(self._flush)
         self._outbox.append(message)
-
-    def drain(self) -> None:
-        """Take no new requests; answer those that were read, then close."""
-        self._hold()
-        self.end()
+        self._schedule()
 
     def cancel_all(self) -> None:
         """Stop every handler that runs for this connection."""
         for task in list(self._running):
             task.cancel()
 
-    # -- the way of a message ---------------------------------------------------------------------------------
+    # -- the way of a message ---------------------------------------------------------------------------------------
 
     def _work(self, messages: list[Message]) -> None:
-        """Handle messages in order; write the replies that are ready with one write.
+        """Handle messages in order; the replies that are ready go to the outbox.
 
         Stops early, and keeps the rest for later, when too many calls run, when too many replies wait to be written,
         or when the turn is over.
         """
-        replies: list[bytes] = []
-        size = 0
+        replies = self._outbox
+        size = position = 0
         began = before = perf_counter()
         reply: bytes | Later | None
-        for position, line in enumerate(messages, 1):
-            try:
-                message = _loads(line)
-            except orjson.JSONDecodeError:
-                message, reply = None, self._unparsed(line, messages, position)
-            else:
-                reply = self._answer(message, line)
-            if reply is not None and not isinstance(reply, bytes):
-                reply = self._start(reply, message)
-            if reply is not None:
-                replies.append(reply)
-                size += len(reply)
-            now = perf_counter()
-            if now - before > self._slow and self._dispatch is not None:
-                self._dispatch.took_long(message, now - before)
-            before = now
-            if now - began > TURN or size > self._write_buffer or self._load >= self._max_calls:
-                self._backlog.extend(messages[position:])
-                break
-        self._end_turn(replies)
-
-    def _end_turn(self, replies: list[bytes]) -> None:
-        """Write the replies; see whether more may be taken now, in a later turn, or when there is room."""
-        if self._channel is None:
-            self._backlog.clear()
-            return
-        if replies:
-            if self._outbox:
-                replies, self._outbox = self._outbox + replies, []
-            self._channel.send(replies)
-        if self._backlog or self._load >= self._max_calls:
-            self._hold()
-            if self._backlog and not self._blocked and self._load < self._max_calls:
-                self._loop.call_soon(self._go_on)
-        elif self._ending:
-            self._close_if_done()
+        try:
+            for position, line in enumerate(messages, 1):
+                try:
+                    message = _loads(line)
+                except orjson.JSONDecodeError:
+                    message, reply = None, self._unparsed(line, messages, position)
+                else:
+                    reply = self._answer(message, line)
+                if reply is not None and not isinstance(reply, bytes):
+                    reply = self._start(reply, message)
+                if reply is not None:
+                    replies.append(reply)
+                    size += len(reply)
+                now = perf_counter()
+                if now - before > self._slow:
+                    self._dispatch.took_long(message, now - before)
+                before = now
+                if now - began > TURN or size > self._write_buffer or self._load >= self._max_calls:
+                    break
+        except Exception as error:
+            self._broken(error)
+        self._backlog += messages[position:]
 
     def _answer(self, message: Any, line: Any) -> bytes | Later | None:
         """A message with a method is for the dispatcher, a reply for the calls that wait."""
@@ -224,11 +218,7 @@ class Session:
             for member in message:
                 self.pending.settle(member, line)
             return None
-        if self._dispatch is not None:
-            return self._dispatch(message, line)
-        if type(message) is dict and "method" in message and message.get("id") is not None:
-            return orjson.dumps(envelope.error_reply(message["id"], MethodNotFound()))
-        return None
+        return self._dispatch(message, line)
 
     @staticmethod
     def _are_replies(members: list[Any]) -> bool:
@@ -240,82 +230,94 @@ class Session:
     def _unparsed(self, line: Message, messages: list[Message], position: int) -> bytes | None:
         """Not JSON: too long, several values without a delimiter, or an error."""
         if isinstance(line, Oversize):
-            if self._dispatch is not None:
-                return self._dispatch.oversize(line)
-            self._give_up(f"the peer sent a message of {line.size} bytes or more, over max_message_size here")
-            return None
+            return self._dispatch.oversize(line)
         values = envelope.unreadable(line)
         if isinstance(values, list):
             messages[position:position] = values
             return None
-        if self._dispatch is not None:
-            return self._dispatch.unreadable(values)
-        self._give_up(f"the peer sent something that is not JSON-RPC: {values}")
-        return None
-
-    def _give_up(self, reason: str) -> None:
-        """An answer that cannot be read may have been any call's: none can be told to be safe."""
-        if self._channel is not None:
-            self._channel.abort(reason)
+        return self._dispatch.unreadable(values)
 
     def _start(self, later: Later, message: Any) -> bytes | None:
         """Run a handler that waits; its reply now, if it did not wait after all."""
+        run = _Run(message, len(message) if type(message) is list else 1)
         if sys.version_info >= (3, 12):
             task = asyncio.Task(later, loop=self._loop, eager_start=True)
             if task.done():
-                return task.result()
+                return self._reply_of(task, run)
         else:
             task = self._loop.create_task(later)
-        # A batch counts with each of its members.
-        run = _Run(len(message) if type(message) is list else 1, type(message) is list or "id" in message)
         self._running[task] = run
         self._load += run.calls
         task.add_done_callback(self._finished)
         return None
 
     def _finished(self, task: asyncio.Task[bytes | None]) -> None:
-        self._load -= self._running.pop(task).calls
+        run = self._running.pop(task)
+        self._load -= run.calls
+        reply = self._reply_of(task, run)
         if self._channel is None:
             self._report_gone()
-        else:
-            if not task.cancelled() and (reply := task.result()) is not None:
-                self.send(reply)
-            if self._backlog or self._paused:
-                self._go_on()
-            elif self._ending:
-                self._close_if_done()
-
-    # -- flow -------------------------------------------------------------------------------------------------
-
-    def _go_on(self) -> None:
-        """Take up what was kept for later, as far as there is room."""
-        if self._blocked or self._channel is None or self._load >= self._max_calls:
             return
-        if self._backlog:
+        if reply is not None:
+            self._outbox.append(reply)
+        self._schedule()
+
+    def _reply_of(self, task: asyncio.Task[bytes | None], run: _Run) -> bytes | None:
+        """What a handler's task gave. Whoever cancelled it, the caller is told, if there still is one."""
+        if task.cancelled():
+            return self._dispatch.cancelled(run.message)
+        error = task.exception()
+        if error is not None:
+            self._broken(error)
+            return None
+        return task.result()
+
+    # -- flow -------------------------------------------------------------------------------------------------------
+
+    def _has_room(self) -> bool:
+        return not self._blocked and self._load < self._max_calls
+
+    def _schedule(self) -> None:
+        """Have a turn, soon, and once however many ask for it."""
+        if not self._scheduled and self._channel is not None:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Take up what was kept for later, as far as there is room; write what has come together."""
+        self._scheduled = False
+        if self._channel is not None and self._backlog and self._has_room():
             messages, self._backlog = self._backlog, []
             self._work(messages)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Write the outbox with one write; then go on later, read or not read, or close, as things stand now."""
+        channel = self._channel
+        if channel is None:
+            return
+        if self._outbox:
+            messages, self._outbox = self._outbox, []
+            channel.send(messages)
+        if self._backlog and self._has_room():
+            self._schedule()
         if self._ending:
-            self._close_if_done()
-        elif self._paused and not (self._backlog or self._blocked or self._load >= self._max_calls):
-            self._paused = False
-            self._channel.resume()
+            if not self.busy:
+                channel.close()
+        elif self._paused != bool(self._backlog or not self._has_room()):
+            self._paused = not self._paused
+            if self._paused:
+                channel.pause()
+            else:
+                channel.resume()
 
-    def _hold(self) -> None:
-        if not self._paused and self._channel is not None:
-            self._paused = True
-            self._channel.pause()
+    # -- the end ----------------------------------------------------------------------------------------------------
 
-    def _flush(self) -> None:
-        """Write the messages of this turn."""
-        messages, self._outbox = self._outbox, []
-        if messages and self._channel is not None:
-            self._channel.send(messages)
-        if self._ending:
-            self._close_if_done()
-
-    def _close_if_done(self) -> None:
-        if self._channel is not None and not self.busy:
-            self._channel.close()
+    def _broken(self, error: BaseException) -> None:
+        """Something failed that must not fail: nobody knows what was answered, so the conversation cannot go on."""
+        log.error("a message could not be handled", exc_info=error)
+        if self._channel is not None:
+            self._channel.abort("an internal error")
 
     def _report_gone(self) -> None:
         if not self._running and self._on_gone is not None:

@@ -57,6 +57,7 @@ class Listener:
         # Sessions outlive their connection while a handler still runs for them; nobody else holds those tasks.
         self._sessions: set[Session] = set()
         self._watcher: asyncio.TimerHandle | None = None
+        self._stopped = False
         self._all_gone = asyncio.Event()
         self._all_gone.set()
 
@@ -80,7 +81,6 @@ class Listener:
         except OSError as error:
             raise OSError(error.errno, f"cannot listen at {address}: {error.strerror or error}") from error
         self._servers.append(server)
-        self._watch()
         return address if path else format_address(server.sockets[0].getsockname())
 
     @property
@@ -88,14 +88,20 @@ class Listener:
         """Those with a connection, and those whose handlers have not ended."""
         return self._sessions
 
-    def stop_accepting(self) -> None:
-        """Close the listening sockets; open connections go on."""
+    async def stop_accepting(self) -> None:
+        """Close the listening sockets, and take no more requests on open connections; what is in flight goes on."""
+        self._stopped = True
         for server in self._servers:
             server.close()
         self._servers.clear()
+        for session in list(self._sessions):
+            session.end()
         for path, inode in self._unix_paths:
             _remove_own(path, inode)
         self._unix_paths.clear()
+        # Connections that were accepted a moment ago are still being made: let them, so that they are closed, too.
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     async def closed(self) -> None:
         """Wait until no connection is open and no handler runs for one."""
@@ -111,6 +117,7 @@ class Listener:
             stream.abort(reason)
         if self._watcher is not None:
             self._watcher.cancel()
+            self._watcher = None
 
     def make_stream(self) -> LineStream:
         """The protocol of one more connection, and its session."""
@@ -129,7 +136,11 @@ class Listener:
         self._counters.connections += 1
         self._streams.add(stream)
         self._sessions.add(stream.session)
-        if len(self._streams) > self._limits.max_connections:
+        if self._watcher is None:
+            self._watch()
+        if self._stopped:
+            stream.session.end()
+        elif len(self._streams) > self._limits.max_connections:
             self._counters.connections_refused += 1
             limit = self._limits.max_connections
             log.warning("refused a connection from %s: %d are open (max_connections)", stream.address, limit)
@@ -139,6 +150,9 @@ class Listener:
         self._counters.connections -= 1
         self._counters.replies_dropped += stream.session.pending.dropped
         self._streams.discard(stream)
+        if stream.over_limit:
+            self._counters.closed_for_limits += 1
+            log.warning("closed the connection from %s: %s", stream.address, stream.reason)
         self._say_if_gone()
 
     def _session_gone(self, session: Session) -> None:
@@ -152,18 +166,11 @@ class Listener:
     def _watch(self) -> None:
         """Hold every connection against its time limits, now and then for as long as any is open."""
         loop = asyncio.get_running_loop()
-        pause = interval(self._limits)
-        if pause is None or (not self._servers and not self._streams):
-            return
         now = loop.time()
         for stream in list(self._streams):
-            reason = stream.check(now)
-            if reason is not None:
-                self._counters.closed_for_limits += 1
-                log.warning("closed the connection from %s: %s", stream.address, reason)
-        if self._watcher is not None:
-            self._watcher.cancel()
-        self._watcher = loop.call_later(pause, self._watch)
+            stream.check(now)
+        pause = interval(self._limits)
+        self._watcher = loop.call_later(pause, self._watch) if pause is not None and self._streams else None
 
 
 def _remove_stale(path: str) -> None:

@@ -7,6 +7,7 @@ it; knows neither methods nor what a message means.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -49,8 +50,9 @@ class LineStream(asyncio.Protocol):
     ) -> None:
         self.session = session
         self.address = address or ""
-        #: Why this end closed the connection, when it did so on its own account.
+        #: Why this end closed the connection, when it did so on its own account; was that for a limit?
         self.reason: str | None = None
+        self.over_limit = False
         self._limits = limits
         self._framer = LineFramer(max_size=limits.max_message_size, delimiter=delimiter)
         self._delimiter = delimiter
@@ -58,6 +60,10 @@ class LineStream(asyncio.Protocol):
         self._on_open = on_open
         self._on_close = on_close
         self._transport: asyncio.Transport | None = None
+        self._closing = self._peer_ended = self._paused = False
+        # Replies of a turn that began below the mark may bring it to twice the mark and one message more; on top of
+        # that may come what handlers finish that were at work then.
+        self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
         self._writable = asyncio.Event()
         self._watch = Watch(limits, asyncio.get_running_loop().time())
 
@@ -73,6 +79,8 @@ class LineStream(asyncio.Protocol):
             self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
         messages = self._framer.feed(data)
         self._watch.heard = True
         if messages:
@@ -85,6 +93,7 @@ class LineStream(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The peer sends no more, but may still read: what is in flight is answered first."""
+        self._peer_ended = True
         messages = self._framer.finish()
         if messages:
             if self._trace is not None:
@@ -126,18 +135,37 @@ class LineStream(asyncio.Protocol):
         else:
             messages.append(b"")
             transport.write(delimiter.join(messages))
+        if not self._writable.is_set() and transport.get_write_buffer_size() > self._unsent_max:
+            self._close_for_limit(f"the peer left over {self._unsent_max} bytes of replies unread (write_buffer)")
 
     def pause(self) -> None:
-        if self._transport is not None and self._transport.is_reading():
+        self._paused = True
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume(self) -> None:
+        self._paused = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+        if self._closing:
+            return
+        self._closing = True
+        # Closing a socket with bytes in it that nobody read makes the system throw away what was not yet delivered.
+        if self._paused and not self._peer_ended:
+            self.resume()
+        self._close_when_delivered()
+
+    def _close_when_delivered(self) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        in_memory = transport.get_extra_info("socket") is None
+        if in_memory or self._peer_ended or not _undelivered(transport):
+            transport.close()
+        else:
+            asyncio.get_running_loop().call_later(0.02, self._close_when_delivered)
 
     def abort(self, reason: str) -> None:
         self.reason = reason
@@ -161,22 +189,38 @@ class LineStream(asyncio.Protocol):
         if transport is None:
             return None
         # While closing, too, what is left is the peer's to read.
-        stuck = not self._writable.is_set() or transport.is_closing()
-        unread = transport.get_write_buffer_size() if stuck else 0
-        reason = self._watch.overdue(
-            now,
-            partial=self._framer.partial,
-            unread=unread,
-            busy=self.session.busy or bool(self.session.pending),
-        )
+        unread = _undelivered(transport) if self._closing or not self._writable.is_set() else 0
+        # A message whose rest we do not read is not the peer's fault.
+        partial = self._framer.partial and not self._paused
+        busy = self.session.busy or bool(self.session.pending)
+        reason = self._watch.overdue(now, partial=partial, unread=unread, busy=busy)
         if reason is not None:
-            self.abort(reason)
+            self._close_for_limit(reason)
         return reason
+
+    def _close_for_limit(self, reason: str) -> None:
+        self.over_limit = True
+        self.abort(reason)
 
     def _trace_all(self, direction: str, messages: list[Any]) -> None:
         assert self._trace is not None
         for message in messages:
             self._trace(direction, bytes(message if isinstance(message, bytes | bytearray) else message.head))
+
+
+def _undelivered(transport: asyncio.Transport) -> int:
+    """Bytes that were written and have not arrived at the peer's system, as far as ours can tell."""
+    unsent = transport.get_write_buffer_size()
+    sock = transport.get_extra_info("socket")
+    if unsent or sock is None:
+        return unsent
+    try:
+        import fcntl
+        import termios
+
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4), sys.byteorder)
+    except (ImportError, OSError, AttributeError):  # not Linux, or no socket any more
+        return unsent
 
 
 def format_address(name: Any) -> str:

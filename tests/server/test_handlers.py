@@ -310,8 +310,8 @@ async def test_threads_see_the_context_of_the_call(connect: Any) -> None:
 
 async def test_processes(connect: Any, workers: Any) -> None:
     server = Server(processes=1)
-    server.add_module(workers, pattern="[!d]*", offload="process")
-    server.add(workers.double, offload="process")
+    for function in (workers.process_id, workers.double, workers.fail):
+        server.add(function, offload="process")
     values = {"$type": "ndarray", "dtype": "<f8", "shape": [1], "data": "AAAAAAAA8D8="}
     async with server.listening(port=0) as address:
         raw = await connect(address)
