@@ -22,7 +22,7 @@ from time import perf_counter
 import numpy as np
 
 from rpcstream import AsyncClient, Client
-from rpcstream.server import loop_factory
+from rpcstream.process import loop_factory
 
 Case = Callable[[float], float]  # seconds to run -> seconds per operation
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpcstream import Server
-from rpcstream.server import loop_factory
+from rpcstream.process import loop_factory
 
 
 class Echo(asyncio.Protocol):

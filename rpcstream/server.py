@@ -12,12 +12,10 @@ import functools
 import ipaddress
 import logging
 import os
-import signal
-import threading
 import types
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from .codec import Codec
 from .limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
@@ -28,6 +26,7 @@ from .methods.registry import Method, MethodRegistry, Offload
 from .methods.signature import caller_namespace
 from .observe.counters import Counters
 from .peer.session import Session
+from .process import LoopName, StopNow, loop_factory, stop_on_signals
 from .transports.listen import Listener
 
 log = logging.getLogger("rpcstream.server")
@@ -38,7 +37,6 @@ CLEAN_UP = 1.0
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
-LoopName = Literal["auto", "uvloop", "asyncio"]
 
 
 class Server:
@@ -218,14 +216,14 @@ class Server:
         try:
             with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
                 runner.run(self._run(host=host, port=port, unix=unix, on_listening=on_listening))
-        except _StopNow as now:
+        except StopNow as now:
             raise SystemExit(128 + now.number) from None
 
     async def _run(self, *, on_listening: Callable[[str], None] | None, **where: Any) -> None:
-        with _stop_on_signals(self) as signals:
+        with stop_on_signals(self) as signals:
             await self.serve(**where, on_listening=on_listening)
         if len(signals) > 1:
-            raise _StopNow(signals[-1])  # the loop kept what the signal raised (uvloop, inside a handler)
+            raise StopNow(signals[-1])  # the loop kept what the signal raised (uvloop, inside a handler)
 
     async def serve(
         self,
@@ -364,55 +362,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def loop_factory(name: LoopName) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """`RPCSTREAM_LOOP` in the environment decides for "auto", so that a whole test run can be put on plain asyncio."""
-    if name == "auto":
-        name = os.environ.get("RPCSTREAM_LOOP", "auto")  # type: ignore[assignment]
-    if name == "asyncio":
-        return None
-    try:
-        import uvloop
-    except ImportError:
-        if name == "uvloop":
-            raise
-        return None
-    return uvloop.new_event_loop
-
-
-class _StopNow(KeyboardInterrupt):
-    """Raised by the second signal. Of the one class that no handler's error handling and no event loop keeps."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-@contextlib.contextmanager
-def _stop_on_signals(server: Server) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM: the first asks the server to stop, the second ends the program's stay in the loop at once.
-
-    Plain handlers rather than the loop's: they also run while a handler keeps the loop. Gives the signals so far.
-    """
-    seen: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield seen
-        return
-    loop = asyncio.get_running_loop()
-
-    def on_signal(number: int, frame: types.FrameType | None) -> None:
-        seen.append(number)
-        if len(seen) == 1:
-            log.info("%s: stopping", signal.Signals(number).name)
-            loop.call_soon_threadsafe(server.stop)
-        else:
-            server.abort()
-            raise _StopNow(number)
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield seen
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -16,7 +16,8 @@ from typing import Any
 
 from .client.aio import AsyncClient
 from .limits import DEFAULT_HOST
-from .server import LoopName, Server, loop_factory
+from .process import LoopName, loop_factory
+from .server import Server
 from .transports.memory import join
 from .transports.stream import LineStream
 

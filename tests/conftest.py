@@ -15,7 +15,7 @@ pytest_plugins = ["rpcstream.testing"]
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]]:
     """uvloop where there is one, unless `RPCSTREAM_LOOP=asyncio`, as for a server."""
-    from rpcstream.server import loop_factory
+    from rpcstream.process import loop_factory
 
     return {"loop": loop_factory("auto") or asyncio.new_event_loop}
 

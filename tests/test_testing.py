@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rpcstream import Client, ConnectFailed, Limits, MessageTooLarge, MethodNotFound, Server
-from rpcstream.server import loop_factory
+from rpcstream.process import loop_factory
 from rpcstream.testing import memory_client, serve_in_thread
 
 

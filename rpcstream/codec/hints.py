@@ -7,15 +7,15 @@ msgspec calls for the value (through `dec_hook`). Knows no method and no message
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import types
 import typing
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
+from .fields import OPTIONAL, expanded, field_hints, fields_of, has_fields, required
 from .registry import TAG_KEY, Codec
 
 Convert = Callable[[Any], Any]
@@ -129,7 +129,7 @@ class _Lowering:
             return Any
         if isinstance(hint, str | typing.ForwardRef):
             raise TypeError(f"the name {hint!r} in the hint could not be resolved")
-        hint = _expanded(hint)
+        hint = expanded(hint)
         leaf = self._codec.leaf(hint)
         if leaf is not None:
             return _marker(leaf.name, leaf.accept if self._result else leaf.decode, lambda _: leaf.schema())
@@ -144,7 +144,7 @@ class _Lowering:
             return self._union(hint)
         if origin is not None and origin is not typing.Literal:
             return self._container(hint, origin)
-        if isinstance(hint, type) and _has_fields(hint):
+        if isinstance(hint, type) and has_fields(hint):
             return self._fields(hint)
         return hint
 
@@ -205,7 +205,7 @@ class _Lowering:
             return list[self.lower(arguments[0])]  # type: ignore[misc]
         lowered = tuple(argument if argument is Ellipsis else self.lower(argument) for argument in arguments)
         if all(new is old for new, old in zip(lowered, arguments, strict=True)):
-            return self._fields(hint) if isinstance(origin, type) and _has_fields(origin) else hint
+            return self._fields(hint) if isinstance(origin, type) and has_fields(origin) else hint
         return origin[lowered]
 
     def _fields(self, hint: Any) -> Any:
@@ -217,7 +217,7 @@ class _Lowering:
         # There before its fields are looked at, since they may name the class itself.
         marker = self._markers[hint] = _marker((get_origin(hint) or hint).__name__, _unset, lambda _: {})
         try:
-            shadow = _shadow(hint, {name: self.lower(field) for name, field in _field_hints(hint).items()})
+            shadow = _shadow(hint, {name: self.lower(field) for name, field in field_hints(hint).items()})
         except BaseException:
             del self._markers[hint]
             raise
@@ -226,7 +226,7 @@ class _Lowering:
 
     def _is_rich(self, hint: Any, seen: set[Any]) -> bool:
         """Does the hint name a rich type anywhere, in the fields of classes too?"""
-        hint = _required(_expanded(hint))
+        hint = required(expanded(hint))
         if isinstance(hint, typing.TypeVar | str) or hint is Ellipsis or get_origin(hint) is typing.Literal:
             return False
         if self._codec.leaf(hint) is not None:
@@ -237,10 +237,10 @@ class _Lowering:
         if origin is Annotated:
             return self._is_rich(get_args(hint)[0], seen)
         cls = origin or hint
-        if not isinstance(cls, type) or not _has_fields(cls) or hint in seen:
+        if not isinstance(cls, type) or not has_fields(cls) or hint in seen:
             return False
         seen.add(hint)
-        return any(self._is_rich(field, seen) for field in _field_hints(hint).values())
+        return any(self._is_rich(field, seen) for field in field_hints(hint).values())
 
 
 def _is_known(hint: Any) -> bool:
@@ -256,45 +256,18 @@ def _unset(value: Any) -> Any:
     raise AssertionError("a marker was used before it was made")
 
 
-def _variables(cls: Any) -> tuple[Any, ...]:
-    return getattr(cls, "__parameters__", ())
-
-
-def _field_hints(hint: Any) -> dict[str, Any]:
-    """Name to hint of the fields of a class; of a generic class with arguments, those in place of its variables."""
-    cls = get_origin(hint) or hint
-    variables = dict(zip(_variables(cls), get_args(hint), strict=False))
-    hints = {}
-    for name, field in typing.get_type_hints(cls, include_extras=True).items():
-        plain = _required(field)
-        if isinstance(plain, typing.TypeVar):
-            plain = variables.get(plain, plain)
-        elif variables and _variables(plain):
-            plain = plain[tuple(variables.get(variable, variable) for variable in _variables(plain))]
-        hints[name] = plain
-    return hints
-
-
-class _Field(NamedTuple):
-    """A field of a class: how it is called, on the wire too, and what stands in where it is missing."""
-
-    name: str
-    encode_name: str
-    default: dict[str, Any]
-
-
 def _shadow(hint: Any, lowered: dict[str, Any]) -> Any:
     """A marker for a class: its values are checked against a Struct with the lowered fields, then built."""
     cls = get_origin(hint) or hint
     config = getattr(cls, "__struct_config__", None)
     is_dict, is_tuple = typing.is_typeddict(cls), issubclass(cls, tuple)
-    fields = _fields_of(cls)
+    fields = fields_of(cls)
     shadow = msgspec.defstruct(
         cls.__name__,
         [
             (
                 f"field{position}",
-                _or_unset(lowered[field.name]) if field.default == _OPTIONAL else lowered[field.name],
+                _or_unset(lowered[field.name]) if field.default == OPTIONAL else lowered[field.name],
                 msgspec.field(name=field.encode_name, **field.default),
             )
             for position, field in enumerate(fields)
@@ -325,87 +298,8 @@ def _shadow(hint: Any, lowered: dict[str, Any]) -> Any:
     return _marker(cls.__name__, decode, lambda components: schema_of(shadow, components))
 
 
-#: The default of a member that a TypedDict may leave out.
-_OPTIONAL: dict[str, Any] = {"default": msgspec.UNSET}
-
-
-def _fields_of(cls: Any) -> list[_Field]:
-    """The fields of a class that can be given to its constructor, in their order."""
-    if typing.is_typeddict(cls):
-        return [
-            _Field(name, name, {} if _is_required(cls, name, hint) else _OPTIONAL)
-            for name, hint in typing.get_type_hints(cls, include_extras=True).items()
-        ]
-    if issubclass(cls, tuple):
-        return [
-            _Field(name, name, _default(cls._field_defaults[name]) if name in cls._field_defaults else {})
-            for name in cls._fields
-        ]
-    if dataclasses.is_dataclass(cls):
-        every = vars(cls)["__dataclass_fields__"].values()
-        if any("INITVAR" in str(getattr(field, "_field_type", "")) for field in every):
-            raise TypeError(f"{cls!r} has an InitVar, which is no field")
-        listed: list[Any] = [field for field in dataclasses.fields(cls) if field.init]
-        missing: Any = dataclasses.MISSING
-    else:
-        info: Any = msgspec.inspect.type_info(cls) if hasattr(cls, "__attrs_attrs__") else None
-        listed = list(msgspec.structs.fields(cls) if info is None else info.fields)
-        missing = msgspec.NODEFAULT
-    found = []
-    for field in listed:
-        default: dict[str, Any] = {}
-        if field.default is not missing:
-            default = _default(field.default)
-        elif field.default_factory is not missing:
-            default = {"default_factory": field.default_factory}
-        found.append(_Field(field.name, getattr(field, "encode_name", field.name), default))
-    return found
-
-
-def _is_required(cls: Any, name: str, hint: Any) -> bool:
-    # With string annotations the class itself does not see what `NotRequired` says.
-    origin = get_origin(hint)
-    return origin is typing.Required or (origin is not typing.NotRequired and name in cls.__required_keys__)
-
-
-def _default(value: Any) -> dict[str, Any]:
-    # A plain value shows in the schema; any other must not be copied, so that it is the very one of the class.
-    plain = value is None or type(value) in (bool, int, float, str)
-    return {"default": value} if plain else {"default_factory": lambda: value}
-
-
-def _expanded(hint: Any) -> Any:
-    """What stands behind a `type` alias (Python 3.12), with its arguments; numpy's NDArray is one there."""
-    origin = get_origin(hint)
-    if origin is Annotated:
-        inner, *metadata = get_args(hint)
-        return Annotated[(_expanded(inner), *metadata)]
-    if type(hint).__name__ == "TypeAliasType":
-        return _expanded(hint.__value__)
-    if type(origin).__name__ == "TypeAliasType":
-        return _expanded(origin.__value__[get_args(hint)])
-    return hint
-
-
 def _marker(name: str, decode: Convert, schema: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
     return Marker(name, (), {"decode": staticmethod(decode), "schema": staticmethod(schema)})
-
-
-def _has_fields(cls: type) -> bool:
-    return (
-        dataclasses.is_dataclass(cls)
-        or issubclass(cls, msgspec.Struct)
-        or typing.is_typeddict(cls)
-        or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
-        or hasattr(cls, "__attrs_attrs__")
-    )
-
-
-def _required(hint: Any) -> Any:
-    """Without the `Required[...]`, `NotRequired[...]` of a TypedDict and the `Final`, `ClassVar` of a class."""
-    while get_origin(hint) in (typing.Required, typing.NotRequired, typing.Final):
-        hint = get_args(hint)[0]
-    return Any if get_origin(hint) is typing.ClassVar or hint is typing.ClassVar else hint
 
 
 class _Findings:
