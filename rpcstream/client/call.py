@@ -28,6 +28,10 @@ _PLAIN = frozenset((int, str, bool))
 Soon = Callable[[Callable[[], None]], object]
 
 
+class Unsent(ConnectionLost):
+    """The connection was over before the call was sent on it: another one may be tried at once."""
+
+
 class Outgoing(Protocol):
     """Something that is sent once and waits for its answer: a call, a raw request, a batch.
 
@@ -41,6 +45,7 @@ class Outgoing(Protocol):
 
     def encode(self, left: float) -> bytes:
         """The message. `left` is the time until the caller gives up, in seconds (may be infinite)."""
+        ...
 
     def leave(self, pending: PendingCalls) -> None:
         """Nobody waits any more."""

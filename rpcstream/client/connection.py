@@ -21,13 +21,13 @@ import orjson
 from ..errors import CallTimeout, ConnectionLost
 from ..peer.pending import PendingCalls
 from ..peer.pending import Waiter as AnyWaiter
-from .call import Outgoing
+from .call import Outgoing, Unsent
 from .inbox import Inbox
-from .readiness import LONGEST, milliseconds, waiter
+from .readiness import milliseconds, waiter
 from .role import INFINITE, ReaderRole, Waiter
 from .settings import Settings
 
-#: Messages up to this size (bytes) are copied together with their delimiter to be sent with one system call.
+#: Up to this size (bytes) a message is copied together with its delimiter, to be sent with one system call.
 JOIN_MAX = 64 * 1024
 #: How much is read with one system call: of a small reply, and of a message that did not come whole.
 READ_SIZE = 64 * 1024
@@ -40,15 +40,11 @@ REFUSALS_MAX = 256 * 1024
 #: While a send is stuck and another thread reads, look this often (s) whether it still does.
 GLANCE = 0.01
 
-#: A call that follows the one before within so many seconds is sent without a look at whether the connection still
-#: is: the look takes as long as a twentieth of a short call.
+#: A call within so many seconds (s) of the one before is sent without a look at whether the connection still is: that
+#: takes a twentieth of a short call.
 LOOK_AFTER = 0.001
 
 _BRACE, _LINE_FEED = b"{\n"
-
-
-class Unsent(ConnectionLost):
-    """The connection was over before the call was sent on it: another one may be tried."""
 
 
 class Connection:
@@ -90,12 +86,9 @@ class Connection:
     # -- a call -----------------------------------------------------------------------------------------------
 
     def exchange(self, outgoing: Outgoing, deadline: float) -> Waiter:
-        """Send a call and wait until it is answered or the connection lost, reading for all if nobody else does.
+        """Send a call and wait until it is answered, the connection lost or the time over (then it is not `done`).
 
-        Raises:
-            Unsent: the connection was over before the call was sent; another one may be tried.
-            ConnectionLost, CallTimeout: as `send`, and when no answer comes in time.
-            EncodeError, MessageTooLarge, ValueError: nothing was sent.
+        Raises what `Outgoing` and `send` raise; Unsent if the connection was over before the call was sent.
         """
         own = Waiter()
         own.method = outgoing.method
@@ -130,9 +123,7 @@ class Connection:
             if not leads:
                 leads = role.take_or_sleep(own, deadline)
             if leads:
-                while not own.done and (left := deadline - monotonic()) > 0:
-                    if self._wait_readable(int((left if left < LONGEST else LONGEST) * 1000) + 1):
-                        self._read()
+                self._read_for(own, deadline)
         finally:
             state.acquire()
             try:
@@ -144,8 +135,6 @@ class Connection:
                 state.release()
             if self.lost is not None:
                 self._close_if_left()
-        if not own.done:
-            raise CallTimeout("no answer in time", method=outgoing.method, address=self.address)
         return own
 
     def check(self, method: str) -> None:
@@ -278,11 +267,6 @@ class Connection:
         if self.lost is not None:
             raise self._loss(method)
 
-    def _refuse(self, refusal: bytes) -> None:
-        with self.state:
-            self._refusals += refusal + self._delimiter
-        self._send_refusals()
-
     def _take_refusals(self) -> bytes:
         with self.state:
             refusals = bytes(self._refusals)
@@ -306,6 +290,12 @@ class Connection:
             self._lose("the peer asks and does not read the answers")
 
     # -- reading, for the thread that has the role ------------------------------------------------------------
+
+    def _read_for(self, own: Waiter, deadline: float) -> None:
+        """Read until `own` is done or out of time, and for everybody else meanwhile."""
+        while not own.done and (left := deadline - monotonic()) > 0:
+            if self._wait_readable(milliseconds(left)):
+                self._read()
 
     def _catch_up(self, method: str) -> None:
         """Read what came while nobody waited: late answers perhaps, and perhaps the end. Unsent if it is."""
@@ -340,8 +330,10 @@ class Connection:
                     return
             refusals, end = self._inbox.receive(data)
             self._is_partial = self._inbox.partial
-            for refusal in refusals:
-                self._refuse(refusal)
+            if refusals:
+                with self.state:
+                    self._refusals += b"".join(refusal + self._delimiter for refusal in refusals)
+                self._send_refusals()
             if end is not None:
                 self._lose(end)
             if self.afterwards:

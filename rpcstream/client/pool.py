@@ -12,10 +12,12 @@ class Place(Protocol):
     @property
     def load(self) -> int:
         """Calls that wait for their answer here."""
+        ...
 
     @property
     def is_open(self) -> bool:
         """Is there a connection? Opening one takes time."""
+        ...
 
 
 P = TypeVar("P", bound=Place)

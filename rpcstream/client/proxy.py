@@ -27,9 +27,9 @@ class Method(partial[Any]):
         make_call, (own_name,) = _make_call(self), _bound(self)
         return Method(make_call, f"{own_name}.{remote_name(self, name)}")
 
-    func = property(lambda self: self.__getattr__("func"))
-    args = property(lambda self: self.__getattr__("args"))
-    keywords = property(lambda self: self.__getattr__("keywords"))
+    func = property(lambda self: self.__getattr__("func"))  # pyright: ignore[reportIncompatibleMethodOverride]
+    args = property(lambda self: self.__getattr__("args"))  # pyright: ignore[reportIncompatibleMethodOverride]
+    keywords = property(lambda self: self.__getattr__("keywords"))  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __repr__(self) -> str:
         return f"<remote method {_bound(self)[0]!r}>"

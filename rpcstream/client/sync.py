@@ -17,8 +17,7 @@ from ..errors import CallTimeout, ConnectFailed, ConnectionLost
 from ..limits import DEFAULT_LIMITS, Limits
 from .address import Address
 from .batch import Batch, BatchExchange
-from .call import Call, Marshaller, Outgoing, RawCall, check_params, params_of, pause_before_retry
-from .connection import Unsent
+from .call import Call, Marshaller, Outgoing, RawCall, Unsent, check_params, params_of, pause_before_retry
 from .connections import Connections
 from .proxy import NAMES_KEPT, Method, Methods, remote_name
 from .role import INFINITE
@@ -223,6 +222,8 @@ class Client:
                 own = connection.exchange(outgoing, deadline)
                 if own.error is not None:
                     raise own.error
+                if not own.done:
+                    raise CallTimeout("no answer in time", method=outgoing.method, address=self.address)
                 return outgoing.outcome(own.reply, own.line)
             except Unsent:
                 continue

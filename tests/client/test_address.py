@@ -1,0 +1,75 @@
+"""Every form of an address, and what is said about the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from rpcstream.client.address import Address, parse_address
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:2102", "127.0.0.1", 2102),
+        ("localhost", "localhost", 8545),
+        ("example.org:1", "example.org", 1),
+        ("[::1]:8545", "::1", 8545),
+        ("[::1]", "::1", 8545),
+        ("[fe80::1%eth0]:7", "fe80::1%eth0", 7),
+        ("tcp://example.org:99", "example.org", 99),
+        ("tcp://example.org:99/", "example.org", 99),
+        ("TCP://[::1]", "::1", 8545),
+        (":4000", "127.0.0.1", 4000),
+    ],
+)
+def test_tcp(text: str, host: str, port: int) -> None:
+    assert parse_address(text) == Address(kind="tcp", host=host, port=port)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"), [("unix:///run/rpc.sock", "/run/rpc.sock"), ("unix://@abstract", "\0abstract")]
+)
+def test_unix(text: str, path: str) -> None:
+    address = parse_address(text)
+    assert (address.kind, address.path) == ("unix", path)
+    assert str(address) == text
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:8545", "[::1]:8545", "unix:///a/b c", "unix://@x", "host:65535"])
+def test_the_text_of_an_address_is_an_address(text: str) -> None:
+    assert str(parse_address(text)) == text
+    assert parse_address(parse_address(text)) == parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("http://example.org", "unknown scheme 'http'.*known: tcp://, unix://"),
+        ("", "no host"),
+        ("tcp://", "no host"),
+        ("a b:1", "no host"),
+        ("user@host:1", "no host"),
+        ("host/path", "no host"),
+        ("8545", "a port alone is written :8545"),
+        ("::1", "in brackets"),
+        ("::1:8545", "in brackets"),
+        ("[::1", r"\[ipv6\]:port"),
+        ("[]:1", r"\[ipv6\]:port"),
+        ("[::1]8545", r"\[ipv6\]:port"),
+        ("host:", "from 1 to 65535"),
+        ("host:0", "from 1 to 65535"),
+        ("host:65536", "from 1 to 65535"),
+        ("host:-1", "from 1 to 65535"),
+        ("host:\N{SUPERSCRIPT TWO}", "from 1 to 65535"),
+        ("unix://relative", "unix:///absolute/path"),
+        ("unix://", "unix:///absolute/path"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_address(text)
+
+
+def test_only_text_is_taken() -> None:
+    with pytest.raises(TypeError, match="got int"):
+        parse_address(8545)  # type: ignore[arg-type]

@@ -1,0 +1,56 @@
+"""Attributes as method names."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any
+
+import pytest
+
+from rpcstream import AsyncClient, Client
+from rpcstream.client.proxy import Methods
+
+
+def made(method: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    return method, args, kwargs
+
+
+def test_names_and_arguments_go_through() -> None:
+    methods = Methods(made)
+    assert methods.sum(1, 2) == ("sum", (1, 2), {})
+    assert methods.sum(a=1, self=2, method=3) == ("sum", (), {"a": 1, "self": 2, "method": 3})
+    assert methods.vision.edges.count(3) == ("vision.edges.count", (3,), {})
+    assert methods("any name at all", 1) == ("any name at all", (1,), {})
+
+
+def test_no_name_is_taken_by_the_proxy_itself() -> None:
+    for name in ("func", "args", "keywords", "call", "name", "count", "index"):
+        assert getattr(Methods(made).a, name)(1) == (f"a.{name}", (1,), {})
+        assert getattr(getattr(Methods(made).a, name), name)(1) == (f"a.{name}.{name}", (1,), {})
+
+
+def test_names_with_an_underscore_are_never_remote() -> None:
+    client = Client()
+    for thing in (Methods(made), Methods(made).vision, client, client.vision, AsyncClient(), client.batch()):
+        for name in ("_private", "__len__", "_repr_html_", "__deepcopy__"):
+            with pytest.raises(AttributeError, match=f"{name}.*use call"):
+                getattr(thing, name)
+    assert not inspect.isawaitable(client.vision)
+    assert repr(copy.copy(client.vision)) == repr(client.vision)
+
+
+def test_texts_for_people() -> None:
+    client = Client("localhost:1")
+    assert repr(client) == "<Client of localhost:1>"
+    assert repr(client.vision.edges) == "<remote method 'vision.edges'>"
+    client.close()
+    assert repr(client) == "<Client of localhost:1, closed>"
+    assert repr(AsyncClient("[::1]:1")) == "<AsyncClient of [::1]:1>"
+
+
+def test_a_client_does_not_keep_names_without_end() -> None:
+    client = Client()
+    for number in range(2000):
+        getattr(client, f"name{number}")
+    assert len(vars(client)) <= 256
