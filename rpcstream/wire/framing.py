@@ -105,7 +105,7 @@ class LineFramer:
         self._buffer, self._balance = bytearray(), None
         if self._skipping:
             self._skipping = False
-        elif buffer.strip():
+        elif buffer and not buffer.isspace():
             self._after_value = False
             messages.append(self._sized(buffer))
         elif self._after_value:
