@@ -111,7 +111,8 @@ class Batch:
             return BatchExchange(self._marshaller, self._members, calls, self._timeout)
         if not self._members:
             return None
-        return self._marshaller.encode([envelope.request(*member) for member in self._members], "batch")  # type: ignore[misc]
+        members = [envelope.request(*member) for member in self._members]  # type: ignore[misc]
+        return self._marshaller.encode_batch(members, "batch")
 
 
 class BatchExchange:
@@ -143,7 +144,7 @@ class BatchExchange:
             else envelope.request(*member)
             for member in self._members
         ]
-        return self._marshaller.encode(message, self.method)
+        return self._marshaller.encode_batch(message, self.method)
 
     def leave(self, pending: PendingCalls) -> None:
         for member in self._waits.values():

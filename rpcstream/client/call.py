@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 from ..codec import Codec
-from ..errors import ConnectFailed, ConnectionLost, InternalError, RpcError, error_from_wire
+from ..errors import BatchTooLarge, ConnectFailed, ConnectionLost, InternalError, RpcError, error_from_wire
 from ..peer.pending import PendingCalls, Waiter
 from ..wire import envelope
 from .settings import NOT_GIVEN, Settings
@@ -57,7 +57,7 @@ class Outgoing(Protocol):
 class Marshaller:
     """Turns calls into bytes and replies into values, for one client."""
 
-    __slots__ = ("_checkers", "_codec", "_holds_tags", "_max_depth", "address", "dumps", "max_size")
+    __slots__ = ("_checkers", "_codec", "_holds_tags", "_max_batch", "_max_depth", "address", "dumps", "max_size")
 
     def __init__(self, settings: Settings) -> None:
         self.address = str(settings.address)
@@ -66,6 +66,7 @@ class Marshaller:
         self._holds_tags = settings.codec.holds_tags
         self._max_depth = settings.limits.max_depth
         self.max_size = settings.limits.max_message_size
+        self._max_batch = settings.limits.max_batch
         self._checkers: dict[Any, Callable[[Any], Any]] = {}
 
     def encode(self, message: object, method: str) -> bytes:
@@ -81,6 +82,20 @@ class Marshaller:
             error.method, error.address = method, self.address
             raise error
         return data
+
+    def encode_batch(self, members: list[dict[str, Any]], method: str) -> bytes:
+        """The bytes of a batch (section 6).
+
+        Raises, besides what `encode` raises:
+            BatchTooLarge: it has more members than `max_batch`. The server would refuse it with an error that belongs
+                to no call, so that every call that waits would fail. Nothing was sent.
+        """
+        if len(members) > self._max_batch:
+            data = {"size": len(members), "limit": self._max_batch, "side": "client"}
+            error = BatchTooLarge(data=data)
+            error.method, error.address = method, self.address
+            raise error
+        return self.encode(members, method)
 
     def notification(self, method: str, params: list[Any] | dict[str, Any] | None) -> bytes:
         """The bytes of a notification (section 4.1)."""

@@ -370,7 +370,7 @@ class Connection:
     def _lose_held(self, reason: str) -> None:
         if self.lost is not None:
             return
-        self.lost = reason
+        self.lost = self.pending.explained(reason)
         self.pending.fail_all(self._loss)
         try:
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for the socket

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..errors import error_from_wire
+
 
 class Waiter(Protocol):
     """Somebody who waits for one answer. Exactly one of the two is called, once, unless the wait is given up."""
@@ -25,11 +27,12 @@ class Waiter(Protocol):
 class PendingCalls:
     """The table of calls that wait. Ids come from a counter of our own, so a peer cannot choose the keys."""
 
-    __slots__ = ("_last_id", "_waiting", "dropped")
+    __slots__ = ("_last_id", "_refusal", "_waiting", "dropped")
 
     def __init__(self) -> None:
         self._waiting: dict[int | str, Waiter] = {}
         self._last_id = 0
+        self._refusal: str | None = None
         #: Replies that nobody waited for: late, forged or duplicate.
         self.dropped = 0
 
@@ -75,17 +78,23 @@ class PendingCalls:
         waits gets it, since none can be told to be safe.
         """
         call_id = reply.get("id")
-        if call_id is None and "error" in reply and self._waiting:
-            waiting, self._waiting = self._waiting, {}
-            for waiter in waiting.values():
-                waiter.answer(reply, line)
-            return
+        if call_id is None and "error" in reply:
+            self._refusal = str(error_from_wire(reply["error"]))
+            if self._waiting:
+                waiting, self._waiting = self._waiting, {}
+                for waiter in waiting.values():
+                    waiter.answer(reply, line)
+                return
         # 1, 1.0 and True are the same key; an answer must have the very type of the id that was sent.
         found = self._waiting.pop(call_id, None) if type(call_id) is int or type(call_id) is str else None
         if found is None:
             self.dropped += 1
         else:
             found.answer(reply, line)
+
+    def explained(self, reason: str) -> str:
+        """Why the connection ended, with what the peer last said to nobody: perhaps that it is busy."""
+        return reason if self._refusal is None else f"{reason}, having said: {self._refusal}"
 
     def fail_all(self, make_error: Callable[[str], Exception]) -> None:
         """The conversation is over: every call fails at once, with the error made for its method."""

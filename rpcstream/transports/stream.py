@@ -114,6 +114,7 @@ class LineStream(asyncio.Protocol):
         self._transport = None
         self._writable.set()
         reason = self.reason or (str(exc) if exc else "the peer closed the connection")
+        reason = self.session.pending.explained(reason)
         self.session.lost(lambda method: ConnectionLost(reason, method=method, address=self.address))
         if self._on_close is not None:
             self._on_close(self)

@@ -17,6 +17,7 @@ from rpcstream import (
     BatchTooLarge,
     Client,
     Codec,
+    ConnectionLost,
     EncodeError,
     InternalError,
     InvalidParams,
@@ -25,6 +26,7 @@ from rpcstream import (
     MethodNotFound,
     RpcError,
     Server,
+    ServerBusy,
 )
 from rpcstream.testing import serve_in_thread
 
@@ -224,6 +226,32 @@ def test_a_batch_that_the_server_refuses_fails_in_each_call(make_client: MakeCli
     assert all(isinstance(call.error, BatchTooLarge) for call in calls)
     with pytest.raises(BatchTooLarge):
         calls[29].result()
+
+
+def test_a_batch_over_the_clients_own_limit_is_not_sent(served: str) -> None:
+    def sums(client: Client, count: int) -> list[Any]:
+        with client.batch() as batch:
+            calls = [batch.sum(number, 1) for number in range(count)]
+        return [call.result() for call in calls]
+
+    with Client(served, limits=Limits(max_batch=5)) as client:
+        waiting = client.submit.sum(1, 2)
+        with pytest.raises(BatchTooLarge) as caught:
+            sums(client, 6)
+        assert caught.value.data == {"size": 6, "limit": 5, "side": "client"}
+        assert caught.value.address == served
+        assert waiting.result() == 3
+        assert sums(client, 5) == [1, 2, 3, 4, 5]
+
+
+def test_a_refusal_before_the_call_is_quoted(rpc_server: Callable[[Server], str]) -> None:
+    address = rpc_server(Server(limits=Limits(max_connections=1)))
+    with Client(address) as first, Client(address) as second:
+        assert first.call("rpc.ping") == "pong"
+        for _ in range(20):
+            with pytest.raises((ConnectionLost, ServerBusy), match="-32002"):
+                second.call("rpc.ping")
+        assert first.call("rpc.ping") == "pong"
 
 
 def test_all_that_a_batch_can_hold(served: str) -> None:
