@@ -93,9 +93,10 @@ class Signature:
         self._convert_object = functools.partial(_convert, type=object_, **convert_options(object_))
         self._convert_rest = self._rest_converter(Parameter.VAR_POSITIONAL)
         self._convert_others = self._rest_converter(Parameter.VAR_KEYWORD)
-        # The Struct itself where nothing else is needed: what nearly every method has, and the shortest way.
-        plain = self._convert_others is None and not self._keyword and not convert_options(object_)
-        self._plain_object = object_ if plain else None
+        # The Structs themselves where nothing else is needed: what nearly every method has, and the shortest way.
+        plain = not self._keyword and not convert_options(object_)
+        self._plain_object = object_ if plain and self._convert_others is None else None
+        self._plain_array = array if plain and self._convert_rest is None else None
 
     # -- the way of a call ------------------------------------------------------------------------------------------
 
@@ -119,6 +120,8 @@ class Signature:
                     return _astuple(_convert(params, self._plain_object)), _NO_NAMED
                 return self._bind_object(params)
             if type(params) is list:
+                if self._plain_array is not None:
+                    return _astuple(_convert(params, self._plain_array)), _NO_NAMED
                 return self._bind_array(params)
         except msgspec.ValidationError as error:
             return self._bind_exactly(params, line, error)
