@@ -16,11 +16,6 @@ from ..wire import envelope
 from ..wire.framing import Oversize
 
 
-def is_reply(message: Any) -> bool:
-    """Does the message say that it answers something? (Response object, section 5.)"""
-    return type(message) is dict and "method" not in message and ("result" in message or "error" in message)
-
-
 class NoMethods:
     """Answers for an end that offers no methods; has the form of a session's dispatcher.
 

@@ -15,7 +15,7 @@ import orjson
 from ..peer.pending import PendingCalls
 from ..wire import envelope
 from ..wire.framing import LineFramer, Message, Oversize
-from .inbound import NoMethods, is_reply
+from .inbound import NoMethods
 from .settings import Settings
 
 
@@ -88,9 +88,9 @@ class Inbox:
         return refusal
 
     def _settle(self, message: Any, line: bytes | bytearray) -> bytes | None:
-        if is_reply(message):
+        if envelope.is_reply(message):
             self._pending.settle(message, line)
-        elif type(message) is list and message and all(map(is_reply, message)):
+        elif type(message) is list and message and all(map(envelope.is_reply, message)):
             for member in message:
                 self._pending.settle(member, line)
         else:

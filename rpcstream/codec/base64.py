@@ -6,7 +6,8 @@ Refused are white space, characters outside the alphabet, missing or superfluous
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pybase64
 
@@ -25,20 +26,21 @@ def encode_text(data: Any) -> str:
 
 def decode(text: object) -> bytes:
     """The bytes. ValueError if it is not a string, or not base64."""
-    checked = _checked(text)
-    try:
-        data = pybase64.b64decode(checked, validate=True)
-    except ValueError:
-        raise ValueError("the payload is not base64") from None
-    _check_end(checked, data)
-    return data
+    return _decoded(text, pybase64.b64decode)
 
 
 def decode_writable(text: object) -> bytearray:
     """The bytes in memory that may be changed. ValueError as for `decode`."""
+    return _decoded(text, pybase64.b64decode_as_bytearray)
+
+
+Decoded = TypeVar("Decoded", bytes, bytearray)
+
+
+def _decoded(text: object, decoder: Callable[..., Decoded]) -> Decoded:
     checked = _checked(text)
     try:
-        data = pybase64.b64decode_as_bytearray(checked, validate=True)
+        data = decoder(checked, validate=True)
     except ValueError:
         raise ValueError("the payload is not base64") from None
     _check_end(checked, data)

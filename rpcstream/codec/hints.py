@@ -70,8 +70,7 @@ def converter(lowered: Any) -> Convert:
 
 def convert_options(lowered: Any) -> dict[str, Any]:
     """The arguments that `msgspec.convert` needs for the type; none where it needs none, since each costs time."""
-    found = _Findings()
-    found.look(msgspec.inspect.type_info(lowered))
+    found = _findings_in(lowered)
     options: dict[str, Any] = {}
     if found.markers:
         options["dec_hook"] = dec_hook
@@ -82,9 +81,7 @@ def convert_options(lowered: Any) -> dict[str, Any]:
 
 def is_untyped(lowered: Any) -> bool:
     """Does some part of the hint take any value (so that tagged objects in it must be looked for)?"""
-    found = _Findings()
-    found.look(msgspec.inspect.type_info(lowered))
-    return found.anything
+    return _findings_in(lowered).anything
 
 
 def hint_checker(hint: Any, codec: Codec) -> Convert:
@@ -328,6 +325,12 @@ class _Findings:
                 self.look(part)
 
 
+def _findings_in(lowered: Any) -> _Findings:
+    found = _Findings()
+    found.look(msgspec.inspect.type_info(lowered))
+    return found
+
+
 def _parts(info: Any) -> list[Any]:
     """The hints inside a hint."""
     parts = [getattr(info, name) for name in ("item_type", "key_type", "value_type", "type") if hasattr(info, name)]
@@ -337,8 +340,7 @@ def _parts(info: Any) -> list[Any]:
 
 
 def _check(lowered: Any) -> None:
-    found = _Findings()
-    found.look(msgspec.inspect.type_info(lowered))
+    found = _findings_in(lowered)
     if found.unchecked is not None:
         raise TypeError(
             f"there is no way to check a value against {_name(found.unchecked)}; "

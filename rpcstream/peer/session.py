@@ -211,21 +211,14 @@ class Session:
     def _answer(self, message: Any, line: Any) -> bytes | Later | None:
         """A message with a method is for the dispatcher, a reply for the calls that wait."""
         if type(message) is dict:
-            if "method" not in message and ("result" in message or "error" in message):
+            if "method" not in message and envelope.is_reply(message):
                 self.pending.settle(message, line)
                 return None
-        elif type(message) is list and message and self._are_replies(message):
+        elif type(message) is list and message and all(map(envelope.is_reply, message)):
             for member in message:
                 self.pending.settle(member, line)
             return None
         return self._dispatch(message, line)
-
-    @staticmethod
-    def _are_replies(members: list[Any]) -> bool:
-        return all(
-            type(member) is dict and "method" not in member and ("result" in member or "error" in member)
-            for member in members
-        )
 
     def _unparsed(self, line: Message, messages: list[Message], position: int) -> bytes | None:
         """Not JSON: too long, several values without a delimiter, or an error."""

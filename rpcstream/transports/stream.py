@@ -64,14 +64,13 @@ class LineStream(asyncio.Protocol):
         # Replies of a turn that began below the mark may bring it to twice the mark and one message more; on top of
         # that may come what handlers finish that were at work then.
         self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
-        self._writable = asyncio.Event()
+        self._is_full = False
         self._watch = Watch(limits, asyncio.get_running_loop().time())
 
     # -- what asyncio says ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
-        self._writable.set()
         self.address = self.address or format_address(transport.get_extra_info("peername"))
         transport.set_write_buffer_limits(high=self._limits.write_buffer)
         self.session.connected(self)
@@ -103,16 +102,15 @@ class LineStream(asyncio.Protocol):
         return True
 
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self._is_full = True
         self.session.blocked(True)
 
     def resume_writing(self) -> None:
-        self._writable.set()
+        self._is_full = False
         self.session.blocked(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._writable.set()
         reason = self.reason or (str(exc) if exc else "the peer closed the connection")
         reason = self.session.pending.explained(reason)
         self.session.lost(lambda method: ConnectionLost(reason, method=method, address=self.address))
@@ -136,7 +134,7 @@ class LineStream(asyncio.Protocol):
         else:
             messages.append(b"")
             transport.write(delimiter.join(messages))
-        if not self._writable.is_set() and transport.get_write_buffer_size() > self._unsent_max:
+        if self._is_full and transport.get_write_buffer_size() > self._unsent_max:
             self._close_for_limit(f"the peer left over {self._unsent_max} bytes of replies unread (write_buffer)")
 
     def pause(self) -> None:
@@ -175,10 +173,6 @@ class LineStream(asyncio.Protocol):
 
     # -- what a listener or a client says ---------------------------------------------------------------------
 
-    async def drained(self) -> None:
-        """Wait until the peer has read enough of what was sent to it."""
-        await self._writable.wait()
-
     def refuse(self, error: RpcError) -> None:
         """Say why this connection is not served, and close it."""
         self.send([orjson.dumps(error_reply(None, error))])
@@ -190,7 +184,7 @@ class LineStream(asyncio.Protocol):
         if transport is None:
             return None
         # While closing, too, what is left is the peer's to read.
-        unread = _undelivered(transport) if self._closing or not self._writable.is_set() else 0
+        unread = _undelivered(transport) if self._closing or self._is_full else 0
         # A message whose rest we do not read is not the peer's fault.
         partial = self._framer.partial and not self._paused
         busy = self.session.busy or bool(self.session.pending)

@@ -123,6 +123,11 @@ def check_request(message: dict[str, Any]) -> None:
     raise InvalidRequest(data={"reason": reason})
 
 
+def is_reply(message: Any) -> bool:
+    """Does the message say that it answers something? (Response object, section 5.)"""
+    return type(message) is dict and "method" not in message and ("result" in message or "error" in message)
+
+
 def has_valid_id(message: dict[str, Any]) -> bool:
     """Is the id, if there is one, of a kind that may be echoed? (Section 4; `true` is no number.)"""
     call_id = message.get("id")

@@ -67,7 +67,6 @@ async def converse(pieces: list[bytes], *, end: bool = True) -> tuple[list[Any],
             peer.transport.write(piece)
             await asyncio.sleep(0)
         peer.transport.write(b"\n" if pieces and not pieces[-1].endswith(b"\n") else b"")
-        before = len(peer.replies())
         while not await settled(peer):
             pass
         before = peer.replies()
