@@ -261,7 +261,8 @@ def test_what_was_answered_arrives_though_more_was_sent(end: bytes) -> None:
             assert server._running is not None
             server._running.loop.call_soon_threadsafe(server.stop)
         received = b""
-        with contextlib.suppress(TimeoutError):
+        # Requests that were still on their way may be reset; what was answered has arrived before that.
+        with contextlib.suppress(TimeoutError, ConnectionResetError):
             while data := peer.recv(1 << 20):
                 received += data
     assert received.count(b'"result"') == executed
