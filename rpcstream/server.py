@@ -322,7 +322,9 @@ class Server:
             self._running.stopping.set()
 
     def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
-        return Session(dispatcher, limits=self.limits, slow=self._slow_call, on_gone=on_gone)
+        return Session(
+            dispatcher, parse_long=self.codec.parse, limits=self.limits, slow=self._slow_call, on_gone=on_gone
+        )
 
 
 class _Running:

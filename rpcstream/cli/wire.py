@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from ..codec import TAG_KEY, Codec
 
 #: How the files of the formats on the wire begin. WebP has its length in between.
@@ -16,6 +18,9 @@ _BEGINNINGS = {"png": b"\x89PNG\r\n\x1a\n", "jpeg": b"\xff\xd8\xff", "webp": b"R
 
 class AsReceived(Codec):
     """Decodes nothing: results keep their tagged objects, so that a pipe gets what the server sent."""
+
+    def parse(self, line: bytes | bytearray) -> tuple[Any, bytes | bytearray]:
+        return orjson.loads(line), line
 
     def holds_tags(self, line: bytes | bytearray) -> bool:
         return False

@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
-from ..codec import Codec
+from ..codec import Codec, payloads
 from ..errors import BatchTooLarge, ConnectFailed, ConnectionLost, InternalError, RpcError, error_from_wire
 from ..peer.pending import PendingCalls, Waiter
 from ..wire import envelope
 from .settings import NOT_GIVEN, Settings
-
-#: A message with tagged objects in it that is longer than this (bytes) is mostly arrays or images: looking for integers
-#: over 64 bits in it would cost more than reading it.
-EXACT_TAGGED = 64 * 1024
 
 _UNREADABLE = "The server's reply cannot be read"
 
@@ -165,8 +161,7 @@ class Marshaller:
             error = InternalError(_UNREADABLE, {"reason": reason}).to_wire()
             return [{"id": reply.get("id"), "error": error} for reply in replies], False
         tagged = self._holds_tags(line)
-        # Long messages with tagged objects are not searched: they are mostly arrays and images.
-        if (not tagged or len(line) <= EXACT_TAGGED) and envelope.may_hold_big_integers(line):
+        if envelope.may_hold_big_integers(line):
             replies = _exactly(line, replies)
         return replies, tagged
 
@@ -175,7 +170,7 @@ class Marshaller:
             try:
                 error = self._codec.decode(error)
             except (ValueError, RecursionError):
-                pass  # the error itself is worth more than the broken value in its data
+                error = _as_it_came(error)  # the error itself is worth more than the broken value in its data
         return error_from_wire(error, method=method, address=self.address)
 
     def _checker(self, returns: Any) -> Callable[[Any], Any]:
@@ -190,7 +185,7 @@ class Marshaller:
             raise self._broken(method, str(error), None) from error
 
     def _broken(self, method: str, reason: str, reply: Any) -> InternalError:
-        error = InternalError(_UNREADABLE, {"reason": reason, "reply": reply})
+        error = InternalError(_UNREADABLE, {"reason": reason, "reply": _as_it_came(reply)})
         error.method, error.address = method, self.address
         return error
 
@@ -320,10 +315,18 @@ def overdue(entries: Iterable[tuple[Any, W]], now: float) -> tuple[list[tuple[An
 
 def _exactly(line: bytes | bytearray, replies: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same replies, which stood in this message, with every integer as it was sent."""
-    message = envelope.parse_exactly(line)
+    message = payloads.parse_exactly(line)
     members = message if isinstance(message, list) else [message]
     exact = {(type(member["id"]), member["id"]): member for member in members if _has_own_id(member)}
     return [exact.get((type(reply.get("id")), reply.get("id")), reply) for reply in replies]
+
+
+def _as_it_came(value: Any) -> Any:
+    """A broken value for an error's data; what is left out then was no JSON either."""
+    try:
+        return payloads.with_strings(value)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _has_own_id(member: Any) -> bool:

@@ -36,7 +36,7 @@ class NoMethods:
         self._lose = lose
         self._max_size = max_size
 
-    def __call__(self, message: Any, line: bytes | bytearray) -> bytes | None:
+    def answer(self, message: Any, line: bytes | bytearray) -> bytes | None:
         """Handle a message that is not all replies; what is to be sent for it, if anything."""
         if type(message) is not list or not message:
             return self._one(message, line)

@@ -14,7 +14,7 @@ import orjson
 
 from ..peer.pending import PendingCalls
 from ..wire import envelope
-from ..wire.framing import LineFramer, Message, Oversize
+from ..wire.framing import LONG, LineFramer, Message, Oversize
 from .inbound import NoMethods
 from .settings import Settings
 
@@ -37,6 +37,7 @@ class Inbox:
         self.soon: list[Callable[[], None]] = []
         self._pending = pending
         self._state = state
+        self._parse_long = settings.codec.parse
         self._trace = settings.trace
         self._framer = LineFramer(max_size=max_size, delimiter=settings.delimiter)
         self._refuse = NoMethods(settle=pending.settle, lose=lose, max_size=max_size)
@@ -70,8 +71,12 @@ class Inbox:
         if isinstance(line, Oversize):
             with self._state:
                 return self._refuse.oversize(line)
+        text: bytes | bytearray = line
         try:
-            message = orjson.loads(line)
+            if len(line) < LONG:
+                message = orjson.loads(line)
+            else:
+                message, text = self._parse_long(line)
         except orjson.JSONDecodeError:
             values = envelope.unreadable(line)
             if isinstance(values, list):
@@ -80,7 +85,7 @@ class Inbox:
             with self._state:
                 return self._refuse.unreadable(values)
         with self._state:
-            refusal = self._settle(message, line)
+            refusal = self._settle(message, text)
             if self.soon:
                 for function in self.soon:
                     function()
@@ -94,7 +99,7 @@ class Inbox:
             for member in message:
                 self._pending.settle(member, line)
         else:
-            return self._refuse(message, line)
+            return self._refuse.answer(message, line)
         return None
 
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from ..codec import Codec
 from ..errors import CallTimeout, ConnectionLost
 from ..limits import Limits
 from ..peer.session import Channel, Session
@@ -48,9 +49,9 @@ class ClientSession(Session):
         glance: waits for the socket to be readable, if it is known.
     """
 
-    def __init__(self, *, limits: Limits, address: str) -> None:
+    def __init__(self, *, codec: Codec, limits: Limits, address: str) -> None:
         refuse = NoMethods(settle=self._reply, lose=self._lose, max_size=limits.max_message_size)
-        super().__init__(refuse, limits=limits)
+        super().__init__(refuse, parse_long=codec.parse, limits=limits)
         self.loop = asyncio.get_running_loop()
         self.is_open = False
         self.stalled = False

@@ -128,7 +128,7 @@ class Links:
 
     async def _connect(self, place: _Place) -> ClientSession:
         limit = self._settings.connect_timeout
-        session = ClientSession(limits=self._settings.limits, address=self.address)
+        session = ClientSession(codec=self._settings.codec, limits=self._settings.limits, address=self.address)
         try:
             async with asyncio.timeout(limit):
                 await self._dial(lambda: self._make_stream(session))

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pybase64
 
 from .leaf import mismatch
+from .payloads import Payload
 
 
 def encode(data: Any) -> bytes:
@@ -25,7 +26,7 @@ def encode_text(data: Any) -> str:
 
 
 def decode(text: object) -> bytes:
-    """The bytes. ValueError if it is not a string, or not base64."""
+    """The bytes. ValueError if it is neither a string nor a payload, or not base64."""
     return _decoded(text, pybase64.b64decode)
 
 
@@ -50,16 +51,23 @@ def _decoded(text: object, decoder: Callable[..., Decoded]) -> Decoded:
 def decoded_size(text: object) -> int:
     """How many bytes the text stands for, looking at its length and padding only."""
     checked = _checked(text)
-    return len(checked) // 4 * 3 - checked[-2:].count("=")
+    return len(checked) // 4 * 3 - _last(checked, 2).count(b"=")
 
 
-def _checked(text: object) -> str:
+def _checked(text: object) -> str | memoryview:
+    if isinstance(text, Payload):
+        return text.text
     if not isinstance(text, str):
         raise mismatch("base64 string", text)
     return text
 
 
-def _check_end(text: str, data: bytes | bytearray) -> None:
+def _last(text: str | memoryview, count: int) -> bytes:
+    end = text[-count:]
+    return end.encode("ascii", "replace") if isinstance(end, str) else bytes(end)
+
+
+def _check_end(text: str | memoryview, data: bytes | bytearray) -> None:
     rest = len(data) % 3
-    if rest and pybase64.b64encode_as_string(data[-rest:]) != text[-4:]:
+    if rest and pybase64.b64encode(data[-rest:]) != _last(text, 4):
         raise ValueError("the payload is not base64: bits are set behind its end")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import base64
 from .leaf import BASE64_SCHEMA, TAG_KEY, members, mismatch, tagged_schema
+from .payloads import Payload
 
 if TYPE_CHECKING:
     from .encoding import Encoding
@@ -43,7 +44,7 @@ class BytesLeaf:
     def decode(self, value: object) -> object:
         if isinstance(value, dict) and value.get(TAG_KEY) == TAG:
             (value,) = members(value, "data")
-        if isinstance(value, str):
+        if isinstance(value, str | Payload):
             return self._in_kind(base64.decode(value) if self._kind is bytes else base64.decode_writable(value))
         if isinstance(value, bytes | bytearray | memoryview):
             return self._in_kind(value)

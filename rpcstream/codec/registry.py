@@ -17,6 +17,7 @@ import orjson
 
 from ..errors import EncodeError
 from ..limits import DEFAULT_LIMITS
+from . import payloads
 from .encoders import Encoder, find_encoder, is_built_in
 from .encoding import LINE_END, Encoding, dumps_again, line_end_error
 from .leaf import TAG_KEY, Leaf, shortened, type_name
@@ -132,6 +133,14 @@ class Codec:
         if LINE_END in line:
             raise line_end_error()
         return line
+
+    def parse(self, line: bytes | bytearray) -> tuple[Any, bytes | bytearray]:
+        """A message of any length as JSON data, payloads left for `decode` as they are, and the line without them.
+
+        Raises:
+            orjson.JSONDecodeError: it is not JSON.
+        """
+        return payloads.parse(line)
 
     def decode(self, value: object) -> object:
         """Plain JSON data with each tagged object replaced by its value; unknown tags stay, their insides are decoded.

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
-from ..codec import Codec
+from ..codec import Codec, payloads
 from ..errors import (
     BatchTooLarge,
     CallCancelled,
@@ -39,7 +39,7 @@ _ABSENT: Any = object()
 
 
 class Dispatcher:
-    """Answers requests with the methods of a registry. Called with each message; see `peer.session.Dispatch`.
+    """Answers requests with the methods of a registry. A session's `peer.session.Dispatch`.
 
     Args:
         debug: show exceptions of handlers to the caller, with their traceback.
@@ -63,12 +63,13 @@ class Dispatcher:
         self._counters = counters
         self._debug = debug
         self._max_depth = limits.max_depth
+        self._shallow = 2 * limits.max_depth
         self._max_size = limits.max_message_size
 
-    def __call__(self, message: Any, line: Line) -> bytes | Later | None:
+    def answer(self, message: Any, line: Line) -> bytes | Later | None:
         """The reply to a request or a batch; None for notifications; a coroutine that gives it, if one must wait."""
         # That many brackets take twice as many bytes: a short message need not be looked at.
-        if len(line) > 2 * self._max_depth and envelope.is_deeper(line, self._max_depth):
+        if len(line) > self._shallow and envelope.is_deeper(line, self._max_depth):
             return self._too_deep(message)
         if type(message) is dict:
             return self._request(message, line)
@@ -103,28 +104,40 @@ class Dispatcher:
 
     # -- one request ------------------------------------------------------------------------------------------------
 
-    def _request(self, message: dict[str, Any], line: Line | None, tagged: bool | None = None) -> bytes | Later | None:
-        """The fast way, for what nearly every message is: a well-formed call of a method that exists.
+    def _request(self, message: dict[str, Any], line: Line, tagged: bool | None = None) -> bytes | Later | None:
+        """From the request to the reply, without a detour for what nearly every message is: a well-formed call.
 
-        `line` is None for a member of a batch, which has its integers exact already and knows whether it is `tagged`.
+        `line` is empty for a member of a batch, which has its integers exact already and knows whether it is `tagged`.
         """
         call_id = message.get("id", _ABSENT)
         kind = type(call_id)
-        if message.get("jsonrpc") != envelope.VERSION or (kind is not int and kind is not str):
-            return self._unusual_request(message, line, tagged)
         try:
             method = self._methods.get(message["method"])
         except (KeyError, TypeError):  # no name, or an array or object for it
             method = None
-        if method is None:
-            return self._unusual_request(message, line, tagged)
         self._counters.requests += 1
-        return self._call(method, call_id, message, line, tagged)
+        if method is None or (kind is not int and kind is not str) or message.get("jsonrpc") != "2.0":
+            method, call_id, refusal = self._unusual_request(message, line)
+            if method is None:
+                return refusal
+        try:
+            args, kwargs = method.bind(message.get("params"), line, tagged)
+            if not method.inline:
+                timeout = _timeout_of(method, message) if "timeout" in message else method.timeout
+                return self._call_later(method, call_id, args, kwargs, timeout)
+            return self._reply(method, call_id, method.function(*args, **kwargs))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return self._failed(method, call_id, error)
 
-    def _unusual_request(self, message: dict[str, Any], line: Line | None, tagged: bool | None) -> bytes | Later | None:
-        """Notifications, ids that are null or a float, and all that is wrong with a request."""
-        self._counters.requests += 1
-        if line is not None and type(message.get("id")) is float:
+    def _unusual_request(self, message: dict[str, Any], line: Line) -> tuple[Method | None, Any, bytes | None]:
+        """Notifications, ids that are null or a float, and all that is wrong with a request.
+
+        Returns:
+            The method to be called and the id; no method, and the reply, where there is nothing to call.
+        """
+        if line and type(message.get("id")) is float:
             envelope.with_exact_ids(message, line)
         call_id = message.get("id", _ABSENT)
         try:
@@ -135,34 +148,22 @@ class Dispatcher:
         except InvalidRequest as error:
             # Whether it was a notification cannot be known of what is no request (section 5).
             readable = call_id is not _ABSENT and envelope.has_valid_id(message)
-            return self._error(call_id if readable else None, error)
+            return None, call_id, self._error(call_id if readable else None, error)
         except RpcError as error:
-            return self._error(call_id, error)
-        return self._call(method, call_id, message, line, tagged)
-
-    def _call(
-        self, method: Method, call_id: Any, message: dict[str, Any], line: Line | None, tagged: bool | None
-    ) -> bytes | Later | None:
-        try:
-            args, kwargs = method.signature.bind(message.get("params"), line, tagged)
-            if not method.inline:
-                return self._call_later(method, call_id, args, kwargs, _timeout_of(method, message))
-            result = method.function(*args, **kwargs)
-            return self._reply(method, call_id, result)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            return self._failed(method, call_id, error)
+            return None, call_id, self._error(call_id, error)
+        return method, call_id, None
 
     async def _call_later(
         self, method: Method, call_id: Any, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None
     ) -> bytes | None:
         try:
-            if timeout is None:
-                result = await self._invoker.run(method, args, kwargs)
-            else:
+            if timeout is not None:
                 async with asyncio.timeout(timeout) as deadline:
                     result = await self._invoker.run(method, args, kwargs)
+            elif method.is_async:
+                result = await method.function(*args, **kwargs)
+            else:
+                result = await self._invoker.run(method, args, kwargs)
             return self._reply(method, call_id, result)
         except KeyboardInterrupt:
             raise
@@ -177,11 +178,11 @@ class Dispatcher:
             return self._failed(method, call_id, error)
 
     def _reply(self, method: Method, call_id: Any, result: Any) -> bytes | None:
-        if method.check_result is not None:
+        if type(result) is not method.returns and method.check_result is not None:
             result = method.check_result(result)
         if call_id is _ABSENT:
             return None
-        reply = self._dumps(envelope.result_reply(call_id, result))
+        reply = self._dumps({"jsonrpc": "2.0", "id": call_id, "result": result})  # section 5
         if len(reply) > self._max_size:
             return self._error(call_id, envelope.oversize(len(reply), self._max_size, side="server"))
         return reply
@@ -196,7 +197,7 @@ class Dispatcher:
             data = {"size": len(members), "limit": self._limits.max_batch}
             return self._error(None, BatchTooLarge(data=data))
         if envelope.may_hold_big_integers(line):
-            members = envelope.parse_exactly(line)
+            members = payloads.parse_exactly(line)
         if any(type(member) is dict and type(member.get("id")) is float for member in members):
             envelope.with_exact_ids(members, line)
         tagged = self._codec.holds_tags(line)
@@ -207,7 +208,7 @@ class Dispatcher:
                 reason = {"reason": "a member of a batch must be an object"}
                 replies.put(place, self._error(None, InvalidRequest(data=reason)))
                 continue
-            reply = self._request(member, None, tagged)
+            reply = self._request(member, b"", tagged)
             if reply is None or isinstance(reply, bytes):
                 replies.put(place, reply)
             else:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ..codec import Codec
 from ..errors import RegistrationError
-from .signature import Signature
+from .signature import Bind, Signature
 
 Offload = Literal["thread", "process"]
 
@@ -27,16 +27,19 @@ RESERVED = ("rpc.", "$/")
 class Method:
     """A function, and all that a call of it needs.
 
-    `inline` methods run in the event loop and answer at once; the others are waited for.
+    `bind` gives the arguments for it (`Signature.bind`). `inline` methods run in the event loop and answer at once; the
+    others are waited for. A result of the very class `returns` needs no `check_result`.
     """
 
     name: str
     function: Callable[..., Any]
     signature: Signature
+    bind: Bind
     is_async: bool
     offload: Offload | None
     timeout: float | None
     check_result: Callable[[Any], Any] | None
+    returns: type | None
     inline: bool
 
 
@@ -107,10 +110,12 @@ class MethodRegistry(Mapping[str, Method]):
             name=name,
             function=_as_array(function, is_async=is_async) if streams else function,
             signature=signature,
+            bind=signature.bind,
             is_async=is_async,
             offload=offload,
             timeout=timeout,
             check_result=signature.check_result if check_result else None,
+            returns=signature.exact_result,
             inline=not is_async and offload is None,
         )
         self.by_name[name] = method

@@ -20,17 +20,20 @@ from typing import Any
 
 import msgspec
 
-from ..codec import Codec
+from ..codec import Codec, payloads
 from ..codec.hints import convert_options, is_untyped, lower
 from ..errors import InvalidParams, InvalidRequest, RegistrationError
 from ..wire import envelope
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Convert = Callable[[Any], Any]
+Line = bytes | bytearray
+Bind = Callable[..., Arguments]
 
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _PATH = re.compile(r" - at `\$([^`]*)`")
 _MISMATCH = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<got>[^`]*)`")
+_EXACT: dict[Any, type] = {int: int, str: str, bool: bool, float: float, None: type(None), type(None): type(None)}
 _NO_NAMED: dict[str, Any] = {}
 _NOTHING: Arguments = ((), _NO_NAMED)
 _convert = msgspec.convert
@@ -82,6 +85,8 @@ class Signature:
         returns = hints.get("return", Any)
         self.returns = self._lowered("the return value", returns)
         self.check_result = self._result_check(returns)
+        #: The class whose very instances need no check, for a return hint that has one.
+        self.exact_result = _EXACT.get(returns)
         self._positional = [parameter for parameter in self.parameters if parameter.kind in _BY_POSITION]
         self._keyword = [parameter for parameter in self.parameters if parameter.kind is Parameter.KEYWORD_ONLY]
         self._named = self._positional + self._keyword
@@ -93,35 +98,43 @@ class Signature:
         self._convert_object = functools.partial(_convert, type=object_, **convert_options(object_))
         self._convert_rest = self._rest_converter(Parameter.VAR_POSITIONAL)
         self._convert_others = self._rest_converter(Parameter.VAR_KEYWORD)
-        # The Structs themselves where nothing else is needed: what nearly every method has, and the shortest way.
-        plain = not self._keyword and not convert_options(object_)
-        self._plain_object = object_ if plain and self._convert_others is None else None
-        self._plain_array = array if plain and self._convert_rest is None else None
+        plain = not (self._untyped or self._keyword or self._convert_rest or self._convert_others)
+        #: `bind(params, line, tagged=None)` gives the arguments for the function.
+        #:
+        #: Args:
+        #:     params: the member of the request, parsed; None when it has none.
+        #:     line: the message that `params` stood in; empty when its integers are known to be exact.
+        #:     tagged: may there be tagged objects in it? None: look.
+        #:
+        #: Raises:
+        #:     InvalidParams: its `data` has parameter, path, and what was expected.
+        #:     InvalidRequest: params are neither array nor object.
+        self.bind = self._short_bind(array, object_) if plain and not convert_options(object_) else self._bind
 
     # -- the way of a call ------------------------------------------------------------------------------------------
 
-    def bind(self, params: Any, line: bytes | bytearray | None, tagged: bool | None = None) -> Arguments:
-        """The arguments for the function.
+    def _short_bind(self, array: Any, object_: Any) -> Bind:
+        """`bind` for what nearly every method has: parameters that a Struct checks alone, and no rich values."""
 
-        Args:
-            params: the member of the request, parsed; None when it has none.
-            line: the message that `params` stood in; None when its integers are known to be exact.
-            tagged: may there be tagged objects in it? None: look.
+        def bind(params: Any, line: Line, tagged: bool | None = None) -> Arguments:
+            try:
+                if type(params) is list:
+                    return _astuple(_convert(params, array)), _NO_NAMED
+                if type(params) is dict:
+                    return _astuple(_convert(params, object_)), _NO_NAMED
+            except msgspec.ValidationError as error:
+                return self._bind_exactly(params, line, error)
+            return self._bind(params, line, tagged)
 
-        Raises:
-            InvalidParams: its `data` has parameter, path, and what was expected.
-            InvalidRequest: params are neither array nor object.
-        """
+        return bind
+
+    def _bind(self, params: Any, line: Line, tagged: bool | None = None) -> Arguments:
         if self._untyped:
             params = self._with_values(params, line, tagged)
         try:
             if type(params) is dict:
-                if self._plain_object is not None:
-                    return _astuple(_convert(params, self._plain_object)), _NO_NAMED
                 return self._bind_object(params)
             if type(params) is list:
-                if self._plain_array is not None:
-                    return _astuple(_convert(params, self._plain_array)), _NO_NAMED
                 return self._bind_array(params)
         except msgspec.ValidationError as error:
             return self._bind_exactly(params, line, error)
@@ -156,26 +169,32 @@ class Signature:
                 self._refuse(params, None)
         return (*values, *rest), {}
 
-    def _with_values(self, params: Any, line: bytes | bytearray | None, tagged: bool | None) -> Any:
+    def _with_values(self, params: Any, line: Line, tagged: bool | None) -> Any:
         """Some hint takes anything: put in the rich values and the exact integers that the line has."""
-        if line is not None and envelope.may_hold_big_integers(line):
-            params = envelope.parse_exactly(line).get("params")
-        if tagged or (tagged is None and line is not None and self._codec.holds_tags(line)):
+        if line and envelope.may_hold_big_integers(line):
+            params = payloads.parse_exactly(line).get("params")
+        if tagged or (tagged is None and line and self._codec.holds_tags(line)):
             try:
                 return self._codec.decode(params)
             except ValueError as error:
                 raise InvalidParams(data=self._explain(str(error), params)) from None
         return params
 
-    def _bind_exactly(self, params: Any, line: bytes | bytearray | None, error: msgspec.ValidationError) -> Arguments:
-        """Refused: unless it was for an integer over 64 bits, which the fast parser gives as a float."""
-        if not self._untyped and line is not None and envelope.may_hold_big_integers(line):
-            exact = envelope.parse_exactly(line).get("params")
-            try:
+    def _bind_exactly(self, params: Any, line: Line, error: msgspec.ValidationError) -> Arguments:
+        """Refused: unless it was for what is not as it was sent, an integer over 64 bits or a payload cut out."""
+        exact, told = params, error
+        if not self._untyped and envelope.may_hold_big_integers(line):
+            exact = payloads.parse_exactly(line).get("params")
+        try:
+            if not line or isinstance(line, payloads.CutLine):
+                exact = payloads.with_strings(exact)
+            if exact is not params:
                 return self._bind_object(exact) if type(exact) is dict else self._bind_array(exact)
-            except msgspec.ValidationError:
-                pass
-        return self._refuse(params, error)
+        except msgspec.ValidationError as second:
+            told = second
+        except ValueError:  # a payload is no string
+            pass
+        return self._refuse(params, told)
 
     # -- what is wrong ----------------------------------------------------------------------------------------------
 
@@ -263,17 +282,14 @@ class Signature:
             return None
         convert = functools.partial(_convert, type=lowered, **convert_options(lowered))
         on_wire = functools.partial(_convert, type=self.returns, **convert_options(self.returns))
-        exact = lowered if lowered in (int, str, bool, float) else type(None) if lowered in (None, type(None)) else None
 
         def check(result: Any) -> Any:
-            if type(result) is exact:
-                return result
             try:
                 return convert(result)
             except msgspec.ValidationError as error:
                 # numpy scalars and the like: what counts is what the caller will read.
                 try:
-                    return on_wire(envelope.parse_exactly(self._codec.dumps(result)))
+                    return on_wire(payloads.parse_exactly(self._codec.dumps(result)))
                 except (msgspec.ValidationError, TypeError):
                     raise ValueError(f"the result is not what the return hint says: {error}") from None
 

@@ -19,7 +19,7 @@ import orjson
 from ..errors import ParseError
 from ..limits import Limits
 from ..wire import envelope
-from ..wire.framing import Message, Oversize
+from ..wire.framing import LONG, Message, Oversize
 from .pending import PendingCalls
 
 log = logging.getLogger("rpcstream.server")
@@ -28,6 +28,8 @@ log = logging.getLogger("rpcstream.server")
 TURN = 0.02
 
 _loads: Callable[[Any], Any] = orjson.loads
+
+ParseLong = Callable[[bytes | bytearray], tuple[Any, bytes | bytearray]]
 
 #: What a handler that waits gives: the reply, later.
 Later = Coroutine[Any, Any, bytes | None]
@@ -55,7 +57,7 @@ class Channel(Protocol):
 class Dispatch(Protocol):
     """What answers requests: one parsed message in, one reply out, now or later."""
 
-    def __call__(self, message: Any, line: bytes | bytearray) -> bytes | Later | None: ...
+    def answer(self, message: Any, line: bytes | bytearray) -> bytes | Later | None: ...
 
     def oversize(self, message: Oversize) -> bytes | None: ...
 
@@ -86,6 +88,7 @@ class Session:
 
     Args:
         dispatch: answers the peer's requests.
+        parse_long: parses a message of `LONG` bytes or more; gives it, and the line to look at further.
         limits: `max_calls` and `write_buffer` are enforced here.
         slow: seconds; a message that kept the loop for longer is reported to the dispatcher.
         on_gone: called once, when the connection is lost and nothing runs for it any more.
@@ -95,12 +98,15 @@ class Session:
         self,
         dispatch: Dispatch,
         *,
+        parse_long: ParseLong,
         limits: Limits,
         slow: float = 0.1,
         on_gone: Callable[[Session], None] | None = None,
     ) -> None:
         self.pending = PendingCalls()
         self._dispatch = dispatch
+        self._parse_long = parse_long
+        self._answer: Callable[[Any, Any], bytes | Later | None] = dispatch.answer
         self._max_calls = limits.max_calls
         self._write_buffer = limits.write_buffer
         self._slow = slow
@@ -126,7 +132,7 @@ class Session:
         """Whole messages in the order they came, all that came with one read. After `end` they are dropped."""
         if self._ending:
             return
-        if self._backlog or not self._has_room():
+        if self._backlog or self._blocked or self._load >= self._max_calls:
             self._backlog += messages
         else:
             self._work(messages)
@@ -183,18 +189,27 @@ class Session:
         """
         replies = self._outbox
         size = position = 0
-        began = before = perf_counter()
+        before = perf_counter()
+        end = before + TURN
         reply: bytes | Later | None
         try:
-            for position, line in enumerate(messages, 1):
+            for line in messages:
+                position += 1
                 try:
-                    message = _loads(line)
+                    if len(line) < LONG or isinstance(line, Oversize):
+                        message, text = _loads(line), line
+                    else:
+                        message, text = self._parse_long(line)
                 except orjson.JSONDecodeError:
                     message, reply = None, self._unparsed(line, messages, position)
                 else:
-                    reply = self._answer(message, line)
-                if reply is not None and not isinstance(reply, bytes):
-                    reply = self._start(reply, message)
+                    # A message with a method is for the dispatcher, a reply for the calls that wait.
+                    if (type(message) is dict and "method" in message) or not self._settled(message, text):
+                        reply = self._answer(message, text)
+                    else:
+                        reply = None
+                if reply is not None and type(reply) is not bytes:
+                    reply = self._start(reply, message)  # type: ignore[arg-type]  # a class can be told by `type`, too
                 if reply is not None:
                     replies.append(reply)
                     size += len(reply)
@@ -202,23 +217,23 @@ class Session:
                 if now - before > self._slow:
                     self._dispatch.took_long(message, now - before)
                 before = now
-                if now - began > TURN or size > self._write_buffer or self._load >= self._max_calls:
+                if now > end or size > self._write_buffer or self._load >= self._max_calls:
                     break
         except Exception as error:
             self._broken(error)
-        self._backlog += messages[position:]
+        if position < len(messages):
+            self._backlog += messages[position:]
 
-    def _answer(self, message: Any, line: Any) -> bytes | Later | None:
-        """A message with a method is for the dispatcher, a reply for the calls that wait."""
-        if type(message) is dict:
-            if "method" not in message and envelope.is_reply(message):
-                self.pending.settle(message, line)
-                return None
+    def _settled(self, message: Any, line: Any) -> bool:
+        """Is it a reply, or a batch of nothing else? Then the calls that wait for it have it now."""
+        if envelope.is_reply(message):
+            self.pending.settle(message, line)
         elif type(message) is list and message and all(map(envelope.is_reply, message)):
             for member in message:
                 self.pending.settle(member, line)
-            return None
-        return self._dispatch(message, line)
+        else:
+            return False
+        return True
 
     def _unparsed(self, line: Message, messages: list[Message], position: int) -> bytes | None:
         """Not JSON: too long, several values without a delimiter, or an error."""
@@ -292,12 +307,13 @@ class Session:
         if self._outbox:
             messages, self._outbox = self._outbox, []
             channel.send(messages)
-        if self._backlog and self._has_room():
+        has_room = not self._blocked and self._load < self._max_calls
+        if self._backlog and has_room:
             self._schedule()
         if self._ending:
             if not self.busy:
                 channel.close()
-        elif self._paused != bool(self._backlog or not self._has_room()):
+        elif self._paused is (has_room and not self._backlog):
             self._paused = not self._paused
             if self._paused:
                 channel.pause()

@@ -81,12 +81,13 @@ class LineStream(asyncio.Protocol):
         if self._closing:
             return
         messages = self._framer.feed(data)
-        self._watch.heard = True
         if messages:
             self._watch.completed = True
             if self._trace is not None:
                 self._trace_all("receive", messages)
             self.session.receive(messages)
+        else:
+            self._watch.heard = True
         if self._framer.ended:
             self.session.end()
 

@@ -23,7 +23,7 @@ class Watch:
         self._state = "idle"
         self._since = now
         self._unread = 0
-        #: Bytes were received or sent since the last look.
+        #: Bytes were received, though no whole message, or something was sent since the last look.
         self.heard = False
         #: A whole message was received since the last look.
         self.completed = False
@@ -43,7 +43,7 @@ class Watch:
         elif partial:
             state, limit, moved = "partial", limits.message_timeout, self.completed
         else:
-            state, limit, moved = "idle", limits.idle_timeout, self.heard or busy
+            state, limit, moved = "idle", limits.idle_timeout, self.heard or self.completed or busy
         if moved or state != self._state:
             self._state, self._since = state, now
         self._unread, self.heard, self.completed = unread, False, False

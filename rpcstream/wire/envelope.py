@@ -44,11 +44,6 @@ def request(method: str, params: Any = None, *, call_id: Any = None, timeout: fl
     return message
 
 
-def result_reply(call_id: Any, result: Any) -> dict[str, Any]:
-    """A response object with a result (section 5)."""
-    return {"jsonrpc": VERSION, "id": call_id, "result": result}
-
-
 def error_reply(call_id: Any, error: RpcError) -> dict[str, Any]:
     """A response object with an error (section 5); the id is None where it could not be read."""
     return {"jsonrpc": VERSION, "id": call_id, "error": error.to_wire()}
@@ -153,13 +148,6 @@ def with_exact_ids(message: Any, line: bytes | bytearray) -> None:
 def may_hold_big_integers(line: bytes | bytearray) -> bool:
     """Could a number in the line be an integer that the fast parser rounds to a float (over 64 bits)?"""
     return _BIG in line.translate(_DIGITS)
-
-
-def parse_exactly(line: bytes | bytearray) -> Any:
-    """The line with every integer as it was sent; slower than the fast parser. The line is known to be JSON."""
-    import msgspec
-
-    return msgspec.json.decode(line)
 
 
 def is_deeper(line: bytes | bytearray, limit: int) -> bool:

@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+#: Bytes; a message from here on is long: it may have payloads that are better cut out before it is parsed.
+LONG = 128 * 1024
+
 #: How much of a message over the limit is kept, to find the id of the request in it.
 HEAD_SIZE = 512
 
@@ -22,6 +25,9 @@ class Oversize:
 
     size: int
     head: bytes
+
+    def __len__(self) -> int:
+        return self.size
 
 
 #: What a framer gives: the bytes of a message (`bytearray` when it came in pieces), or what stands for a long one.
@@ -60,9 +66,7 @@ class LineFramer:
 
     def feed(self, data: bytes) -> list[Message]:
         """The messages that are complete with these bytes, in order. After an empty line: none, ever."""
-        if self.ended:
-            return []
-        if self._buffer or self._skipping:
+        if self._buffer or self._skipping or self.ended:
             return self._feed_rest(data)
         return self._feed_lines(data)
 
@@ -77,6 +81,10 @@ class LineFramer:
         """Nothing is held: `data` begins with a new message."""
         lines: list[Message] = data.split(self._delimiter)  # type: ignore[assignment]
         tail: bytes = lines.pop()  # type: ignore[assignment]
+        if len(lines) == 1 and not tail and lines[0] and data[0] > _BLANK and len(data) <= self._max_size:
+            # One message, whole, and not blank: nearly every read from a peer that waits for its answers.
+            self._after_value = False
+            return lines
         if self._after_value and lines:
             self._after_value = False
             if not lines[0].strip():  # type: ignore[union-attr]
@@ -92,6 +100,8 @@ class LineFramer:
 
     def _feed_rest(self, data: bytes) -> list[Message]:
         """A message is held or being dropped: first find its end."""
+        if self.ended:
+            return []
         buffer, delimiter = self._buffer, self._delimiter
         start = max(0, len(buffer) - len(delimiter) + 1)
         buffer += data
@@ -145,7 +155,7 @@ class LineFramer:
         return self._balance.closed(buffer, last[-1:])
 
     def _sized(self, message: Message) -> Message:
-        size = len(message)  # type: ignore[arg-type]
+        size = len(message)
         return message if size <= self._max_size else Oversize(size, bytes(message[:HEAD_SIZE]))  # type: ignore[index]
 
     def _end(self, lines: list[Message]) -> list[Message]:
@@ -160,6 +170,7 @@ class LineFramer:
 
 
 _FIRST = re.compile(rb"\s*(\S)")
+_BLANK = 0x20
 _NOT_MARKS = bytes(byte for byte in range(256) if byte not in b'"{}[]')
 
 

@@ -1,0 +1,187 @@
+"""Long messages: their payloads are cut out before the rest is parsed.
+
+Parsing a string of JSON takes ten times as long as decoding the base64 in it. So a long line is parsed without its long
+strings, and a payload (the base64 that a built-in tagged object has as its "data") goes to whoever decodes it as the
+bytes that came. Every other long string is parsed by itself and put in its place: in the message there is no difference
+but the payloads. Knows no family of values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from .leaf import TAG_KEY
+
+#: Strings (bytes) from which on that is faster.
+_LONG_STRING = 32 * 1024
+#: A line with more strings than this is parsed as it is, and so is one that is still long without its long strings.
+_MAX_STRINGS = 2048
+_MAX_REST = 128 * 1024
+
+#: The tagged objects with a payload (wire page, "Tagged values").
+_TAGGED = frozenset({"ndarray", "image", "bytes"})
+#: How a placeholder begins, as it is written and as it is read; its number follows.
+_WRITTEN, _MARK = b"\\u0000", "\0"
+
+
+class Payload:
+    """Base64 as it came, not looked at: it may be anything but a quote."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: memoryview) -> None:
+        self.text = text
+
+
+class CutLine(bytes):
+    """A line with placeholders for its long strings: JSON, and as good as the line to look for anything short."""
+
+    #: The insides of the strings, as they came.
+    strings: list[memoryview]
+
+
+def parse(line: bytes | bytearray) -> tuple[Any, bytes | bytearray]:
+    """A line as `orjson.loads` reads it, but with its payloads cut out; and the line to look at further.
+
+    Raises:
+        orjson.JSONDecodeError: it is not JSON. (A payload may hold what no string may: that is no base64 either.)
+    """
+    cut = _without_long_strings(line)
+    if cut is not None:
+        filling = _Filling(cut.strings)
+        message = filling.fill(orjson.loads(bytes(cut)))  # it takes no subclass
+        if filling.is_exact:
+            return message, cut
+    return orjson.loads(line), line
+
+
+def parse_exactly(line: bytes | bytearray) -> Any:
+    """A line that was parsed before, with every integer as it was sent; slower than the fast parser."""
+    import msgspec
+
+    message = msgspec.json.decode(line)
+    return _Filling(line.strings).fill(message) if isinstance(line, CutLine) else message
+
+
+def with_strings(value: Any) -> Any:
+    """The same with strings in the place of payloads, for what is no tagged object but only looks like one.
+
+    What has none in it is given back as it is.
+
+    Raises:
+        ValueError: a payload is no string of JSON.
+    """
+    if type(value) is Payload:
+        return _string_of(value.text)
+    places: Any
+    if type(value) is dict:
+        places = value.items()
+    elif type(value) is list:
+        places = enumerate(value)
+    else:
+        return value
+    result = value
+    for place, member in places:
+        if type(member) in _PARTS and (plain := with_strings(member)) is not member:
+            if result is value:
+                result = value.copy()
+            result[place] = plain
+    return result
+
+
+class _Filling:
+    """Puts strings in the place of their placeholders."""
+
+    def __init__(self, strings: list[memoryview]) -> None:
+        self._strings = strings
+        self._found: list[int] = []
+
+    @property
+    def is_exact(self) -> bool:
+        """Was each string put in one place? Not when one was a key, or came under a key that came again.
+
+        Or when the peer sends placeholders of its own, or something nested so deep that it cannot be walked through.
+        """
+        return self._found == list(range(len(self._strings)))
+
+    def fill(self, message: Any) -> Any:
+        """The message, changed in place."""
+        try:
+            return self._filled(message, is_payload=False)
+        except RecursionError:
+            self._found.clear()
+            return message
+
+    def _filled(self, value: Any, *, is_payload: bool) -> Any:
+        if type(value) is str:
+            return self._string(value, is_payload) if value[:1] == _MARK else value
+        if type(value) is dict:
+            tag = value.get(TAG_KEY)
+            is_tagged = type(tag) is str and tag in _TAGGED
+            for name, member in value.items():
+                if type(member) in _FILLED:
+                    value[name] = self._filled(member, is_payload=is_tagged and name == "data")
+        elif type(value) is list:
+            for position, member in enumerate(value):
+                if type(member) in _FILLED:
+                    value[position] = self._filled(member, is_payload=False)
+        return value
+
+    def _string(self, value: str, is_payload: bool) -> Any:
+        number = value[1:]
+        is_number = number.isascii() and number.isdecimal() and len(number) < 9
+        if not is_number or int(number) >= len(self._strings):
+            return value
+        self._found.append(int(number))
+        string = self._strings[int(number)]
+        return Payload(string) if is_payload else _string_of(string)
+
+
+def _string_of(text: memoryview) -> Any:
+    return orjson.loads(b'"' + bytes(text) + b'"')
+
+
+_FILLED = frozenset({str, dict, list})
+_PARTS = frozenset({Payload, dict, list})
+
+
+def _without_long_strings(line: bytes | bytearray) -> CutLine | None:
+    """The line with placeholders; None when it has no long strings, or much besides them, or is not JSON."""
+    whole = memoryview(line)
+    pieces: list[Any] = []
+    strings: list[memoryview] = []
+    at = done = rest = 0
+    for _ in range(_MAX_STRINGS):
+        start = line.find(b'"', at) + 1
+        if not start:
+            break
+        end = _end_of_string(line, start)
+        if end < 0:
+            return None
+        if end - start >= _LONG_STRING:
+            pieces += whole[done:start], b"%b%d" % (_WRITTEN, len(strings))
+            strings.append(whole[start:end])
+            rest += start - done
+            done = end
+        at = end + 1
+    else:
+        return None
+    if not strings or rest + len(line) - done > _MAX_REST:
+        return None
+    cut = CutLine(b"".join((*pieces, whole[done:])))
+    cut.strings = strings
+    return cut
+
+
+def _end_of_string(line: bytes | bytearray, start: int) -> int:
+    """Where the quote stands that ends the string; negative when that takes more than a few looks."""
+    end = line.find(b'"', start)
+    for _ in range(64):
+        before = line[max(start, end - 64) : end]
+        escapes = len(before) - len(before.rstrip(b"\\"))
+        if end < 0 or escapes % 2 == 0:
+            return end if escapes < 64 else -1
+        end = line.find(b'"', end + 1)
+    return -1

@@ -1,0 +1,207 @@
+"""Long messages, whose payloads are cut out before the rest is parsed: what is read must be what stands there."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rpcstream import Codec, InvalidParams, Server
+from rpcstream.codec import payloads
+from rpcstream.codec.payloads import CutLine, Payload
+
+LONG = "QUJD" * 10_000
+
+
+def tagged(data: str = LONG, **others: Any) -> dict[str, Any]:
+    return {"$type": "bytes", "data": data, **others}
+
+
+def read(message: Any) -> tuple[Any, bytes | bytearray]:
+    return payloads.parse(json.dumps(message).encode())
+
+
+def plain(line: bytes) -> Any:
+    """What came out, with strings for payloads."""
+    return payloads.with_strings(payloads.parse(line)[0])
+
+
+def test_a_payload_is_cut_out() -> None:
+    message, line = read({"id": 1, "params": [tagged(), "short"]})
+    assert isinstance(line, CutLine)
+    assert len(line) < 200
+    payload = message["params"][0]["data"]
+    assert isinstance(payload, Payload)
+    assert bytes(payload.text).decode() == LONG
+    assert message["params"][1] == "short"
+    assert Codec().decode(message["params"]) == [base64.b64decode(LONG), "short"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"params": [LONG]},
+        {"params": {"data": LONG}},
+        {"params": {"$type": "own", "data": LONG}},
+        {"params": {"$type": ["bytes"], "data": LONG}},
+        {"params": {"$type": "bytes", "date": LONG}},
+        {"params": ["ä" * 40_000, "\\" * 40_000, '"' * 20, "a\\", LONG]},
+    ],
+    ids=["alone", "untagged", "own tag", "no tag", "other member", "escapes"],
+)
+def test_other_long_strings_are_strings(message: Any) -> None:
+    for line in (json.dumps(message).encode(), orjson.dumps(message)):
+        assert payloads.parse(line)[0] == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {LONG: 1},
+        {"a": {LONG: LONG}},
+        ["\x000", LONG],
+        ["\x000", "\x001", LONG, LONG],
+        ["\x007", "\x00", "\x00" + "1" * 5000, "\x00x", "\x00²", LONG],
+        {"x": ["\x000"], "data": LONG, "$type": "bytes"},
+        [str(number) for number in range(5000)] + [LONG],
+        [list(range(100_000)), LONG],
+    ],
+    ids=["key", "keys", "placeholder", "placeholders", "nearly", "payload", "many", "wide"],
+)
+def test_what_could_be_mistaken_is_read_as_it_is(message: Any) -> None:
+    assert plain(json.dumps(message).encode()) == message
+
+
+def test_a_member_that_comes_twice_counts_as_the_parser_says() -> None:
+    line = b'{"$type":"bytes","data":"%b","data":"QUJD"}' % LONG.encode()
+    assert payloads.parse(line)[0] == {"$type": "bytes", "data": "QUJD"}
+
+
+def test_deep_and_long_is_read_as_it_is() -> None:
+    line = b"[" * 1000 + b'"' + LONG.encode() + b'"' + b"]" * 1000
+    value = payloads.parse(line)[0]
+    for _ in range(1000):
+        (value,) = value
+    assert value == LONG
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"a":"%b' % LONG.encode(),
+        b'{"a":"%b\x01"}' % LONG.encode(),
+        b'{"a":"%b\xff"}' % LONG.encode(),
+        b'{"a":"%b\\x"}' % LONG.encode(),
+        b'{"a":"%b" "b"}' % LONG.encode(),
+        b'"' * 100_000,
+        b"\\" * 100_000,
+        b'{"a":"' + b"\\" * 200_001 + b'"}',
+        b'{"a":"' + b'\\"' * 200_000,
+    ],
+)
+def test_what_is_not_json_is_refused(line: bytes) -> None:
+    with pytest.raises(orjson.JSONDecodeError):
+        payloads.parse(line)
+
+
+def test_many_escaped_quotes_do_no_harm() -> None:
+    message = {"a": '"' * 300_000, "b": "\\" * 300_000, "c": LONG}
+    assert plain(orjson.dumps(message)) == message
+
+
+def test_exact_integers_beside_a_payload() -> None:
+    line = b'{"params":[%d,{"$type":"bytes","data":"%b"}]}' % (2**70, LONG.encode())
+    message, cut = payloads.parse(line)
+    assert message["params"][0] == float(2**70)
+    assert payloads.with_strings(payloads.parse_exactly(cut)) == {"params": [2**70, tagged()]}
+
+
+texts = st.one_of(
+    st.sampled_from([LONG, LONG[:-1] + "=", "\x000", "\x001", "\\", '"', "$type", "data", "bytes", "ö" * 33_000]),
+    st.text(max_size=5),
+)
+values = st.recursive(
+    texts | st.integers(-5, 5) | st.none(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(texts | st.sampled_from(["$type", "data"]), inner, max_size=4)
+        | inner.map(lambda data: {"$type": "bytes", "data": data})
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(values, st.booleans())
+def test_nothing_else_is_different(value: Any, escaped: bool) -> None:
+    line = json.dumps(value).encode() if escaped else orjson.dumps(value)
+    assert plain(line) == value
+
+
+@dataclass
+class Looks:
+    """Takes a tagged object for plain data."""
+
+    data: str
+
+
+def bound(function: Any, params: Any) -> Any:
+    server = Server()
+    server(function)
+    message, line = read({"id": 1, "params": params})
+    assert isinstance(line, CutLine)
+    (value,), _ = server.methods[function.__name__].bind(message["params"], line)
+    return value
+
+
+def test_hints_get_payloads_as_they_would_without() -> None:
+    def typed(value: bytes) -> None: ...
+    def union(value: bytes | int) -> None: ...
+    def nested(value: list[bytes]) -> None: ...
+    def texts(value: dict[str, str]) -> None: ...
+    def own(value: Looks) -> None: ...
+    def anything(value: Any) -> None: ...
+    def untyped(value) -> None: ...  # type: ignore[no-untyped-def]
+
+    data = base64.b64decode(LONG)
+    for function in (typed, union, anything, untyped):
+        assert bound(function, [tagged()]) == data
+    assert bound(nested, {"value": [tagged(), tagged()]}) == [data, data]
+    assert bound(texts, [tagged()]) == tagged()
+    assert bound(own, [tagged()]) == Looks(LONG)
+
+
+def test_broken_payloads_are_named() -> None:
+    def typed(value: bytes) -> None: ...
+    def texts(value: dict[str, str]) -> None: ...
+    def anything(value: Any) -> None: ...
+
+    for function in (typed, anything):
+        with pytest.raises(InvalidParams, match="base64"):
+            bound(function, [tagged(LONG + "?")])
+    for function in (typed, texts, anything):
+        server = Server()
+        server(function)
+        message, line = payloads.parse(b'{"params":[{"$type":"bytes","data":"%b\xff"}]}' % LONG.encode())
+        with pytest.raises(InvalidParams):
+            server.methods[function.__name__].bind(message["params"], line)
+
+
+def test_arrays_images_and_bytes_there_and_back() -> None:
+    codec = Codec()
+    array = np.arange(100_000, dtype=">f8").reshape(10, -1)
+    message = {"result": [array, b"\0" * 100_001, {"in": array[:, :5000]}]}
+    parsed, _ = payloads.parse(codec.dumps(message))
+    first, second, third = codec.decode(parsed["result"])  # type: ignore[misc]
+    np.testing.assert_array_equal(first, array)
+    assert first.dtype == array.dtype
+    assert first.flags.writeable
+    assert second == b"\0" * 100_001
+    np.testing.assert_array_equal(third["in"], array[:, :5000])
