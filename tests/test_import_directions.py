@@ -18,7 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observe": set(),
     "process": set(),
     "wire": {"errors", "limits"},
-    "codec": {"errors", "limits"},
+    "codec": {"errors", "limits", "wire"},
     "methods": {"errors", "limits", "wire", "codec", "observe"},
     "peer": {"errors", "limits", "wire", "observe"},
     "transports": {"errors", "limits", "wire", "peer", "observe"},

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, overload
 from ..codec import Codec
 from ..errors import CallTimeout, ConnectFailed, ConnectionLost
 from ..limits import DEFAULT_LIMITS, Limits
+from ..wire.pieces import Written
 from .address import Address
 from .batch import Batch, BatchExchange
 from .call import Call, Marshaller, Outgoing, RawCall, check_params, params_of, pause_before_retry
@@ -239,7 +240,7 @@ class AsyncClient:
             attempt += 1
             await asyncio.sleep(pause)
 
-    async def _send(self, message: bytes, method: str, timeout: Any) -> None:
+    async def _send(self, message: Written, method: str, timeout: Any) -> None:
         """Send something that has no answer."""
         loop = asyncio.get_running_loop()
         seconds = self._timeout if timeout is NOT_GIVEN else timeout

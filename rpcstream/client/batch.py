@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import CallTimeout, ConnectionLost, InternalError
 from ..peer.pending import PendingCalls, Waiter
 from ..wire import envelope
+from ..wire.pieces import Written
 from .call import Marshaller, Soon, check_params, params_of, told_timeout
 from .proxy import Method, Methods, remote_name
 from .settings import NOT_GIVEN
@@ -104,7 +105,7 @@ class Batch:
     def _notify(self, method: str, /, *args: Any, **kwargs: Any) -> None:
         self._members.append((method, params_of(method, args, kwargs)))
 
-    def _outgoing(self) -> BatchExchange | bytes | None:
+    def _outgoing(self) -> BatchExchange | Written | None:
         """What is to be sent: calls that wait for replies, notifications alone, or nothing."""
         calls = [member for member in self._members if isinstance(member, BatchCall)]
         if calls:
@@ -136,7 +137,7 @@ class BatchExchange:
             member.call_id = pending.add(member)
         gathering.members = list(self._waits.values())
 
-    def encode(self, left: float) -> bytes:
+    def encode(self, left: float) -> Written:
         timeout = told_timeout(self._timeout, left)
         message = [
             envelope.request(member.method, member.params, call_id=self._waits[member].call_id, timeout=timeout)

@@ -13,6 +13,7 @@ from ..codec import Codec, payloads
 from ..errors import BatchTooLarge, ConnectFailed, ConnectionLost, InternalError, RpcError, error_from_wire
 from ..peer.pending import PendingCalls, Waiter
 from ..wire import envelope
+from ..wire.pieces import Written
 from .settings import NOT_GIVEN, Settings
 
 _UNREADABLE = "The server's reply cannot be read"
@@ -39,7 +40,7 @@ class Outgoing(Protocol):
     def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
         """Take a place in the table of calls that wait, so that `waiter` gets the answer."""
 
-    def encode(self, left: float) -> bytes:
+    def encode(self, left: float) -> Written:
         """The message. `left` is the time until the caller gives up, in seconds (may be infinite)."""
         ...
 
@@ -53,33 +54,33 @@ class Outgoing(Protocol):
 class Marshaller:
     """Turns calls into bytes and replies into values, for one client."""
 
-    __slots__ = ("_checkers", "_codec", "_holds_tags", "_max_batch", "_max_depth", "address", "dumps", "max_size")
+    __slots__ = ("_checkers", "_codec", "_holds_tags", "_max_batch", "_max_depth", "address", "max_size", "serialize")
 
     def __init__(self, settings: Settings) -> None:
         self.address = str(settings.address)
         self._codec: Codec = settings.codec
-        self.dumps = settings.codec.dumps
+        self.serialize = settings.codec.serialize
         self._holds_tags = settings.codec.holds_tags
         self._max_depth = settings.limits.max_depth
         self.max_size = settings.limits.max_message_size
         self._max_batch = settings.limits.max_batch
         self._checkers: dict[Any, Callable[[Any], Any]] = {}
 
-    def encode(self, message: object, method: str) -> bytes:
+    def encode(self, message: object, method: str) -> Written:
         """The bytes of a message.
 
         Raises:
             EncodeError: a value has no form on the wire.
             MessageTooLarge: it is over this client's `max_message_size`. Nothing was sent.
         """
-        data = self.dumps(message)
+        data = self.serialize(message)
         if len(data) > self.max_size:
             error = envelope.oversize(len(data), self.max_size, side="client")
             error.method, error.address = method, self.address
             raise error
         return data
 
-    def encode_batch(self, members: list[dict[str, Any]], method: str) -> bytes:
+    def encode_batch(self, members: list[dict[str, Any]], method: str) -> Written:
         """The bytes of a batch (section 6).
 
         Raises, besides what `encode` raises:
@@ -93,7 +94,7 @@ class Marshaller:
             raise error
         return self.encode(members, method)
 
-    def notification(self, method: str, params: list[Any] | dict[str, Any] | None) -> bytes:
+    def notification(self, method: str, params: list[Any] | dict[str, Any] | None) -> Written:
         """The bytes of a notification (section 4.1)."""
         return self.encode(envelope.request(method, params), method)
 
@@ -206,11 +207,11 @@ class Call:
     def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
         self._call_id = pending.add(waiter)
 
-    def encode(self, left: float) -> bytes:
+    def encode(self, left: float) -> Written:
         timeout = None if self._timeout is NOT_GIVEN else told_timeout(self._timeout, left)
         marshaller = self._marshaller
         message = envelope.request(self.method, self._params, call_id=self._call_id, timeout=timeout)
-        data = marshaller.dumps(message)
+        data = marshaller.serialize(message)
         return data if len(data) <= marshaller.max_size else marshaller.encode(message, self.method)
 
     def leave(self, pending: PendingCalls) -> None:
@@ -244,7 +245,7 @@ class RawCall:
     def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
         pending.add_as(self._message["id"], waiter)
 
-    def encode(self, left: float) -> bytes:
+    def encode(self, left: float) -> Written:
         return self._marshaller.encode(self._message, self.method)
 
     def leave(self, pending: PendingCalls) -> None:

@@ -21,6 +21,7 @@ import orjson
 from ..errors import CallTimeout, ConnectionLost
 from ..peer.pending import PendingCalls
 from ..peer.pending import Waiter as AnyWaiter
+from ..wire.pieces import Written, parts_of
 from .call import Outgoing, Unsent
 from .inbox import Inbox
 from .readiness import milliseconds, waiter
@@ -33,7 +34,7 @@ JOIN_MAX = 64 * 1024
 READ_SIZE = 64 * 1024
 READ_SIZE_LONG = 1024 * 1024
 #: How much of a long message is offered to the system at once, and from which size on its progress is reported.
-SEND_SIZE = 256 * 1024
+SEND_SIZE = 1024 * 1024
 PROGRESS_FROM = 1024 * 1024
 #: Refusals of the peer's own requests that may wait to be sent (bytes).
 REFUSALS_MAX = 256 * 1024
@@ -182,7 +183,7 @@ class Connection:
 
     # -- sending ----------------------------------------------------------------------------------------------
 
-    def send(self, message: bytes, deadline: float, method: str) -> None:
+    def send(self, message: Written, deadline: float, method: str) -> None:
         """Write one message.
 
         Raises:
@@ -196,13 +197,13 @@ class Connection:
                 raise self._unsent_in_time(method)
         self._write(message, deadline, method, False)
 
-    def _write(self, message: bytes, deadline: float, method: str, reads: bool) -> None:
+    def _write(self, message: Written, deadline: float, method: str, reads: bool) -> None:
         """The same for a thread that holds `_sending`, which is released. `reads`: it has the reader role too."""
         self._was_used = True
         try:
             if self._trace is not None:
-                self._trace("send", message)
-            if len(message) <= JOIN_MAX and not self._refusals:
+                self._trace("send", bytes(message))
+            if isinstance(message, bytes) and len(message) <= JOIN_MAX and not self._refusals:
                 message += self._delimiter
                 try:
                     sent = self._socket.send(message)
@@ -212,7 +213,7 @@ class Connection:
                     self._send_rest([memoryview(message)[sent:]], deadline, method, reads, begun=bool(sent))
             else:
                 refusals = self._take_refusals()
-                parts = [memoryview(part) for part in (refusals, message, self._delimiter)]
+                parts = [memoryview(part) for part in (refusals, *parts_of(message), self._delimiter)]
                 self._send_rest(parts, deadline, method, reads, begun=bool(refusals))
         finally:
             self._sending.release()

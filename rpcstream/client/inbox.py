@@ -71,7 +71,7 @@ class Inbox:
         if isinstance(line, Oversize):
             with self._state:
                 return self._refuse.oversize(line)
-        text: bytes | bytearray = line
+        text = line
         try:
             if len(line) < LONG:
                 message = orjson.loads(line)

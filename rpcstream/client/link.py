@@ -14,6 +14,7 @@ from ..codec import Codec
 from ..errors import CallTimeout, ConnectionLost
 from ..limits import Limits
 from ..peer.session import Channel, Session
+from ..wire.pieces import Written
 from .call import overdue
 from .inbound import NoMethods
 from .readiness import Wait
@@ -95,7 +96,7 @@ class ClientSession(Session):
 
     # -- what the client says ---------------------------------------------------------------------------------
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: Written) -> None:
         super().send(message)
         if not self.unwritten:
             self.loop.call_soon(self._written)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from ..codec import Codec
 from ..errors import CallTimeout, ConnectFailed, ConnectionLost
 from ..limits import DEFAULT_LIMITS, Limits
+from ..wire.pieces import Written
 from .address import Address
 from .batch import Batch, BatchExchange
 from .call import Call, Marshaller, Outgoing, RawCall, Unsent, check_params, params_of, pause_before_retry
@@ -237,7 +238,7 @@ class Client:
     def _notify(self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> None:
         self._send(self._marshaller.notification(method, params_of(method, args, kwargs)), method, timeout)
 
-    def _send(self, message: bytes, method: str, timeout: Any) -> None:
+    def _send(self, message: Written, method: str, timeout: Any) -> None:
         """Send something that has no answer."""
         deadline = self._deadline(timeout)
         attempt = 1

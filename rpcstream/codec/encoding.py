@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import datetime
 import functools
-import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from ..errors import EncodeError
+from ..wire.pieces import Pieces, Written
 from .leaf import shortened, type_name
+from .memory import keep_freed_memory
 from .options import ImageOptions
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 
 #: Payloads up to this size (before base64) go as strings; from here on splicing is faster.
 INLINE = 64 * 1024
-
-#: Base64 of a big payload is made in pieces of this size (a multiple of 3) that stay in the processor's cache and in
-#: reused memory: what takes the time is not base64 but memory that was never touched before.
-_PIECE = 3 << 15
 
 LINE_END = 0x0A
 _MARKER = orjson.Fragment(b'"\x00"')
@@ -81,7 +78,7 @@ class Encoding:
             raise Spliced
 
 
-def dumps_again(message: object, error: TypeError, shared: Encoding, options: int) -> bytes:
+def serialize_again(message: object, error: TypeError, shared: Encoding, options: int) -> Written:
     """The message that orjson refused with this error when it was called with `shared.default`.
 
     Raises:
@@ -94,11 +91,11 @@ def dumps_again(message: object, error: TypeError, shared: Encoding, options: in
         except TypeError as second:
             error = second
         else:
-            return _joined(line, payloads)
+            return _spliced(line, payloads)
     cause = error.__cause__
     if cause is not None and (isinstance(cause, MemoryError) or not isinstance(cause, Exception)):
         raise cause  # orjson hides an interrupt behind an error of its own
-    return _dumps_exactly(message, shared)
+    return _serialize_exactly(message, shared)
 
 
 def line_end_error() -> EncodeError:
@@ -106,7 +103,7 @@ def line_end_error() -> EncodeError:
     return EncodeError("an orjson.Fragment with a line end has no form on the wire")
 
 
-def _joined(line: bytes, payloads: list[Any]) -> bytes:
+def _spliced(line: bytes, payloads: list[Any]) -> Written:
     """The line with the base64 of the payloads in the place of the markers."""
     if LINE_END in line:
         raise line_end_error()
@@ -115,19 +112,11 @@ def _joined(line: bytes, payloads: list[Any]) -> bytes:
     pieces = line.split(b"\x00")
     if len(pieces) != len(payloads) + 1:
         raise EncodeError("an orjson.Fragment with a NUL has no form on the wire")
-    whole = io.BytesIO()
-    # All memory at once: growing would copy it over and over. `getvalue` gives it away without copying.
-    whole.seek(len(line) - len(payloads) + sum((len(data) + 2) // 3 * 4 for data in payloads) - 1)
-    whole.write(b"\x00")
-    whole.seek(0)
-    whole.write(pieces[0])
-    encode = _base64().encode
+    keep_freed_memory()
+    parts = [pieces[0]]
     for data, piece in zip(payloads, pieces[1:], strict=True):
-        view = memoryview(data)
-        for at in range(0, len(view), _PIECE):
-            whole.write(encode(view[at : at + _PIECE]))
-        whole.write(piece)
-    return whole.getvalue()
+        parts += _base64().encode(data), piece
+    return Pieces(parts)
 
 
 @functools.cache
@@ -149,7 +138,7 @@ class _Refused(Exception):
         self.path: list[str] = []
 
 
-def _dumps_exactly(message: object, shared: Encoding) -> bytes:
+def _serialize_exactly(message: object, shared: Encoding) -> Written:
     import msgspec
 
     payloads: list[Any] = []
@@ -162,7 +151,7 @@ def _dumps_exactly(message: object, shared: Encoding) -> bytes:
         raise EncodeError("a value is nested too deep, or contains itself") from None
     except (TypeError, ValueError, OverflowError) as error:  # a tzinfo of the user's that fails, say
         raise EncodeError(f"a value has no form on the wire: {error}") from error
-    return _joined(line, payloads)
+    return _spliced(line, payloads)
 
 
 def _plain(value: Any, encoding: Encoding) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from .leaf import TAG_KEY
+from .memory import keep_freed_memory
 
 #: Strings (bytes) from which on that is faster.
 _LONG_STRING = 32 * 1024
@@ -42,12 +43,13 @@ class CutLine(bytes):
     strings: list[memoryview]
 
 
-def parse(line: bytes | bytearray) -> tuple[Any, bytes | bytearray]:
+def parse(line: bytes) -> tuple[Any, bytes]:
     """A line as `orjson.loads` reads it, but with its payloads cut out; and the line to look at further.
 
     Raises:
         orjson.JSONDecodeError: it is not JSON. (A payload may hold what no string may: that is no base64 either.)
     """
+    keep_freed_memory()
     cut = _without_long_strings(line)
     if cut is not None:
         filling = _Filling(cut.strings)
@@ -100,10 +102,7 @@ class _Filling:
 
     @property
     def is_exact(self) -> bool:
-        """Was each string put in one place? Not when one was a key, or came under a key that came again.
-
-        Or when the peer sends placeholders of its own, or something nested so deep that it cannot be walked through.
-        """
+        """Was each string put in one place? Not if one was a key, or under a key that came again, or too deep."""
         return self._found == list(range(len(self._strings)))
 
     def fill(self, message: Any) -> Any:
@@ -130,12 +129,9 @@ class _Filling:
         return value
 
     def _string(self, value: str, is_payload: bool) -> Any:
-        number = value[1:]
-        is_number = number.isascii() and number.isdecimal() and len(number) < 9
-        if not is_number or int(number) >= len(self._strings):
-            return value
-        self._found.append(int(number))
-        string = self._strings[int(number)]
+        number = int(value[1:])
+        self._found.append(number)
+        string = self._strings[number]
         return Payload(string) if is_payload else _string_of(string)
 
 
@@ -147,7 +143,7 @@ _FILLED = frozenset({str, dict, list})
 _PARTS = frozenset({Payload, dict, list})
 
 
-def _without_long_strings(line: bytes | bytearray) -> CutLine | None:
+def _without_long_strings(line: bytes) -> CutLine | None:
     """The line with placeholders; None when it has no long strings, or much besides them, or is not JSON."""
     whole = memoryview(line)
     pieces: list[Any] = []
@@ -172,10 +168,11 @@ def _without_long_strings(line: bytes | bytearray) -> CutLine | None:
         return None
     cut = CutLine(b"".join((*pieces, whole[done:])))
     cut.strings = strings
-    return cut
+    # There is one way to write the mark in JSON. If the line has it more often, some stand for themselves.
+    return cut if cut.count(_WRITTEN) == len(strings) else None
 
 
-def _end_of_string(line: bytes | bytearray, start: int) -> int:
+def _end_of_string(line: bytes, start: int) -> int:
     """Where the quote stands that ends the string; negative when that takes more than a few looks."""
     end = line.find(b'"', start)
     for _ in range(64):

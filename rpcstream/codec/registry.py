@@ -17,9 +17,10 @@ import orjson
 
 from ..errors import EncodeError
 from ..limits import DEFAULT_LIMITS
+from ..wire.pieces import Written
 from . import payloads
 from .encoders import Encoder, find_encoder, is_built_in
-from .encoding import LINE_END, Encoding, dumps_again, line_end_error
+from .encoding import LINE_END, Encoding, line_end_error, serialize_again
 from .leaf import TAG_KEY, Leaf, shortened, type_name
 from .leaves import find_leaf
 from .options import ImageOptions
@@ -118,6 +119,10 @@ class Codec:
             self._options |= orjson.OPT_PASSTHROUGH_SUBCLASS
 
     def dumps(self, message: object) -> bytes:
+        """One JSON document as bytes; see `serialize`."""
+        return bytes(self.serialize(message))
+
+    def serialize(self, message: object) -> Written:
         """One JSON document without a line end in it, every rich value in it a tagged object.
 
         NaN and infinities become null, as JSON has none; in arrays and complex numbers they stay. An `orjson.Fragment`
@@ -129,12 +134,12 @@ class Codec:
         try:
             line = orjson.dumps(message, self._default, self._options)
         except TypeError as error:
-            return dumps_again(message, error, self._encoding, self._options)
+            return serialize_again(message, error, self._encoding, self._options)
         if LINE_END in line:
             raise line_end_error()
         return line
 
-    def parse(self, line: bytes | bytearray) -> tuple[Any, bytes | bytearray]:
+    def parse(self, line: bytes) -> tuple[Any, bytes]:
         """A message of any length as JSON data, payloads left for `decode` as they are, and the line without them.
 
         Raises:

@@ -27,13 +27,14 @@ from ..limits import Limits
 from ..observe.counters import Counters
 from ..wire import envelope
 from ..wire.framing import Oversize
+from ..wire.pieces import Written
 from .invoke import Invoker
 from .registry import Method, MethodRegistry
 
 log = logging.getLogger("rpcstream.server")
 
 Line = bytes | bytearray
-Later = Coroutine[Any, Any, bytes | None]
+Later = Coroutine[Any, Any, Written | None]
 
 _ABSENT: Any = object()
 
@@ -57,7 +58,7 @@ class Dispatcher:
     ) -> None:
         self._methods = methods.by_name
         self._codec = codec
-        self._dumps = codec.dumps
+        self._serialize = codec.serialize
         self._invoker = invoker
         self._limits = limits
         self._counters = counters
@@ -66,7 +67,7 @@ class Dispatcher:
         self._shallow = 2 * limits.max_depth
         self._max_size = limits.max_message_size
 
-    def answer(self, message: Any, line: Line) -> bytes | Later | None:
+    def answer(self, message: Any, line: Line) -> Written | Later | None:
         """The reply to a request or a batch; None for notifications; a coroutine that gives it, if one must wait."""
         # That many brackets take twice as many bytes: a short message need not be looked at.
         if len(line) > self._shallow and envelope.is_deeper(line, self._max_depth):
@@ -77,16 +78,16 @@ class Dispatcher:
             return self._batch(message, line)
         return self._error(None, InvalidRequest(data={"reason": "a request must be an object, a batch an array"}))
 
-    def oversize(self, message: Oversize) -> bytes | None:
+    def oversize(self, message: Oversize) -> Written | None:
         """The reply to a message over the size limit."""
         error = envelope.oversize(message.size, self._max_size, side="server")
         return self._error(envelope.id_in_head(message.head), error)
 
-    def unreadable(self, error: ParseError) -> bytes | None:
+    def unreadable(self, error: ParseError) -> Written | None:
         """The reply to a message that is not JSON."""
         return self._error(None, error)
 
-    def cancelled(self, message: Any) -> bytes | None:
+    def cancelled(self, message: Any) -> Written | None:
         """The reply to a message whose handling was cancelled from outside."""
         return self._error(message.get("id", _ABSENT) if type(message) is dict else None, CallCancelled())
 
@@ -104,7 +105,7 @@ class Dispatcher:
 
     # -- one request ------------------------------------------------------------------------------------------------
 
-    def _request(self, message: dict[str, Any], line: Line, tagged: bool | None = None) -> bytes | Later | None:
+    def _request(self, message: dict[str, Any], line: Line, tagged: bool | None = None) -> Written | Later | None:
         """From the request to the reply, without a detour for what nearly every message is: a well-formed call.
 
         `line` is empty for a member of a batch, which has its integers exact already and knows whether it is `tagged`.
@@ -131,7 +132,7 @@ class Dispatcher:
         except BaseException as error:
             return self._failed(method, call_id, error)
 
-    def _unusual_request(self, message: dict[str, Any], line: Line) -> tuple[Method | None, Any, bytes | None]:
+    def _unusual_request(self, message: dict[str, Any], line: Line) -> tuple[Method | None, Any, Written | None]:
         """Notifications, ids that are null or a float, and all that is wrong with a request.
 
         Returns:
@@ -155,7 +156,7 @@ class Dispatcher:
 
     async def _call_later(
         self, method: Method, call_id: Any, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None
-    ) -> bytes | None:
+    ) -> Written | None:
         try:
             if timeout is not None:
                 async with asyncio.timeout(timeout) as deadline:
@@ -177,19 +178,19 @@ class Dispatcher:
         except BaseException as error:
             return self._failed(method, call_id, error)
 
-    def _reply(self, method: Method, call_id: Any, result: Any) -> bytes | None:
+    def _reply(self, method: Method, call_id: Any, result: Any) -> Written | None:
         if type(result) is not method.returns and method.check_result is not None:
             result = method.check_result(result)
         if call_id is _ABSENT:
             return None
-        reply = self._dumps({"jsonrpc": "2.0", "id": call_id, "result": result})  # section 5
+        reply = self._serialize({"jsonrpc": "2.0", "id": call_id, "result": result})  # section 5
         if len(reply) > self._max_size:
             return self._error(call_id, envelope.oversize(len(reply), self._max_size, side="server"))
         return reply
 
     # -- a batch ----------------------------------------------------------------------------------------------------
 
-    def _batch(self, members: list[Any], line: Line) -> bytes | Later | None:
+    def _batch(self, members: list[Any], line: Line) -> Written | Later | None:
         """Section 6: one array of replies in one message; nothing when there are none."""
         if not members:
             return self._error(None, InvalidRequest(data={"reason": "an empty batch"}))
@@ -209,13 +210,13 @@ class Dispatcher:
                 replies.put(place, self._error(None, InvalidRequest(data=reason)))
                 continue
             reply = self._request(member, b"", tagged)
-            if reply is None or isinstance(reply, bytes):
+            if reply is None or isinstance(reply, Written):
                 replies.put(place, reply)
             else:
                 waiting.append(_Waiting(place, member.get("id", _ABSENT), reply))
         return self._batch_later(replies, waiting) if waiting else self._joined(replies)
 
-    async def _batch_later(self, replies: _BatchReplies, waiting: list[_Waiting]) -> bytes | None:
+    async def _batch_later(self, replies: _BatchReplies, waiting: list[_Waiting]) -> Written | None:
         """Wait for the members that must be waited for, no more of them at a time than one connection may run."""
 
         async def run(member: _Waiting) -> None:
@@ -233,22 +234,22 @@ class Dispatcher:
                 unstarted.later.close()
         return self._joined(replies)
 
-    def _joined(self, replies: _BatchReplies) -> bytes | None:
+    def _joined(self, replies: _BatchReplies) -> Written | None:
         if replies.size > self._max_size:
             return self._error(None, envelope.oversize(replies.size, self._max_size, side="server"))
         kept = replies.kept
-        return b"[" + b",".join([kept[place] for place in sorted(kept)]) + b"]" if kept else None
+        return b"[" + b",".join([bytes(kept[place]) for place in sorted(kept)]) + b"]" if kept else None
 
     # -- errors -----------------------------------------------------------------------------------------------------
 
-    def _too_deep(self, message: Any) -> bytes | None:
+    def _too_deep(self, message: Any) -> Written | None:
         call_id = message.get("id") if type(message) is dict and envelope.has_valid_id(message) else None
         if type(call_id) is float:  # not exact, and reading so deep a message again is not worth it
             call_id = None
         reason = f"more than {self._max_depth} arrays and objects inside each other (the server's max_depth)"
         return self._error(call_id, InvalidRequest(data={"reason": reason, "limit": self._max_depth}))
 
-    def _failed(self, method: Method, call_id: Any, error: BaseException) -> bytes | None:
+    def _failed(self, method: Method, call_id: Any, error: BaseException) -> Written | None:
         """The error reply for what was raised while answering; nothing internal goes out unless debugging."""
         # An RpcError that came from somewhere else, through a client, is not this handler's answer.
         if isinstance(error, RpcError) and getattr(error, "address", None) is None:
@@ -263,7 +264,7 @@ class Dispatcher:
             data = {"type": type(error).__name__, "message": _text_of(error), "traceback": text}
         return self._error(call_id, InternalError(data=data))
 
-    def _error(self, call_id: Any, error: RpcError) -> bytes | None:
+    def _error(self, call_id: Any, error: RpcError) -> Written | None:
         """The reply for an error; never fails, whatever a handler put into the error."""
         if call_id is _ABSENT:
             return None
@@ -273,24 +274,24 @@ class Dispatcher:
             log.error("an error has the code %.100r, which must be an integer", code)
             code, error = InternalError.CODE, InternalError()
         try:
-            reply = self._dumps(envelope.error_reply(call_id, error))
+            reply = self._serialize(envelope.error_reply(call_id, error))
             if len(reply) <= self._max_size:
                 return reply
             log.error("the data of an error is too large to be sent: %d bytes", len(reply))
         except Exception:
             log.exception("an error cannot be sent as it is")
-        return self._dumps(envelope.error_reply(call_id, RpcError(code, _text_of(error)[:1000])))
+        return self._serialize(envelope.error_reply(call_id, RpcError(code, _text_of(error)[:1000])))
 
 
 class _BatchReplies:
     """The replies of a batch by their place in it; from where they are too large together, only their size is kept."""
 
     def __init__(self, max_size: int) -> None:
-        self.kept: dict[int, bytes] = {}
+        self.kept: dict[int, Written] = {}
         self.size = 1
         self._max_size = max_size
 
-    def put(self, place: int, reply: bytes | None) -> None:
+    def put(self, place: int, reply: Written | None) -> None:
         if reply is not None:
             self.size += len(reply) + 1
             if self.size <= self._max_size:

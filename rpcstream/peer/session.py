@@ -20,6 +20,7 @@ from ..errors import ParseError
 from ..limits import Limits
 from ..wire import envelope
 from ..wire.framing import LONG, Message, Oversize
+from ..wire.pieces import Written
 from .pending import PendingCalls
 
 log = logging.getLogger("rpcstream.server")
@@ -29,16 +30,16 @@ TURN = 0.02
 
 _loads: Callable[[Any], Any] = orjson.loads
 
-ParseLong = Callable[[bytes | bytearray], tuple[Any, bytes | bytearray]]
+ParseLong = Callable[[bytes], tuple[Any, bytes]]
 
 #: What a handler that waits gives: the reply, later.
-Later = Coroutine[Any, Any, bytes | None]
+Later = Coroutine[Any, Any, Written | None]
 
 
 class Channel(Protocol):
     """What a transport does for a session."""
 
-    def send(self, messages: list[bytes]) -> None:
+    def send(self, messages: list[Written]) -> None:
         """Write these messages, in order, with one write. May call `blocked` before it returns."""
 
     def pause(self) -> None:
@@ -57,13 +58,13 @@ class Channel(Protocol):
 class Dispatch(Protocol):
     """What answers requests: one parsed message in, one reply out, now or later."""
 
-    def answer(self, message: Any, line: bytes | bytearray) -> bytes | Later | None: ...
+    def answer(self, message: Any, line: bytes | bytearray) -> Written | Later | None: ...
 
-    def oversize(self, message: Oversize) -> bytes | None: ...
+    def oversize(self, message: Oversize) -> Written | None: ...
 
-    def unreadable(self, error: ParseError) -> bytes | None: ...
+    def unreadable(self, error: ParseError) -> Written | None: ...
 
-    def cancelled(self, message: Any) -> bytes | None: ...
+    def cancelled(self, message: Any) -> Written | None: ...
 
     def took_long(self, message: Any, seconds: float) -> None: ...
 
@@ -106,17 +107,17 @@ class Session:
         self.pending = PendingCalls()
         self._dispatch = dispatch
         self._parse_long = parse_long
-        self._answer: Callable[[Any, Any], bytes | Later | None] = dispatch.answer
+        self._answer: Callable[[Any, Any], Written | Later | None] = dispatch.answer
         self._max_calls = limits.max_calls
         self._write_buffer = limits.write_buffer
         self._slow = slow
         self._on_gone = on_gone
         self._channel: Channel | None = None
         self._loop = asyncio.get_running_loop()
-        self._running: dict[asyncio.Task[bytes | None], _Run] = {}
+        self._running: dict[asyncio.Task[Written | None], _Run] = {}
         self._load = 0
         self._backlog: list[Message] = []
-        self._outbox: list[bytes] = []
+        self._outbox: list[Written] = []
         #: The peer does not read; it sends no more (or is not listened to); it is not read; a turn is due.
         self._blocked = False
         self._ending = False
@@ -169,7 +170,7 @@ class Session:
         """Something is being worked on, or waits to be."""
         return bool(self._running or self._backlog or self._outbox)
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: Written) -> None:
         """Send a message that is no answer to one just received; written with all others of this turn."""
         self._outbox.append(message)
         self._schedule()
@@ -191,7 +192,7 @@ class Session:
         size = position = 0
         before = perf_counter()
         end = before + TURN
-        reply: bytes | Later | None
+        reply: Written | Later | None
         try:
             for line in messages:
                 position += 1
@@ -208,8 +209,8 @@ class Session:
                         reply = self._answer(message, text)
                     else:
                         reply = None
-                if reply is not None and type(reply) is not bytes:
-                    reply = self._start(reply, message)  # type: ignore[arg-type]  # a class can be told by `type`, too
+                if reply is not None and type(reply) is not bytes and not isinstance(reply, Written):
+                    reply = self._start(reply, message)
                 if reply is not None:
                     replies.append(reply)
                     size += len(reply)
@@ -235,7 +236,7 @@ class Session:
             return False
         return True
 
-    def _unparsed(self, line: Message, messages: list[Message], position: int) -> bytes | None:
+    def _unparsed(self, line: Message, messages: list[Message], position: int) -> Written | None:
         """Not JSON: too long, several values without a delimiter, or an error."""
         if isinstance(line, Oversize):
             return self._dispatch.oversize(line)
@@ -245,7 +246,7 @@ class Session:
             return None
         return self._dispatch.unreadable(values)
 
-    def _start(self, later: Later, message: Any) -> bytes | None:
+    def _start(self, later: Later, message: Any) -> Written | None:
         """Run a handler that waits; its reply now, if it did not wait after all."""
         run = _Run(message, len(message) if type(message) is list else 1)
         if sys.version_info >= (3, 12):
@@ -259,7 +260,7 @@ class Session:
         task.add_done_callback(self._finished)
         return None
 
-    def _finished(self, task: asyncio.Task[bytes | None]) -> None:
+    def _finished(self, task: asyncio.Task[Written | None]) -> None:
         run = self._running.pop(task)
         self._load -= run.calls
         reply = self._reply_of(task, run)
@@ -270,7 +271,7 @@ class Session:
             self._outbox.append(reply)
         self._schedule()
 
-    def _reply_of(self, task: asyncio.Task[bytes | None], run: _Run) -> bytes | None:
+    def _reply_of(self, task: asyncio.Task[Written | None], run: _Run) -> Written | None:
         """What a handler's task gave. Whoever cancelled it, the caller is told, if there still is one."""
         if task.cancelled():
             return self._dispatch.cancelled(run.message)

@@ -17,7 +17,8 @@ from ..errors import ConnectionLost, RpcError
 from ..limits import Limits
 from ..peer.session import Session
 from ..wire.envelope import error_reply
-from ..wire.framing import LineFramer
+from ..wire.framing import LineFramer, Oversize
+from ..wire.pieces import Written, parts_of
 from .watch import Watch
 
 #: Replies that are longer than this together are not copied into one buffer to be written.
@@ -120,7 +121,7 @@ class LineStream(asyncio.Protocol):
 
     # -- what the session says (Channel) ----------------------------------------------------------------------
 
-    def send(self, messages: list[bytes]) -> None:
+    def send(self, messages: list[Written]) -> None:
         transport = self._transport
         if transport is None:
             return
@@ -129,14 +130,32 @@ class LineStream(asyncio.Protocol):
             self._trace_all("send", messages)
         delimiter = self._delimiter
         if len(messages) == 1 and len(messages[0]) > JOIN_MAX:
-            # Not `writelines`: asyncio's (3.12, 3.13.0) forgets to say when the buffer is full.
-            transport.write(messages[0])
-            transport.write(delimiter)
+            self._write_parts(messages)
         else:
-            messages.append(b"")
-            transport.write(delimiter.join(messages))
+            try:
+                transport.write(delimiter.join((*messages, b"")))  # type: ignore[arg-type]
+            except TypeError:  # one is in pieces
+                self._write_parts(messages)
         if self._is_full and transport.get_write_buffer_size() > self._unsent_max:
             self._close_for_limit(f"the peer left over {self._unsent_max} bytes of replies unread (write_buffer)")
+
+    def _write_parts(self, messages: list[Written]) -> None:
+        """Write what is long by itself, without copying it, and what is short together."""
+        # Not `writelines`: asyncio's (3.12, 3.13.0) forgets to say when the buffer is full.
+        short: list[bytes] = []
+        for message in messages:
+            for part in (*parts_of(message), self._delimiter):
+                if len(part) <= JOIN_MAX:
+                    short.append(part)
+                    continue
+                self._write(b"".join(short))
+                self._write(part)
+                short.clear()
+        self._write(b"".join(short))
+
+    def _write(self, data: bytes) -> None:
+        if data and self._transport is not None:
+            self._transport.write(data)
 
     def pause(self) -> None:
         self._paused = True
@@ -201,7 +220,7 @@ class LineStream(asyncio.Protocol):
     def _trace_all(self, direction: str, messages: list[Any]) -> None:
         assert self._trace is not None
         for message in messages:
-            self._trace(direction, bytes(message if isinstance(message, bytes | bytearray) else message.head))
+            self._trace(direction, message.head if isinstance(message, Oversize) else bytes(message))
 
 
 def _undelivered(transport: asyncio.Transport) -> int:

@@ -6,7 +6,6 @@ see where its outermost bracket closes; does not parse, and knows no socket and 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 #: Bytes; a message from here on is long: it may have payloads that are better cut out before it is parsed.
@@ -30,8 +29,8 @@ class Oversize:
         return self.size
 
 
-#: What a framer gives: the bytes of a message (`bytearray` when it came in pieces), or what stands for a long one.
-Message = bytes | bytearray | Oversize
+#: What a framer gives: the bytes of a message, or what stands for a long one.
+Message = bytes | Oversize
 
 
 class LineFramer:
@@ -45,14 +44,14 @@ class LineFramer:
             it is known to be longer; the rest up to the next delimiter is dropped as it comes.
     """
 
-    __slots__ = ("_after_value", "_balance", "_buffer", "_delimiter", "_max_size", "_skipping", "ended")
+    __slots__ = ("_after_value", "_balance", "_delimiter", "_held", "_max_size", "_skipping", "ended")
 
     def __init__(self, *, max_size: int, delimiter: bytes = b"\n") -> None:
         if not delimiter:
             raise ValueError("the delimiter must have at least one byte")
         self._delimiter = delimiter
         self._max_size = max_size
-        self._buffer = bytearray()
+        self._held = _Held()
         self._balance: _Balance | None = None
         self._skipping = False
         self._after_value = False
@@ -62,17 +61,17 @@ class LineFramer:
     @property
     def partial(self) -> bool:
         """A message has begun and its end has not come."""
-        return self._skipping or bool(self._buffer)
+        return self._skipping or bool(self._held.size)
 
     def feed(self, data: bytes) -> list[Message]:
         """The messages that are complete with these bytes, in order. After an empty line: none, ever."""
-        if self._buffer or self._skipping or self.ended:
+        if self._held.size or self._skipping or self.ended:
             return self._feed_rest(data)
         return self._feed_lines(data)
 
     def finish(self) -> list[Message]:
         """The stream has ended: the last message, if one stands there without its delimiter."""
-        last, self._buffer = self._buffer, bytearray()
+        last = self._held.take()
         if self.ended or self._skipping or not last.strip():
             return []
         return [last]
@@ -94,7 +93,7 @@ class LineFramer:
         if len(data) > self._max_size:
             lines = [self._sized(line) for line in lines]
         if tail:
-            self._buffer += tail
+            self._held.append(tail)
             self._hold(lines)
         return lines
 
@@ -102,22 +101,24 @@ class LineFramer:
         """A message is held or being dropped: first find its end."""
         if self.ended:
             return []
-        buffer, delimiter = self._buffer, self._delimiter
-        start = max(0, len(buffer) - len(delimiter) + 1)
-        buffer += data
-        end = buffer.find(delimiter, start)
+        held, delimiter = self._held, self._delimiter
         messages: list[Message] = []
-        if end < 0:
+        # A delimiter of several bytes may have begun in what is held.
+        begun = held.last(len(delimiter) - 1)
+        end = (begun + data if begun else data).find(delimiter) - len(begun)
+        if end < -len(begun):
+            held.append(data)
             self._hold(messages)
             return messages
-        rest = bytes(buffer[end + len(delimiter) :])
-        del buffer[end:]
-        self._buffer, self._balance = bytearray(), None
+        held.append(data[: max(end, 0)])
+        line = held.take(without=max(-end, 0))
+        rest = data[end + len(delimiter) :]
+        self._balance = None
         if self._skipping:
             self._skipping = False
-        elif buffer and not buffer.isspace():
+        elif line and not line.isspace():
             self._after_value = False
-            messages.append(self._sized(buffer))
+            messages.append(self._sized(line))
         elif self._after_value:
             self._after_value = False
         else:
@@ -128,31 +129,30 @@ class LineFramer:
         return messages
 
     def _hold(self, messages: list[Message]) -> None:
-        """The buffer has no delimiter: keep it, unless it is a complete value or too long."""
-        buffer = self._buffer
+        """What is held has no delimiter: keep it, unless it is a complete value or too long."""
+        held = self._held
         if self._skipping:
-            del buffer[: len(buffer) - len(self._delimiter) + 1]
-        elif self._is_value(buffer):
-            messages.append(self._sized(buffer))
-            self._buffer, self._balance, self._after_value = bytearray(), None, True
-        elif len(buffer) > self._max_size + len(self._delimiter):
-            messages.append(Oversize(len(buffer), bytes(buffer[:HEAD_SIZE])))
+            held.drop(len(self._delimiter) - 1)
+        elif self._is_value(held):
+            messages.append(self._sized(held.take()))
+            self._balance, self._after_value = None, True
+        elif held.size > self._max_size + len(self._delimiter):
+            messages.append(Oversize(held.size, held.first(HEAD_SIZE)))
             self._skipping, self._balance = True, None
-            del buffer[: len(buffer) - len(self._delimiter) + 1]
+            held.drop(len(self._delimiter) - 1)
 
-    def _is_value(self, buffer: bytearray) -> bool:
+    def _is_value(self, held: _Held) -> bool:
         """Do the held bytes end where the outermost bracket closes?
 
         Looks at the bytes only when the last one could be that bracket, and at each byte once, so that a long
         message in pieces costs nothing unless a piece happens to end in a bracket, and then no more than a look.
         """
-        last = buffer[-8:].rstrip()
+        last = held.last(8).rstrip()
         if not last.endswith((b"}", b"]")):
             return False
         if self._balance is None:
-            first = _FIRST.match(buffer)
-            self._balance = _Balance(first[1] if first is not None else b"")
-        return self._balance.closed(buffer, last[-1:])
+            self._balance = _Balance(held.first_mark())
+        return self._balance.closed(held, last[-1:])
 
     def _sized(self, message: Message) -> Message:
         size = len(message)
@@ -169,30 +169,84 @@ class LineFramer:
         return before
 
 
-_FIRST = re.compile(rb"\s*(\S)")
 _BLANK = 0x20
+#: Bytes; what comes in shorter pieces than this is put together as it comes.
+_PIECE = 16 * 1024
 _NOT_MARKS = bytes(byte for byte in range(256) if byte not in b'"{}[]')
 
 
+class _Held:
+    """Bytes of a message whose end has not come: copied once, when it has."""
+
+    __slots__ = ("_pieces", "size")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes | bytearray] = []
+        self.size = 0
+
+    def append(self, data: bytes) -> None:
+        self.size += len(data)
+        # A peer may send bytes one by one: they must not become as many objects.
+        if len(data) >= _PIECE or not self._pieces:
+            self._pieces.append(data)
+        elif isinstance(last := self._pieces[-1], bytearray) and len(last) < _PIECE:
+            last += data
+        else:
+            self._pieces.append(bytearray(data))
+
+    def take(self, without: int = 0) -> bytes:
+        """All of them but the last so many, which nobody needs; then nothing is held."""
+        whole = b"".join(self._pieces)
+        self.drop(0)
+        return whole[: len(whole) - without] if without else whole
+
+    def drop(self, but: int) -> None:
+        """All of them but the last so many (a few)."""
+        rest = self.last(but)
+        self._pieces = [rest] if rest else []
+        self.size = len(rest)
+
+    def first(self, count: int) -> bytes:
+        found = b""
+        for piece in self._pieces:
+            if len(found) >= count:
+                break
+            found += piece[: count - len(found)]
+        return found
+
+    def last(self, count: int) -> bytes:
+        found: list[bytes | bytearray] = []
+        for piece in reversed(self._pieces):
+            if count <= 0:
+                break
+            found.append(piece[-count:])
+            count -= len(found[-1])
+        return b"".join(reversed(found))
+
+    def first_mark(self) -> bytes:
+        """The first byte that is no blank; empty if there is none."""
+        return next((bytes(mark[:1]) for piece in self._pieces if (mark := piece.lstrip())), b"")
+
+
 class _Balance:
-    """How many brackets are open at the end of a growing buffer; brackets inside strings do not count."""
+    """How many brackets are open at the end of what is held; brackets inside strings do not count."""
 
     __slots__ = ("_closing", "_depth", "_escaped", "_in_string", "_seen")
 
     def __init__(self, first: bytes) -> None:
         #: What closes the value that the buffer begins with; nothing, if it is neither array nor object.
-        self._closing = {b"{": b"}", b"[": b"]"}.get(bytes(first), b"")
+        self._closing = {b"{": b"}", b"[": b"]"}.get(first, b"")
         self._depth = 0
         self._in_string = 0
         self._escaped = False
         self._seen = 0
 
-    def closed(self, buffer: bytearray, last: bytes | bytearray) -> bool:
-        """Is no bracket open at the end of the buffer, whose last byte that is no blank is this one?"""
+    def closed(self, held: _Held, last: bytes) -> bool:
+        """Is no bracket open at the end of what is held, whose last byte that is no blank is this one?"""
         if last != self._closing:
             return False
-        piece = bytes(buffer[self._seen :])
-        self._seen = len(buffer)
+        piece = held.last(held.size - self._seen)
+        self._seen = held.size
         if self._escaped:
             piece, self._escaped = piece[1:], False
         if b"\\" in piece:

@@ -124,7 +124,8 @@ def test_exact_integers_beside_a_payload() -> None:
 
 
 texts = st.one_of(
-    st.sampled_from([LONG, LONG[:-1] + "=", "\x000", "\x001", "\\", '"', "$type", "data", "bytes", "ö" * 33_000]),
+    # Long ones stand for numbers here, so that what fails can be printed.
+    st.sampled_from(["<0>", "<1>", "<2>", "\x000", "\x001", "\\", '"', "$type", "data", "bytes"]),
     st.text(max_size=5),
 )
 values = st.recursive(
@@ -142,7 +143,9 @@ values = st.recursive(
 @given(values, st.booleans())
 def test_nothing_else_is_different(value: Any, escaped: bool) -> None:
     line = json.dumps(value).encode() if escaped else orjson.dumps(value)
-    assert plain(line) == value
+    for number, long in enumerate((LONG, LONG[:-1] + "=", "a b" * 12_000)):
+        line = line.replace(b"<%d>" % number, long.encode())
+    assert plain(line) == orjson.loads(line)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -118,7 +119,7 @@ def test_an_endless_line_is_reported_before_it_ends_and_not_kept() -> None:
     assert len(reported) == 1
     assert isinstance(reported[0], Oversize)
     assert framer.partial
-    assert len(framer._buffer) < 100
+    assert framer._held.size < 100
     assert framer.finish() == []
 
 
@@ -153,6 +154,30 @@ def test_any_way_to_cut_a_stream_gives_the_same_messages(values: list[bytes], si
     assert frame(cut(stream, sizes)) == (values, False)
 
 
+@given(
+    st.sampled_from([b"--", b"aab", b"\r\n"]),
+    st.lists(st.text("ab-\r", min_size=1, max_size=8).map(str.encode), max_size=6),
+    st.lists(st.integers(1, 5), min_size=1, max_size=4),
+)
+@settings(deadline=None)
+def test_a_delimiter_may_come_in_pieces(delimiter: bytes, lines: list[bytes], sizes: list[int]) -> None:
+    stream = b"".join(line + delimiter for line in lines)
+    *whole, rest = stream.split(delimiter)
+    framer = LineFramer(max_size=50, delimiter=delimiter)
+    messages = [message for piece in cut(stream, sizes) for message in framer.feed(piece)]
+    assert messages == list(itertools.takewhile(bytes.strip, whole))
+    assert framer.ended == (len(messages) < len(whole))
+    assert framer.finish() == ([rest] if rest.strip() and not framer.ended else [])
+
+
+def test_a_message_that_comes_byte_by_byte_is_not_kept_as_objects() -> None:
+    framer = LineFramer(max_size=200_000)
+    for _ in range(100_000):
+        assert framer.feed(b"x") == []
+    assert len(framer._held._pieces) < 10
+    assert framer.feed(b"y\nrest") == [b"x" * 100_000 + b"y"]
+
+
 @given(st.binary(max_size=200), st.lists(st.integers(1, 20), min_size=1, max_size=4))
 @settings(deadline=None)
 def test_any_bytes_are_lines_and_nothing_is_kept_twice(data: bytes, sizes: list[int]) -> None:
@@ -160,5 +185,5 @@ def test_any_bytes_are_lines_and_nothing_is_kept_twice(data: bytes, sizes: list[
     for piece in cut(data, sizes):
         for message in framer.feed(piece):
             assert isinstance(message, Oversize) or b"\n" not in message
-        assert len(framer._buffer) <= 50 + 20
+        assert framer._held.size <= 50 + 20
     framer.finish()

@@ -1,0 +1,31 @@
+"""A long message on its way out: its pieces, one behind the other.
+
+Copying a payload to where it stands between the head and the tail of its message takes longer than its base64.
+"""
+
+from __future__ import annotations
+
+
+class Pieces:
+    """What is sent like bytes, and as long as those, but never was in one piece."""
+
+    __slots__ = ("_size", "parts")
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self.parts = parts
+        self._size = sum(map(len, parts))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.parts)
+
+
+#: A message to be sent.
+Written = bytes | Pieces
+
+
+def parts_of(message: Written) -> list[bytes]:
+    """What is to be written for a message, in order."""
+    return message.parts if isinstance(message, Pieces) else [message]
