@@ -20,7 +20,7 @@ from ..errors import ParseError
 from ..limits import Limits
 from ..wire import envelope
 from ..wire.framing import LONG, Message, Oversize
-from ..wire.pieces import Written
+from ..wire.pieces import Pieces, Written
 from .pending import PendingCalls
 
 log = logging.getLogger("rpcstream.server")
@@ -111,6 +111,8 @@ class Session:
         self._max_calls = limits.max_calls
         self._write_buffer = limits.write_buffer
         self._slow = slow
+        # Not longer than `slow`, so that one look at the clock is enough for both.
+        self._turn_time = min(TURN, slow)
         self._on_gone = on_gone
         self._channel: Channel | None = None
         self._loop = asyncio.get_running_loop()
@@ -191,39 +193,46 @@ class Session:
         replies = self._outbox
         size = position = 0
         before = perf_counter()
-        end = before + TURN
+        end = before + self._turn_time
         reply: Written | Later | None
         try:
             for line in messages:
                 position += 1
                 try:
-                    if len(line) < LONG or isinstance(line, Oversize):
-                        message, text = _loads(line), line
+                    if len(line) < LONG:
+                        message = _loads(line)
                     else:
-                        message, text = self._parse_long(line)
+                        message, line = self._long(line)
                 except orjson.JSONDecodeError:
                     message, reply = None, self._unparsed(line, messages, position)
                 else:
                     # A message with a method is for the dispatcher, a reply for the calls that wait.
-                    if (type(message) is dict and "method" in message) or not self._settled(message, text):
-                        reply = self._answer(message, text)
+                    if (type(message) is dict and "method" in message) or not self._settled(message, line):
+                        reply = self._answer(message, line)
                     else:
                         reply = None
-                if reply is not None and type(reply) is not bytes and not isinstance(reply, Written):
-                    reply = self._start(reply, message)
+                if reply is not None and type(reply) is not bytes and not isinstance(reply, Pieces):
+                    reply = self._start(reply, message)  # type: ignore[arg-type]  # mypy knows `type` less well
+                    if self._load >= self._max_calls:
+                        end = 0
                 if reply is not None:
                     replies.append(reply)
                     size += len(reply)
                 now = perf_counter()
-                if now - before > self._slow:
-                    self._dispatch.took_long(message, now - before)
-                before = now
-                if now > end or size > self._write_buffer or self._load >= self._max_calls:
+                if now > end or size > self._write_buffer:
+                    if now - before > self._slow:
+                        self._dispatch.took_long(message, now - before)
                     break
+                before = now
         except Exception as error:
             self._broken(error)
         if position < len(messages):
             self._backlog += messages[position:]
+
+    def _long(self, line: Message) -> tuple[Any, bytes]:
+        if isinstance(line, Oversize):
+            raise orjson.JSONDecodeError("too long", "", 0)
+        return self._parse_long(line)
 
     def _settled(self, message: Any, line: Any) -> bool:
         """Is it a reply, or a batch of nothing else? Then the calls that wait for it have it now."""
@@ -301,20 +310,25 @@ class Session:
         self._settle()
 
     def _settle(self) -> None:
-        """Write the outbox with one write; then go on later, read or not read, or close, as things stand now."""
+        """Write the outbox with one write; then see what comes next, as things stand now."""
         channel = self._channel
         if channel is None:
             return
         if self._outbox:
             messages, self._outbox = self._outbox, []
             channel.send(messages)
-        has_room = not self._blocked and self._load < self._max_calls
-        if self._backlog and has_room:
+        if self._backlog or self._blocked or self._paused or self._ending or self._load >= self._max_calls:
+            self._regulate(channel)
+
+    def _regulate(self, channel: Channel) -> None:
+        """Something is not as usual: go on later, read or not read, or close."""
+        may_work = self._has_room()
+        if self._backlog and may_work:
             self._schedule()
         if self._ending:
             if not self.busy:
                 channel.close()
-        elif self._paused is (has_room and not self._backlog):
+        elif self._paused is (may_work and not self._backlog):
             self._paused = not self._paused
             if self._paused:
                 channel.pause()

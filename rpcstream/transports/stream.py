@@ -128,14 +128,12 @@ class LineStream(asyncio.Protocol):
         self._watch.heard = True
         if self._trace is not None:
             self._trace_all("send", messages)
-        delimiter = self._delimiter
-        if len(messages) == 1 and len(messages[0]) > JOIN_MAX:
-            self._write_parts(messages)
+        if len(messages) == 1 and type(first := messages[0]) is bytes and len(first) <= JOIN_MAX:
+            transport.write(first + self._delimiter)
+        elif sum(map(len, messages)) <= JOIN_MAX:
+            transport.write(self._delimiter.join((*map(bytes, messages), b"")))
         else:
-            try:
-                transport.write(delimiter.join((*messages, b"")))  # type: ignore[arg-type]
-            except TypeError:  # one is in pieces
-                self._write_parts(messages)
+            self._write_parts(messages)
         if self._is_full and transport.get_write_buffer_size() > self._unsent_max:
             self._close_for_limit(f"the peer left over {self._unsent_max} bytes of replies unread (write_buffer)")
 
