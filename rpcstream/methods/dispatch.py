@@ -67,17 +67,6 @@ class Dispatcher:
         self._shallow = 2 * limits.max_depth
         self._max_size = limits.max_message_size
 
-    def answer(self, message: Any, line: Line) -> Written | Later | None:
-        """The reply to a request or a batch; None for notifications; a coroutine that gives it, if one must wait."""
-        # That many brackets take twice as many bytes: a short message need not be looked at.
-        if len(line) > self._shallow and envelope.is_deeper(line, self._max_depth):
-            return self._too_deep(message)
-        if type(message) is dict:
-            return self._request(message, line)
-        if type(message) is list:
-            return self._batch(message, line)
-        return self._error(None, InvalidRequest(data={"reason": "a request must be an object, a batch an array"}))
-
     def oversize(self, message: Oversize) -> Written | None:
         """The reply to a message over the size limit."""
         error = envelope.oversize(message.size, self._max_size, side="server")
@@ -105,11 +94,20 @@ class Dispatcher:
 
     # -- one request ------------------------------------------------------------------------------------------------
 
-    def _request(self, message: dict[str, Any], line: Line, tagged: bool | None = None) -> Written | Later | None:
-        """From the request to the reply, without a detour for what nearly every message is: a well-formed call.
+    def answer(self, message: Any, line: Line, tagged: bool | None = None) -> Written | Later | None:
+        """The reply to a request or a batch; None for notifications; a coroutine that gives it, if one must wait.
 
-        `line` is empty for a member of a batch, which has its integers exact already and knows whether it is `tagged`.
+        From the request to the reply, without a detour for what nearly every message is: a well-formed call.
+
+        Args:
+            line: the message as it came; empty for a member of a batch, which has its integers exact already.
+            tagged: whether there may be tagged objects in it, where that is known.
         """
+        # That many brackets take twice as many bytes: a short message need not be looked at.
+        if len(line) > self._shallow and envelope.is_deeper(line, self._max_depth):
+            return self._too_deep(message)
+        if type(message) is not dict:
+            return self._batch(message, line)
         call_id = message.get("id", _ABSENT)
         kind = type(call_id)
         try:
@@ -123,10 +121,11 @@ class Dispatcher:
                 return refusal
         try:
             args, kwargs = method.bind(message.get("params"), line, tagged)
-            if not method.inline:
-                timeout = _timeout_of(method, message) if "timeout" in message else method.timeout
-                return self._call_later(method, call_id, args, kwargs, timeout)
-            return self._reply(method, call_id, method.function(*args, **kwargs))
+            if method.inline:
+                result = method.function(*args, **kwargs) if kwargs else method.function(*args)
+                return self._reply(method, call_id, result)
+            timeout = _timeout_of(method, message) if "timeout" in message else method.timeout
+            return self._call_later(method, call_id, args, kwargs, timeout)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -190,8 +189,10 @@ class Dispatcher:
 
     # -- a batch ----------------------------------------------------------------------------------------------------
 
-    def _batch(self, members: list[Any], line: Line) -> Written | Later | None:
+    def _batch(self, members: Any, line: Line) -> Written | Later | None:
         """Section 6: one array of replies in one message; nothing when there are none."""
+        if type(members) is not list:
+            return self._error(None, InvalidRequest(data={"reason": "a request must be an object, a batch an array"}))
         if not members:
             return self._error(None, InvalidRequest(data={"reason": "an empty batch"}))
         if len(members) > self._limits.max_batch:
@@ -209,7 +210,7 @@ class Dispatcher:
                 reason = {"reason": "a member of a batch must be an object"}
                 replies.put(place, self._error(None, InvalidRequest(data=reason)))
                 continue
-            reply = self._request(member, b"", tagged)
+            reply = self.answer(member, b"", tagged)
             if reply is None or isinstance(reply, Written):
                 replies.put(place, reply)
             else:

@@ -125,17 +125,22 @@ class Session:
         self._ending = False
         self._paused = False
         self._scheduled = False
+        #: Connected, none of these, no backlog, and room for calls: `_regulate` would find nothing to do.
+        self._is_calm = False
 
     # -- what the transport says ------------------------------------------------------------------------------------
 
     def connected(self, channel: Channel) -> None:
         self._channel = channel
+        self._is_calm = True
 
     def receive(self, messages: list[Message]) -> None:
         """Whole messages in the order they came, all that came with one read. After `end` they are dropped."""
-        if self._ending:
+        if self._is_calm:
+            self._work(messages)
+        elif self._ending:
             return
-        if self._backlog or self._blocked or self._load >= self._max_calls:
+        elif self._backlog or not self._has_room():
             self._backlog += messages
         else:
             self._work(messages)
@@ -144,11 +149,13 @@ class Session:
     def end(self) -> None:
         """The peer sends no more requests, or is not listened to any more: answer what is in flight, then close."""
         self._ending = True
+        self._is_calm = False
         self._settle()
 
     def blocked(self, blocked: bool) -> None:
         """The peer does not read its replies (or reads again): take nothing new from it meanwhile."""
         self._blocked = blocked
+        self._is_calm = False
         self._schedule()
 
     def lost(self, make_error: Callable[[str], Exception]) -> None:
@@ -157,6 +164,7 @@ class Session:
         A notification's handler goes on: nobody waits for it, so nothing was lost for it.
         """
         self._channel = None
+        self._is_calm = False
         self._backlog.clear()
         self._outbox.clear()
         self.pending.fail_all(make_error)
@@ -214,6 +222,7 @@ class Session:
                 if reply is not None and type(reply) is not bytes and not isinstance(reply, Pieces):
                     reply = self._start(reply, message)  # type: ignore[arg-type]  # mypy knows `type` less well
                     if self._load >= self._max_calls:
+                        self._is_calm = False
                         end = 0
                 if reply is not None:
                     replies.append(reply)
@@ -227,6 +236,7 @@ class Session:
         except Exception as error:
             self._broken(error)
         if position < len(messages):
+            self._is_calm = False
             self._backlog += messages[position:]
 
     def _long(self, line: Message) -> tuple[Any, bytes]:
@@ -311,29 +321,30 @@ class Session:
 
     def _settle(self) -> None:
         """Write the outbox with one write; then see what comes next, as things stand now."""
+        if self._outbox and self._channel is not None:
+            messages, self._outbox = self._outbox, []
+            self._channel.send(messages)
+        if not self._is_calm:
+            self._regulate()
+
+    def _regulate(self) -> None:
+        """Something is not as usual: go on later, read or not read, or close."""
         channel = self._channel
         if channel is None:
             return
-        if self._outbox:
-            messages, self._outbox = self._outbox, []
-            channel.send(messages)
-        if self._backlog or self._blocked or self._paused or self._ending or self._load >= self._max_calls:
-            self._regulate(channel)
-
-    def _regulate(self, channel: Channel) -> None:
-        """Something is not as usual: go on later, read or not read, or close."""
-        may_work = self._has_room()
-        if self._backlog and may_work:
+        has_room = self._has_room()
+        if self._backlog and has_room:
             self._schedule()
         if self._ending:
             if not self.busy:
                 channel.close()
-        elif self._paused is (may_work and not self._backlog):
+        elif self._paused is (has_room and not self._backlog):
             self._paused = not self._paused
             if self._paused:
                 channel.pause()
             else:
                 channel.resume()
+        self._is_calm = has_room and not (self._backlog or self._ending or self._paused)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

@@ -44,17 +44,30 @@ class LineFramer:
             it is known to be longer; the rest up to the next delimiter is dropped as it comes.
     """
 
-    __slots__ = ("_after_value", "_balance", "_delimiter", "_held", "_max_size", "_skipping", "ended")
+    __slots__ = (
+        "_after_value",
+        "_at_start",
+        "_balance",
+        "_delimiter",
+        "_held",
+        "_max_size",
+        "_skipping",
+        "_width",
+        "ended",
+    )
 
     def __init__(self, *, max_size: int, delimiter: bytes = b"\n") -> None:
         if not delimiter:
             raise ValueError("the delimiter must have at least one byte")
         self._delimiter = delimiter
+        self._width = len(delimiter)
         self._max_size = max_size
         self._held = _Held()
         self._balance: _Balance | None = None
         self._skipping = False
         self._after_value = False
+        #: None of the other states: the next byte begins a message.
+        self._at_start = True
         #: An empty line has come: the peer sends no more requests.
         self.ended = False
 
@@ -65,9 +78,14 @@ class LineFramer:
 
     def feed(self, data: bytes) -> list[Message]:
         """The messages that are complete with these bytes, in order. After an empty line: none, ever."""
-        if self._held.size or self._skipping or self.ended:
-            return self._feed_rest(data)
-        return self._feed_lines(data)
+        if self._at_start:
+            end = data.find(self._delimiter)
+            if end + self._width == len(data) and 0 < end <= self._max_size and data[0] > _BLANK:
+                # One message, whole, and not blank: nearly every read from a peer that waits for its answers.
+                return [data[:end]]
+        messages = self._feed_rest(data) if self.partial or self.ended else self._feed_lines(data)
+        self._at_start = not (self.partial or self.ended or self._after_value)
+        return messages
 
     def finish(self) -> list[Message]:
         """The stream has ended: the last message, if one stands there without its delimiter."""
@@ -80,10 +98,6 @@ class LineFramer:
         """Nothing is held: `data` begins with a new message."""
         lines: list[Message] = data.split(self._delimiter)  # type: ignore[assignment]
         tail: bytes = lines.pop()  # type: ignore[assignment]
-        if len(lines) == 1 and not tail and lines[0] and data[0] > _BLANK and len(data) <= self._max_size:
-            # One message, whole, and not blank: nearly every read from a peer that waits for its answers.
-            self._after_value = False
-            return lines
         if self._after_value and lines:
             self._after_value = False
             if not lines[0].strip():  # type: ignore[union-attr]
@@ -104,7 +118,7 @@ class LineFramer:
         held, delimiter = self._held, self._delimiter
         messages: list[Message] = []
         # A delimiter of several bytes may have begun in what is held.
-        begun = held.last(len(delimiter) - 1)
+        begun = held.last(self._width - 1)
         end = (begun + data if begun else data).find(delimiter) - len(begun)
         if end < -len(begun):
             held.append(data)
@@ -112,7 +126,7 @@ class LineFramer:
             return messages
         held.append(data[: max(end, 0)])
         line = held.take(without=max(-end, 0))
-        rest = data[end + len(delimiter) :]
+        rest = data[end + self._width :]
         self._balance = None
         if self._skipping:
             self._skipping = False
@@ -132,14 +146,14 @@ class LineFramer:
         """What is held has no delimiter: keep it, unless it is a complete value or too long."""
         held = self._held
         if self._skipping:
-            held.drop(len(self._delimiter) - 1)
+            held.drop(self._width - 1)
         elif self._is_value(held):
             messages.append(self._sized(held.take()))
             self._balance, self._after_value = None, True
-        elif held.size > self._max_size + len(self._delimiter):
+        elif held.size > self._max_size + self._width:
             messages.append(Oversize(held.size, held.first(HEAD_SIZE)))
             self._skipping, self._balance = True, None
-            held.drop(len(self._delimiter) - 1)
+            held.drop(self._width - 1)
 
     def _is_value(self, held: _Held) -> bool:
         """Do the held bytes end where the outermost bracket closes?
