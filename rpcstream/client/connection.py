@@ -21,6 +21,7 @@ import orjson
 from ..errors import CallTimeout, ConnectionLost
 from ..peer.pending import PendingCalls
 from ..peer.pending import Waiter as AnyWaiter
+from ..wire.framing import LONG
 from ..wire.pieces import Written, parts_of
 from .call import Outgoing, Unsent
 from .inbox import Inbox
@@ -313,7 +314,8 @@ class Connection:
             return
         try:
             data = self._socket.recv(READ_SIZE_LONG if self._is_partial else READ_SIZE)
-            if self._is_plain and not self._is_partial and data and data[0] == _BRACE and data[-1] == _LINE_FEED:
+            is_short = self._is_plain and not self._is_partial and 0 < len(data) < LONG
+            if is_short and data[0] == _BRACE and data[-1] == _LINE_FEED:
                 # The common case, without framing: what came is one reply, whole.
                 try:
                     message = orjson.loads(data)

@@ -8,6 +8,7 @@ but the payloads. Knows no family of values.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import orjson
@@ -16,10 +17,13 @@ from .leaf import TAG_KEY
 from .memory import keep_freed_memory
 
 #: Strings (bytes) from which on that is faster.
-_LONG_STRING = 32 * 1024
-#: A line with more strings than this is parsed as it is, and so is one that is still long without its long strings.
-_MAX_STRINGS = 2048
+_LONG_STRING = 8 * 1024
+#: A line with more strings that are not short than these, and one more for so many bytes, is parsed as it is: looking
+#: at each would take longer. So is one that is still long without its long strings.
+_MAX_STRINGS, _BYTES_A_STRING = 16, 4096
 _MAX_REST = 128 * 1024
+#: Short strings without escapes, and what stands around them.
+_SHORT = re.compile(rb'(?:[^"]{0,4096}+"[^"\\]{0,100}+")*+')
 
 #: The tagged objects with a payload (wire page, "Tagged values").
 _TAGGED = frozenset({"ndarray", "image", "bytes"})
@@ -149,8 +153,8 @@ def _without_long_strings(line: bytes) -> CutLine | None:
     pieces: list[Any] = []
     strings: list[memoryview] = []
     at = done = rest = 0
-    for _ in range(_MAX_STRINGS):
-        start = line.find(b'"', at) + 1
+    for _ in range(_MAX_STRINGS + len(line) // _BYTES_A_STRING):
+        start = line.find(b'"', _SHORT.match(line, at).end()) + 1  # type: ignore[union-attr]  # it matches nothing, too
         if not start:
             break
         end = _end_of_string(line, start)

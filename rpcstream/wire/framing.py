@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 #: Bytes; a message from here on is long: it may have payloads that are better cut out before it is parsed.
-LONG = 128 * 1024
+LONG = 16 * 1024
 
 #: How much of a message over the limit is kept, to find the id of the request in it.
 HEAD_SIZE = 512
@@ -96,7 +96,8 @@ class LineFramer:
 
     def _feed_lines(self, data: bytes) -> list[Message]:
         """Nothing is held: `data` begins with a new message."""
-        lines: list[Message] = data.split(self._delimiter)  # type: ignore[assignment]
+        # Looking for the delimiter is many times as fast as splitting.
+        lines: list[Message] = data.split(self._delimiter) if self._delimiter in data else [data]  # type: ignore[assignment]
         tail: bytes = lines.pop()  # type: ignore[assignment]
         if self._after_value and lines:
             self._after_value = False
