@@ -20,7 +20,7 @@ from ..errors import ParseError
 from ..limits import Limits
 from ..wire import envelope
 from ..wire.framing import LONG, Message, Oversize
-from ..wire.pieces import Pieces, Written
+from ..wire.pieces import Written
 from .pending import PendingCalls
 
 log = logging.getLogger("rpcstream.server")
@@ -219,14 +219,14 @@ class Session:
                         reply = self._answer(message, line)
                     else:
                         reply = None
-                if reply is not None and type(reply) is not bytes and not isinstance(reply, Pieces):
-                    reply = self._start(reply, message)  # type: ignore[arg-type]  # mypy knows `type` less well
+                if type(reply) is bytes:
+                    replies.append(reply)
+                    size += len(reply)
+                elif reply is not None:
+                    size += self._take(reply, message)
                     if self._load >= self._max_calls:
                         self._is_calm = False
                         end = 0
-                if reply is not None:
-                    replies.append(reply)
-                    size += len(reply)
                 now = perf_counter()
                 if now > end or size > self._write_buffer:
                     if now - before > self._slow:
@@ -264,6 +264,14 @@ class Session:
             messages[position:position] = values
             return None
         return self._dispatch.unreadable(values)
+
+    def _take(self, reply: Written | Later, message: Any) -> int:
+        """A reply to send, or a handler that will give one; how many bytes that is now."""
+        ready = reply if isinstance(reply, Written) else self._start(reply, message)
+        if ready is None:
+            return 0
+        self._outbox.append(ready)
+        return len(ready)
 
     def _start(self, later: Later, message: Any) -> Written | None:
         """Run a handler that waits; its reply now, if it did not wait after all."""

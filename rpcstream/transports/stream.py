@@ -130,10 +130,11 @@ class LineStream(asyncio.Protocol):
             self._trace_all("send", messages)
         if len(messages) == 1 and type(first := messages[0]) is bytes and len(first) <= JOIN_MAX:
             transport.write(first + self._delimiter)
-        elif sum(map(len, messages)) <= JOIN_MAX:
-            transport.write(self._delimiter.join((*map(bytes, messages), b"")))
-        else:
+        elif sum(map(len, messages)) > JOIN_MAX:
             self._write_parts(messages)
+        else:
+            messages.append(b"")
+            transport.write(self._delimiter.join(messages))  # type: ignore[arg-type]  # none in pieces is so short
         if self._is_full and transport.get_write_buffer_size() > self._unsent_max:
             self._close_for_limit(f"the peer left over {self._unsent_max} bytes of replies unread (write_buffer)")
 

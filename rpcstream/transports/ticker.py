@@ -23,8 +23,9 @@ class Ticker:
         self._thread.start()
 
     def stop(self) -> None:
-        """The function is not called any more. Called in the loop's thread, once or more often."""
+        """The function is not called any more, the thread has ended. Called in the loop's thread, once or more often."""
         self._stopped.set()
+        self._thread.join()
 
     def _run(self) -> None:
         while not self._stopped.wait(self._seconds):

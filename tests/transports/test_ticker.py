@@ -21,8 +21,7 @@ async def test_it_strikes_in_the_loop_until_it_is_stopped() -> None:
     ticker.stop()
     while not struck.empty():
         struck.get_nowait()
-    for thread in tickers():
-        thread.join(10)
+    assert not tickers()
     await asyncio.sleep(0.01)
     assert struck.empty()
 
