@@ -26,7 +26,7 @@ from .methods.registry import Method, MethodRegistry, Offload
 from .methods.signature import caller_namespace
 from .observe.counters import Counters
 from .peer.session import Session
-from .process import LoopName, StopNow, loop_factory, stop_on_signals
+from .process import LoopName, StopNow, freeze_memory, loop_factory, stop_on_signals
 from .transports.listen import Listener
 
 log = logging.getLogger("rpcstream.server")
@@ -220,8 +220,13 @@ class Server:
             raise SystemExit(128 + now.number) from None
 
     async def _run(self, *, on_listening: Callable[[str], None] | None, **where: Any) -> None:
+        def listening(address: str) -> None:
+            freeze_memory()
+            if on_listening is not None:
+                on_listening(address)
+
         with stop_on_signals(self) as signals:
-            await self.serve(**where, on_listening=on_listening)
+            await self.serve(**where, on_listening=listening)
         if len(signals) > 1:
             raise StopNow(signals[-1])  # the loop kept what the signal raised (uvloop, inside a handler)
 

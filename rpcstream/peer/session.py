@@ -12,7 +12,7 @@ import logging
 import sys
 from collections.abc import Callable, Coroutine
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import orjson
 
@@ -69,18 +69,6 @@ class Dispatch(Protocol):
     def took_long(self, message: Any, seconds: float) -> None: ...
 
 
-class _Run(NamedTuple):
-    """A message whose handler runs, and how many calls it counts for: a batch counts with each of its members."""
-
-    message: Any
-    calls: int
-
-    @property
-    def awaited(self) -> bool:
-        """Does somebody wait for the reply?"""
-        return type(self.message) is list or "id" in self.message
-
-
 class Session:
     """The symmetric peer. A transport calls `connected` once, then `receive`, `end`, `blocked`; at last `lost`.
 
@@ -116,7 +104,8 @@ class Session:
         self._on_gone = on_gone
         self._channel: Channel | None = None
         self._loop = asyncio.get_running_loop()
-        self._running: dict[asyncio.Task[Written | None], _Run] = {}
+        #: The handlers at work, and the messages they work for; how many calls that are.
+        self._running: dict[asyncio.Task[Written | None], Any] = {}
         self._load = 0
         self._backlog: list[Message] = []
         self._outbox: list[Written] = []
@@ -168,8 +157,8 @@ class Session:
         self._backlog.clear()
         self._outbox.clear()
         self.pending.fail_all(make_error)
-        for task, run in list(self._running.items()):
-            if run.awaited and not task.cancelling():
+        for task, message in list(self._running.items()):
+            if _is_awaited(message) and not task.cancelling():
                 task.cancel()
         self._report_gone()
 
@@ -275,22 +264,21 @@ class Session:
 
     def _start(self, later: Later, message: Any) -> Written | None:
         """Run a handler that waits; its reply now, if it did not wait after all."""
-        run = _Run(message, len(message) if type(message) is list else 1)
         if sys.version_info >= (3, 12):
             task = asyncio.Task(later, loop=self._loop, eager_start=True)
             if task.done():
-                return self._reply_of(task, run)
+                return self._reply_of(task, message)
         else:
             task = self._loop.create_task(later)
-        self._running[task] = run
-        self._load += run.calls
+        self._running[task] = message
+        self._load += _calls_in(message)
         task.add_done_callback(self._finished)
         return None
 
     def _finished(self, task: asyncio.Task[Written | None]) -> None:
-        run = self._running.pop(task)
-        self._load -= run.calls
-        reply = self._reply_of(task, run)
+        message = self._running.pop(task)
+        self._load -= _calls_in(message)
+        reply = self._reply_of(task, message)
         if self._channel is None:
             self._report_gone()
             return
@@ -298,15 +286,15 @@ class Session:
             self._outbox.append(reply)
         self._schedule()
 
-    def _reply_of(self, task: asyncio.Task[Written | None], run: _Run) -> Written | None:
+    def _reply_of(self, task: asyncio.Task[Written | None], message: Any) -> Written | None:
         """What a handler's task gave. Whoever cancelled it, the caller is told, if there still is one."""
-        if task.cancelled():
-            return self._dispatch.cancelled(run.message)
-        error = task.exception()
-        if error is not None:
+        try:
+            return task.result()
+        except asyncio.CancelledError:
+            return self._dispatch.cancelled(message)
+        except BaseException as error:
             self._broken(error)
             return None
-        return task.result()
 
     # -- flow -------------------------------------------------------------------------------------------------------
 
@@ -366,3 +354,13 @@ class Session:
         if not self._running and self._on_gone is not None:
             on_gone, self._on_gone = self._on_gone, None
             on_gone(self)
+
+
+def _calls_in(message: Any) -> int:
+    """A batch counts with each of its members."""
+    return len(message) if type(message) is list else 1
+
+
+def _is_awaited(message: Any) -> bool:
+    """Does somebody wait for the reply?"""
+    return type(message) is list or "id" in message

@@ -23,7 +23,7 @@ class Ticker:
         self._thread.start()
 
     def stop(self) -> None:
-        """The function is not called any more, the thread has ended. Called in the loop's thread, once or more often."""
+        """The function is not called any more, and the thread has ended. Called in the loop's thread, once or more."""
         self._stopped.set()
         self._thread.join()
 

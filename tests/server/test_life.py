@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -22,7 +23,7 @@ import pytest
 from rpcstream import Limits, Server
 
 PROGRAM = """
-    import asyncio, sys, time
+    import asyncio, gc, sys, time
     from rpcstream import Server
 
     server = Server(drain_timeout={drain})
@@ -30,6 +31,10 @@ PROGRAM = """
     @server
     def ping() -> str:
         return "pong"
+
+    @server
+    def frozen() -> int:
+        return gc.get_freeze_count()
 
     @server
     async def wait(seconds: float) -> str:
@@ -345,3 +350,16 @@ async def test_requests_that_were_read_before_the_stop_are_answered(connect: Any
         await raw.send('{"jsonrpc":"2.0","method":"wait","id":1}\n' * 5)
         await raw.reply()
     assert len(await raw.rest()) == 4
+
+
+def test_what_is_there_when_a_program_serves_is_not_collected_again() -> None:
+    with process() as program, program.connect() as connection:
+        program.send(connection, "frozen")
+        reply = orjson.loads(connection.makefile().readline())
+    assert reply["result"] > 1000
+
+
+async def test_a_server_among_others_leaves_the_collector_alone() -> None:
+    before = gc.get_freeze_count()
+    async with make_server().listening(port=0):
+        assert gc.get_freeze_count() == before
