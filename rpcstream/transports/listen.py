@@ -138,7 +138,7 @@ class Listener:
         self._counters.connections += 1
         self._streams.add(stream)
         self._sessions.add(stream.session)
-        if self._ticker is None and self._pause is not None:
+        if self._ticker is None and self._pause is not None and not self._stopped:
             self._ticker = Ticker(self._pause, self._check)
         if self._stopped:
             stream.session.end()

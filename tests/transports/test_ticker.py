@@ -16,12 +16,13 @@ def tickers() -> list[threading.Thread]:
 
 async def test_it_strikes_in_the_loop_until_it_is_stopped() -> None:
     struck: asyncio.Queue[int] = asyncio.Queue()
+    before = tickers()  # of a server whose loop was closed under it, perhaps
     ticker = Ticker(0.001, lambda: struck.put_nowait(threading.get_ident()))
     assert {await struck.get() for _ in range(3)} == {threading.get_ident()}
     ticker.stop()
     while not struck.empty():
         struck.get_nowait()
-    assert not tickers()
+    assert set(tickers()) <= set(before)
     await asyncio.sleep(0.01)
     assert struck.empty()
 
