@@ -1,180 +1,119 @@
-"""How far rpcstream is from the limit: `python benchmarks/run.py [--seconds 1] [--rounds 5] [--json FILE]`.
+"""How far rpcstream is from the limit and from every peer: `python benchmarks/run.py [TOPIC ...]`, all without topics.
 
-Each case is timed against its own limit (the same bytes exchanged with the least code), in turns, in one run; what
-counts is the ratio of the medians, since single times say more about the machine. Server and load are processes of
-their own, on processors of their own where there are two. Every reply is checked.
+Every server is a process of its own, on one core, the load on another; rounds in turn; every reply is checked. Ends
+with status 1 when something of rpcstream's own did not work; what a peer does, or a missed target, is only reported.
+Short, to see that it works: `--seconds 0.1 --rounds 1`.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import os
-import socket
-import statistics
-import subprocess
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
-from time import perf_counter
+from time import monotonic
 
-import numpy as np
-
-from rpcstream import AsyncClient, Client
-from rpcstream.process import loop_factory
-
-Case = Callable[[float], float]  # seconds to run -> seconds per operation
-
-REQUEST = b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":[%d,2]}\n'
-
-
-def connect(port: int) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port))
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+from suite import machine, plot, report
+from suite.contenders import peers
+from suite.load import LoadFailed, build
+from suite.measure import Settings
+from suite.results import Results, broken
+from suite.targets import TARGETS, evaluate
+from suite.topics import TOPICS
 
 
-def exchange(port: int, message: bytes, expected: bytes) -> Case:
-    """One message there and back, on a bare blocking socket; the least that any client does."""
-    connection = connect(port)
-
-    def once() -> None:
-        connection.sendall(message)
-        left = len(expected)
-        received = []
-        while left:
-            received.append(connection.recv(1 << 20))
-            left -= len(received[-1])
-        assert b"".join(received) == expected
-
-    return lambda seconds: timed(once, seconds)
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    add = parser.add_argument
+    add("topics", metavar="TOPIC", nargs="*", help="what to measure (all); --list names them")
+    add("--seconds", type=float, default=1.0, help="that a round of each contender takes (%(default)s)")
+    add("--rounds", type=int, default=5, help="of all contenders in turn (%(default)s)")
+    add("--only", metavar="PEER,...", default="", help="of the peers only these; ours and the bare echoes always")
+    add("--connections", type=int, help="that are idle in the topic idle (10000, in short runs 500)")
+    add("--json", metavar="FILE", type=Path, help="write everything there, too")
+    add("--plot", metavar="FILE", type=Path, help="draw a picture, .svg or .png; needs matplotlib")
+    add("--list", action="store_true", help="name the topics and the peers")
+    return parser
 
 
-def timed(once: Callable[[], object], seconds: float) -> float:
-    count, began = 0, perf_counter()
-    end = began + seconds
-    while (now := perf_counter()) < end:
-        for _ in range(10):
-            once()
-        count += 10
-    return (now - began) / count
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    options.only = frozenset(filter(None, options.only.split(",")))
+    for kind, given, known in (("topic", options.topics, list(TOPICS)), ("peer", options.only, peers())):
+        if unknown := sorted(set(given) - set(known)):
+            parser.error(f"no {kind} {', '.join(unknown)}; there are {', '.join(known)}")
+    if options.seconds <= 0 or options.rounds < 1:
+        parser.error("--seconds must be over 0, --rounds at least 1")
+    if options.plot and find_spec("matplotlib") is None:
+        parser.error("--plot needs matplotlib: pip install matplotlib")
+    return options
 
 
-def pipelined(port: int, method: bytes, depth: int) -> Case:
-    """So many requests in one write, until all replies are there; seconds per call."""
-    connection = connect(port)
-    requests = b"".join(REQUEST % (number, method, number) for number in range(depth))
-    expected = {b'{"jsonrpc":"2.0","id":%d,"result":%d}' % (number, number + 2) for number in range(depth)}
-
-    def once() -> None:
-        connection.sendall(requests)
-        received = b""
-        while received.count(b"\n") < depth:
-            received += connection.recv(1 << 20)
-        assert set(received.splitlines()) == expected
-
-    return lambda seconds: timed(once, seconds) / depth
+def tell(text: str) -> None:
+    """What is going on, on one line of a terminal; nothing where the output is kept."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}"[:118])
+        sys.stderr.flush()
 
 
-def sync_call(port: int) -> Case:
-    client = Client(f"127.0.0.1:{port}")
-
-    def once() -> None:
-        assert client.sum(40, 2) == 42
-
-    return lambda seconds: timed(once, seconds)
-
-
-def async_calls(port: int, in_flight: int) -> Case:
-    async def load(seconds: float) -> float:
-        count, began = 0, perf_counter()
-
-        async def worker(client: AsyncClient) -> None:
-            nonlocal count
-            while perf_counter() < began + seconds:
-                assert await client.sum(count, 2) >= 2
-                count += 1
-
-        async with AsyncClient(f"127.0.0.1:{port}") as client:
-            await asyncio.gather(*(worker(client) for _ in range(in_flight)))
-        return (perf_counter() - began) / count
-
-    def run(seconds: float) -> float:
-        with asyncio.Runner(loop_factory=loop_factory("auto")) as runner:
-            return runner.run(load(seconds))
-
-    return run
-
-
-def array_call(port: int, array: np.ndarray) -> Case:
-    client = Client(f"127.0.0.1:{port}")
-
-    def once() -> None:
-        assert client.echo(array)[-1] == array[-1]
-
-    return lambda seconds: timed(once, seconds)
-
-
-def cases(rpc: int, echo: int) -> dict[str, tuple[Case, Case]]:
-    """Name -> what is measured, and its limit."""
-    request = REQUEST % (1, b"sum", 40)
-    array = np.arange(1 << 18, dtype=np.float32)
-    text = b"x" * (array.nbytes * 4 // 3) + b"\n"
-    server = pipelined(rpc, b"sum", 64)
-    return {
-        "server, one call at a time / bare echo": (
-            exchange(rpc, request, b'{"jsonrpc":"2.0","id":1,"result":42}\n'),
-            exchange(echo, request, request),
-        ),
-        "server, async handler / sync handler, 64 in flight": (pipelined(rpc, b"sum_later", 64), server),
-        "Client, one call at a time / bare exchange": (
-            sync_call(rpc),
-            exchange(rpc, request, b'{"jsonrpc":"2.0","id":1,"result":42}\n'),
-        ),
-        "AsyncClient, 64 in flight / the server's own rate": (async_calls(rpc, 64), server),
-        "Client, 1 MiB array there and back / bare echo of the bytes": (
-            array_call(rpc, array),
-            exchange(echo, text, text),
-        ),
-    }
-
-
-def start(kind: str, processor: int | None) -> tuple[subprocess.Popen[str], int]:
-    command = [sys.executable, str(Path(__file__).with_name("serve.py")), kind]
-    process = subprocess.Popen(
-        command + ([] if processor is None else [str(processor)]), stdout=subprocess.PIPE, text=True
+def measure(options: argparse.Namespace) -> Results:
+    """All topics that are wanted; each table is printed when it is there."""
+    settings = Settings(
+        seconds=options.seconds,
+        rounds=options.rounds,
+        connections=options.connections,
+        only=options.only,
+        tell=tell,
     )
-    assert process.stdout is not None
-    return process, int(process.stdout.readline())
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="How far rpcstream is from the limit, as ratios.")
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each round of a case (default 1)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of case and limit in turn (default 5)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
-    options = parser.parse_args()
-    two = hasattr(os, "sched_getaffinity") and len(processors := sorted(os.sched_getaffinity(0))) > 1
-    servers = [start(kind, processors[0] if two else None) for kind in ("rpcstream", "echo")]
-    if two:
-        os.sched_setaffinity(0, {processors[1]})
     results = {}
+    for topic in options.topics or TOPICS:
+        began = monotonic()
+        results[topic] = tables = TOPICS[topic](settings)
+        tell("")
+        print(f"== {topic} ({monotonic() - began:.0f} s)", *map(report.table_text, tables), sep="\n\n", end="\n\n")
+        sys.stdout.flush()
+    return results
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parsed(arguments)
+    if options.list:
+        print("topics:", *TOPICS, "\npeers: ", *peers())
+        return 0
+    for number in (signal.SIGINT, signal.SIGTERM):  # so that all servers are stopped
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
-        print(f"{'case':60} {'us':>9} {'limit us':>9} {'ratio':>6}")
-        for name, (case, limit) in cases(servers[0][1], servers[1][1]).items():
-            case(options.seconds / 5), limit(options.seconds / 5)  # warm up
-            rounds = [(case(options.seconds), limit(options.seconds)) for _ in range(options.rounds)]
-            ours, least = (statistics.median(times) * 1e6 for times in zip(*rounds, strict=True))
-            results[name] = {"microseconds": ours, "limit_microseconds": least, "ratio": ours / least}
-            print(f"{name:60} {ours:9.1f} {least:9.1f} {ours / least:6.2f}", flush=True)
-    finally:
-        for process, _ in servers:
-            process.terminate()
-            process.wait()
+        build()
+    except LoadFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    results = measure(options)
+    verdicts = [evaluate(target, results) for target in TARGETS if target.topic in results]
+    print(report.LEGEND)
+    if verdicts:
+        print("", report.targets_text(verdicts), sep="\n")
+    run = {
+        "date": date,
+        "seconds": options.seconds,
+        "rounds": options.rounds,
+        "versions": machine.versions() | report.peer_versions(results),
+    }
     if options.json:
-        Path(options.json).write_text(json.dumps(results, indent=2) + "\n")
+        document = report.document(results, verdicts, machine.describe(), run)
+        options.json.write_text(json.dumps(document, indent=2) + "\n")
+    if options.plot and not plot.draw(results, plot.caption(machine.describe(), run), options.plot):
+        print("\nNo picture: none of the topics in it was measured", file=sys.stderr)
+    faults = broken(results)
+    if faults:
+        print("\nOf ours, this did not work:", *faults, sep="\n  ", file=sys.stderr)
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

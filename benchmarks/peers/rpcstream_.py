@@ -1,0 +1,115 @@
+"""rpcstream itself: typed handlers and default options; its clients as drivers.
+
+`load --client`: `sync` is a `Client` for each connection, `async` an `AsyncClient` for each, `submit` keeps
+`--in-flight` futures of each `Client` waiting, `pool` is one `Client(pool=connections)` that all threads share.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from time import perf_counter
+from typing import Any
+
+from _common import (
+    HOST,
+    METHODS,
+    TOPICS,
+    Options,
+    Result,
+    Tally,
+    Worker,
+    load_with_tasks,
+    load_with_threads,
+    main,
+    make_login,
+    make_workers,
+    mean_colour,
+    needs,
+    ready,
+)
+
+with needs("rpcstream", "uvloop"):
+    import numpy as np
+    import uvloop
+    from numpy.typing import NDArray
+    from PIL import Image
+
+    from rpcstream import AsyncClient, Client, Server
+
+
+def make_server() -> Server:
+    server = Server()
+    server.add(make_login, name="login")
+
+    @server
+    def sum(a: int, b: int) -> int:
+        return a + b
+
+    @server
+    async def sum_later(a: int, b: int) -> int:
+        return a + b
+
+    @server
+    def ping() -> str:
+        return "pong"
+
+    @server
+    def echo(array: NDArray[np.float32]) -> NDArray[np.float32]:
+        return array
+
+    @server
+    def image(photo: Image.Image) -> list[float]:
+        return mean_colour(photo)
+
+    return server
+
+
+def serve(options: Options) -> None:
+    def on_listening(address: str) -> None:
+        ready(int(address.rpartition(":")[2]), "rpcstream", "uvloop", "orjson", "msgspec", "numpy")
+
+    make_server().run(host=HOST, port=0, on_listening=on_listening)
+
+
+def load(options: Options) -> Result:
+    address, method = f"{HOST}:{options.port}", METHODS[options.topic]
+    if options.client == "async":
+        return uvloop.run(load_async(options, address, method))
+    if options.client == "pool":
+        shared = Client(address, pool=options.connections)
+        return load_with_threads(options, [getattr(shared, method)] * options.connections)
+    clients = [Client(address) for _ in range(options.connections)]
+    if options.client == "submit":
+        return load_with_futures(options, [getattr(client.submit, method) for client in clients])
+    return load_with_threads(options, [getattr(client, method) for client in clients])
+
+
+async def load_async(options: Options, address: str, method: str) -> Result:
+    clients = [AsyncClient(address) for _ in range(options.connections)]
+    return await load_with_tasks(options, [getattr(client, method) for client in clients])
+
+
+def load_with_futures(options: Options, calls: list[Any]) -> Result:
+    """One thread keeps all futures; it waits for the oldest one and replaces it."""
+    workers = make_workers(options, calls)
+    tally = Tally(options)
+
+    def submit(worker: Worker) -> tuple[Worker, int, float, Any]:
+        number = next(worker.numbers)
+        arguments = worker.topic.ask(number)
+        return worker, number, perf_counter(), worker.call(*arguments)
+
+    waiting = deque(map(submit, workers))
+    while waiting:
+        worker, number, began, future = waiting.popleft()
+        reply = future.result()
+        done = perf_counter()
+        worker.check(number, reply)
+        if tally.add(began, done):
+            waiting.append(submit(worker))
+    return tally.result()
+
+
+if __name__ == "__main__":
+    clients = {"choices": ["sync", "async", "submit", "pool"], "default": "sync", "help": "which client"}
+    main(serve, load, topics=list(TOPICS), load_options={"--client": clients})

@@ -1,0 +1,132 @@
+"""The machine that everything is measured on: its processors, what memory a process takes, the names and versions.
+
+Reads Linux's `/proc` and `/sys`; elsewhere what cannot be known is None and nothing is pinned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = ("rpcstream", "uvloop", "orjson", "msgspec", "pybase64", "numpy", "Pillow")
+
+_PIECE = 1024  # what `/proc` counts memory in
+
+
+@dataclass(frozen=True)
+class Cores:
+    """Where servers and where load generators run; None where a process may run anywhere."""
+
+    server: int | None
+    load: int | None
+
+
+@cache
+def cores() -> Cores:
+    """A core for the server and another for the load, on different physical ones if there are; else no pinning."""
+    if not hasattr(os, "sched_getaffinity"):
+        return Cores(None, None)
+    ours = sorted(os.sched_getaffinity(0))
+    if len(ours) < 2:
+        return Cores(None, None)
+    apart = [core for core in ours[1:] if core not in _siblings(ours[0])]
+    return Cores(ours[0], (apart or ours[1:])[0])
+
+
+def _siblings(core: int) -> set[int]:
+    """The processors that share a physical core with this one, itself among them."""
+    try:
+        text = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return {core}
+    return _numbers(text)
+
+
+def _numbers(ranges: str) -> set[int]:
+    """`0,4-6` as the numbers it names."""
+    found: set[int] = set()
+    for part in ranges.strip().split(","):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+@contextlib.contextmanager
+def on_core(core: int | None) -> Iterator[None]:
+    """What is started meanwhile by this thread runs on that core, from its first instruction."""
+    if core is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def peak_memory(pid: int) -> int | None:
+    """The most memory that a process has held so far (VmHWM), in bytes."""
+    return _field(Path(f"/proc/{pid}/status"), "VmHWM")
+
+
+def memory(pid: int) -> int | None:
+    """The memory that a process holds, in bytes: its share of what it shares with others, where the system tells."""
+    return _field(Path(f"/proc/{pid}/smaps_rollup"), "Pss") or _field(Path(f"/proc/{pid}/status"), "VmRSS")
+
+
+def _field(file: Path, name: str) -> int | None:
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * _PIECE for line in lines if line.startswith(f"{name}:")), None)
+
+
+def allow_files(wanted: int) -> int:
+    """Raise the number of files that this process, and those it starts, may have open; what is allowed then."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max(wanted, hard)))
+        except (ValueError, OSError):  # only root may go over the hard limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def describe() -> dict[str, str | int]:
+    """What a reader must know about the machine."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count() or 1,
+        "kernel": f"{platform.system()} {platform.release()}",
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of what rpcstream stands on; what is not installed is left out."""
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found

@@ -1,0 +1,123 @@
+"""How a case is measured: every server started, warmed up and checked, then rounds in turn, one thing at a time.
+
+A contender that cannot be measured keeps its place in the table with the reason; the others go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from .contenders import Case, Contender, Measure
+from .load import Load, LoadFailed, WrongReply
+from .process import Failed, Running, Servers, Skipped
+from .results import FAILED, SKIPPED, WRONG, Entry, Table
+
+LONGEST_REASON = 300
+
+C = TypeVar("C")
+
+
+def nobody(text: str) -> None:
+    """For who does not want to be told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the command was asked for."""
+
+    seconds: float = 1.0
+    rounds: int = 5
+    #: How many idle connections; None leaves it to the topic.
+    connections: int | None = None
+    #: The peers to measure besides ours and the bare echoes; empty for all.
+    only: frozenset[str] = frozenset()
+    #: Told what is going on.
+    tell: Callable[[str], None] = nobody
+
+    @property
+    def warmup(self) -> float:
+        """Seconds before each timed part that are not counted."""
+        return min(self.seconds / 5, 1.0)
+
+
+@dataclass
+class Problems:
+    """Why contenders have no figures, by name."""
+
+    of: dict[str, str] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def noted(self, name: str, end: Callable[[], str | None] = lambda: None) -> Iterator[None]:
+        """What goes wrong in the block keeps this contender out; `end` says how its server ended, if it did."""
+        try:
+            yield
+        except Skipped as reason:
+            self.of[name] = _line(SKIPPED, reason)
+        except WrongReply as reason:
+            self.of[name] = _line(WRONG, reason)
+        except (Failed, LoadFailed, OSError) as reason:
+            ended = end()
+            self.of[name] = _line(FAILED, f"the server ended: {ended}" if ended else reason)
+
+
+def _line(kind: str, reason: object) -> str:
+    text = " ".join(str(reason).split()) or type(reason).__name__
+    return f"{kind}: {text if len(text) <= LONGEST_REASON else text[:LONGEST_REASON] + '…'}"
+
+
+def plan(contenders: Sequence[C], rounds: int) -> list[tuple[int, C]]:
+    """A B C A B C …: each round has all, so that what changes with time changes for all."""
+    return [(number, contender) for number in range(rounds) for contender in contenders]
+
+
+def run_case(case: Case, settings: Settings) -> Table:
+    """Measure all contenders of a case that are wanted."""
+    contenders = [contender for contender in case.contenders if contender.wanted(settings.only)]
+    problems = Problems()
+    loads: dict[str, list[Load]] = {contender.name: [] for contender in contenders}
+    with Servers() as servers:
+        measures = _prepared(contenders, settings, servers, problems)
+        for number, contender in plan(contenders, settings.rounds):
+            if contender.name in problems.of:
+                continue
+            settings.tell(f"{case.title}: round {number + 1}, {contender.name}")
+            with problems.noted(contender.name, servers[contender.server].end), servers.awake(contender.server):
+                loads[contender.name].append(measures[contender.name](settings.seconds, settings.warmup))
+        entries = [
+            _entry(contender, loads[contender.name], problems.of.get(contender.name), servers.find(contender.server))
+            for contender in contenders
+        ]
+    return Table(title=case.title, entries=tuple(entries), bases=case.bases, payload=case.payload)
+
+
+def _prepared(
+    contenders: Sequence[Contender], settings: Settings, servers: Servers, problems: Problems
+) -> dict[str, Measure]:
+    """Each server listens, has answered rightly and is warm; how to load it."""
+    measures: dict[str, Measure] = {}
+    for contender in contenders:
+        settings.tell(f"starting {contender.name}")
+        with problems.noted(contender.name):
+            servers.start(contender.server)
+        if contender.name in problems.of:
+            continue
+        with problems.noted(contender.name, servers[contender.server].end), servers.awake(contender.server) as server:
+            measures[contender.name] = measure = contender.load(server)
+            measure(settings.warmup, 0.0)
+    return measures
+
+
+def _entry(contender: Contender, loads: Sequence[Load], problem: str | None, server: Running | None) -> Entry:
+    return Entry(
+        name=contender.name,
+        figures=() if problem else tuple(load.rate * contender.calls for load in loads),
+        loads=() if problem else tuple(loads),
+        problem=problem,
+        peak_memory=server.peak_memory() if server else None,
+        versions=server.versions if server else {},
+        ours=contender.ours,
+        note=contender.note,
+    )

@@ -1,0 +1,158 @@
+"""What people and programs read: tables as text, and everything as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .results import Entry, Results, Spread, Table, ratio, spread
+from .targets import Verdict
+
+MIB = 1024 * 1024
+
+LEGEND = """\
+Medians of the rounds, with the least and the greatest beside them. "of X": the figure by that of X in the same round.
+load cpu: the share of the time that the load generator was on its processor; near 100 % it may be the bottleneck,
+not the server. peak MiB: the most memory that the server held."""
+
+
+def number(value: float) -> str:
+    """With three digits, two of those that are very small."""
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    if abs(value) < 0.1:
+        return f"{value:.2g}"
+    return f"{value:.3f}" if abs(value) < 1 else f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def span(measured: Spread) -> str:
+    """`0.72 (0.70..0.75)`; of a single round only the figure."""
+    if measured.low == measured.high:
+        return number(measured.median)
+    return f"{number(measured.median)} ({number(measured.low)}..{number(measured.high)})"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns side by side, the first to the left; the last cell of a row that is shorter may have any length."""
+    columns = len(rows[0])
+    widths = [0] * columns
+    for row in rows:
+        for column, cell in enumerate(row if len(row) == columns else row[:-1]):
+            widths[column] = max(widths[column], len(cell))
+    return "\n".join(_line(row, widths) for row in rows)
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    whole = len(row) == len(widths)
+    cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=False)]
+    cells[0] = row[0].ljust(widths[0])
+    return "  ".join(cells if whole else [*cells[:-1], row[-1]]).rstrip()
+
+
+def table_text(table: Table) -> str:
+    """A table for a terminal, with what kept a contender out where its figures would be, and the notes below."""
+    loaded = any(entry.loads for entry in table.entries)
+    head = ["", table.unit, *(["MiB/s"] if table.payload else []), *(["p50 us", "p99 us"] if loaded else [])]
+    head += [f"of {base}" for base in table.bases] + (["load cpu"] if loaded else []) + ["peak MiB"]
+    rows = [head, *(_row(table, entry, loaded) for entry in table.entries)]
+    return "\n".join([table.title, aligned(rows), *_notes(table)])
+
+
+def _notes(table: Table) -> list[str]:
+    """Each once, with the names of all that it is about."""
+    names: dict[str, list[str]] = {}
+    for entry in table.entries:
+        if entry.note and not entry.problem:
+            names.setdefault(entry.note, []).append(entry.name)
+    return [f"  {', '.join(who)}: {note}" for note, who in names.items()]
+
+
+def _row(table: Table, entry: Entry, loaded: bool) -> list[str]:
+    if entry.problem is not None or not entry.figures:
+        return [entry.name, entry.problem or "not measured"]
+    row = [entry.name, span(spread(entry.figures))]
+    if table.payload:
+        row.append(number(statistics.median(entry.figures) * table.payload / MIB))
+    if loaded:
+        row += [_latency(entry, "p50"), _latency(entry, "p99")]
+    for base in table.bases:
+        figures = table.figures(base)
+        row.append(span(ratio(entry.figures, figures)) if figures else "-")
+    if loaded:
+        row.append(f"{statistics.median(load.cpu for load in entry.loads):.0%}" if entry.loads else "-")
+    return [*row, "-" if entry.peak_memory is None else number(entry.peak_memory / MIB)]
+
+
+def _latency(entry: Entry, name: str) -> str:
+    if not entry.loads:
+        return "-"
+    return number(statistics.median(getattr(load.latency_us, name) for load in entry.loads))
+
+
+def targets_text(verdicts: Sequence[Verdict]) -> str:
+    """Case, target, measured, met or not."""
+    rows: list[Sequence[str]] = [["target", "wanted", "measured", ""]]
+    for verdict in verdicts:
+        target = verdict.target
+        if verdict.measured is None:
+            rows.append([target.case, target.text, f"not measured: {verdict.why}"])
+        else:
+            rows.append([target.case, target.text, span(verdict.measured), "met" if verdict.met else "NOT MET"])
+    return aligned(rows)
+
+
+def document(
+    results: Results, verdicts: Sequence[Verdict], machine: Mapping[str, object], run: Mapping[str, object]
+) -> dict[str, Any]:
+    """Everything, as JSON takes it. `run` says how it was run: date, seconds, rounds and versions."""
+    return {
+        **run,
+        "machine": dict(machine),
+        "topics": {topic: [_table(table) for table in tables] for topic, tables in results.items()},
+        "targets": [_verdict(verdict) for verdict in verdicts],
+    }
+
+
+def _table(table: Table) -> dict[str, Any]:
+    return {
+        "title": table.title,
+        "unit": table.unit,
+        "payload": table.payload,
+        "bases": list(table.bases),
+        "entries": [_entry(table, entry) for entry in table.entries],
+    }
+
+
+def _entry(table: Table, entry: Entry) -> dict[str, Any]:
+    shares = {base: table.figures(base) for base in table.bases if entry.figures and table.figures(base)}
+    return {
+        "name": entry.name,
+        "figure": spread(entry.figures)._asdict() if entry.figures else None,
+        "shares": {base: ratio(entry.figures, figures)._asdict() for base, figures in shares.items()},
+        "rounds": list(entry.figures),
+        "loads": [dataclasses.asdict(load) for load in entry.loads],
+        "peak_memory": entry.peak_memory,
+        "problem": entry.problem,
+        "note": entry.note,
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    target = verdict.target
+    return {
+        "case": target.case,
+        "sense": target.sense,
+        "bound": target.bound,
+        "unit": target.unit,
+        "measured": verdict.measured._asdict() if verdict.measured else None,
+        "met": verdict.met,
+        "why": verdict.why,
+    }
+
+
+def peer_versions(results: Results) -> dict[str, str]:
+    """Of all that took part, as their servers said."""
+    entries = [entry for tables in results.values() for table in tables for entry in table.entries]
+    return dict(sorted({name: version for entry in entries for name, version in entry.versions.items()}.items()))

@@ -1,0 +1,125 @@
+"""What the project must show, as data: the one place where these numbers stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .contenders import RPCSTREAM, UVLOOP_ECHO
+from .results import Results, Spread, find, ratio, spread
+from .topics import clients, idle, large, many, small, startup
+
+Sense = Literal["at least", "at most"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A bound on what one entry of a table shows, by itself or by another one of the same table, round by round.
+
+    A ratio of rates is wanted "at least", a ratio of times, or of bytes, "at most".
+    """
+
+    case: str
+    topic: str
+    title: str
+    entry: str
+    base: str | None = None
+    bound: float
+    sense: Sense
+    #: Times are compared, while the figures are rates: so the other way round.
+    inverse: bool = False
+    #: What the bound counts, where it is no ratio; and how many of the figure's own units that is.
+    unit: str = "x"
+    scale: float = 1.0
+
+    @property
+    def text(self) -> str:
+        return f"{self.sense} {self.bound:g} {self.unit}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    target: Target
+    measured: Spread | None
+    #: None where it was not measured; then `why` says what kept it.
+    met: bool | None
+    why: str = ""
+
+
+def evaluate(target: Target, results: Results) -> Verdict:
+    """By the median of the rounds."""
+    table = find(results, target.topic, target.title)
+    if table is None:
+        return Verdict(target, None, None, f"the topic {target.topic} was not run")
+    for name in filter(None, (target.entry, target.base)):
+        if not table.figures(name):
+            entry = table.entry(name)
+            return Verdict(target, None, None, f"{name}: {(entry and entry.problem) or 'left out'}")
+    figures = table.figures(target.entry)
+    if target.base is None:
+        measured = spread(figure / target.scale for figure in figures)
+    elif target.inverse:
+        measured = ratio(table.figures(target.base), figures)
+    else:
+        measured = ratio(figures, table.figures(target.base))
+    met = measured.median >= target.bound if target.sense == "at least" else measured.median <= target.bound
+    return Verdict(target, measured, met)
+
+
+def _rate(case: str, topic: str, title: str, entry: str, base: str, bound: float) -> Target:
+    return Target(case=case, topic=topic, title=title, entry=entry, base=base, bound=bound, sense="at least")
+
+
+def _time(case: str, topic: str, title: str, entry: str, base: str, bound: float, *, inverse: bool = True) -> Target:
+    return Target(
+        case=case, topic=topic, title=title, entry=entry, base=base, bound=bound, sense="at most", inverse=inverse
+    )
+
+
+_SMALL_1, _SMALL_32 = ("small-1", small.title(1)), ("small-32", small.title(32))
+_ONE, _MANY = ("clients", clients.ONE_TITLE), ("clients", clients.MANY_TITLE)
+_1_MIB, _16_MIB = (("array", large.array_title(size)) for size in ("1 MiB", "16 MiB"))
+_SEEDS = ("http-seeds", small.SEEDS_TITLE)
+
+TARGETS = (
+    _time("small call, 1 connection: round trip / bare uvloop echo", *_SMALL_1, RPCSTREAM, UVLOOP_ECHO, 1.10),
+    _rate("small call, 32 connections / bare uvloop echo", *_SMALL_32, RPCSTREAM, UVLOOP_ECHO, 0.65),
+    _rate("small call, 32 connections / FastAPI REST", *_SMALL_32, RPCSTREAM, small.FASTAPI_REST, 9),
+    _rate("small call, 32 connections / grpc sync", *_SMALL_32, RPCSTREAM, small.GRPC_SYNC, 12),
+    _rate("small call, 32 connections / aiorpcX", *_SMALL_32, RPCSTREAM, small.AIORPCX, 4.5),
+    _rate("32 connections, 16 in flight / unpipelined", "pipelined", many.TITLE, RPCSTREAM, many.UNPIPELINED, 3.5),
+    *(
+        _rate(f"{title} / sync handler", "async-handler", title, many.ASYNC, many.SYNC, 0.5)
+        for title in many.ASYNC_TITLES
+    ),
+    _time("Client, one call at a time / bare blocking socket", *_ONE, clients.SYNC, clients.BARE, 1.25),
+    _rate("AsyncClient, 64 in flight / server's rate with C load", *_MANY, clients.ASYNC, clients.FROM_C, 0.3),
+    _rate("array of 1 MiB / grpc sync, raw bytes", *_1_MIB, RPCSTREAM, large.GRPC, 2.5),
+    _time("array of 1 MiB / bare exchange of the bytes", *_1_MIB, RPCSTREAM, large.BARE, 2.5),
+    _rate("array of 16 MiB / grpc sync, raw bytes", *_16_MIB, RPCSTREAM, large.GRPC, 1.5),
+    _time("array of 16 MiB / bare exchange of the bytes", *_16_MIB, RPCSTREAM, large.BARE, 3),
+    Target(
+        case="server memory of an idle connection",
+        topic="idle",
+        title=idle.TITLE,
+        entry=RPCSTREAM,
+        bound=8,
+        sense="at most",
+        unit="KiB",
+        scale=1024,
+    ),
+    _time(
+        "rpcstream sum a=1 b=2 / python -c 'import socket, json'",
+        "startup",
+        startup.TITLE,
+        startup.COMMAND,
+        startup.PYTHON,
+        3,
+        inverse=False,
+    ),
+    *(
+        _rate(f"first seed: {peer}, {how}", *where, RPCSTREAM, peer, bound)
+        for peer, bound in ((small.JSON_RPC_HTTP, 8), (small.XML_RPC, 14))
+        for how, where in (("one call at a time", _SEEDS), ("32 connections", _SMALL_32))
+    ),
+)

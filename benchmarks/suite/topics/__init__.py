@@ -1,0 +1,34 @@
+"""What is measured, by name. Each topic gives its tables; most are cases whose contenders are measured in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..contenders import Case
+from ..measure import Settings, run_case
+from ..results import Table
+from . import clients, idle, java, large, many, small, startup
+
+Topic = Callable[[Settings], Sequence[Table]]
+
+
+def _cases(make: Callable[[], Sequence[Case]]) -> Topic:
+    return lambda settings: [run_case(case, settings) for case in make()]
+
+
+TOPICS: dict[str, Topic] = {
+    "small-1": _cases(lambda: small.small(1)),
+    "small-32": _cases(lambda: small.small(32)),
+    "small-1000": _cases(lambda: small.small(1000)),
+    "login": _cases(small.login),
+    "pipelined": _cases(many.pipelined),
+    "batch": _cases(many.batch),
+    "async-handler": _cases(many.async_handler),
+    "array": _cases(large.array),
+    "image": _cases(large.image),
+    "clients": _cases(clients.clients),
+    "idle": idle.idle,
+    "startup": startup.startup,
+    "http-seeds": _cases(small.http_seeds),
+    "java": java.java,
+}

@@ -1,0 +1,227 @@
+"""Each script in benchmarks/peers as the harness uses it: it says where it listens, answers rightly, ends on SIGTERM.
+
+Where a module is missing the script says so, and its test is skipped with those words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+import xmlrpc.client
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
+SECONDS = 30
+
+
+def command(script: str, *arguments: str) -> list[str]:
+    return [sys.executable, str(PEERS / script), *arguments]
+
+
+@contextmanager
+def serving(script: str, *options: str) -> Iterator[int]:
+    """The port of a peer that ends in order when the block is left."""
+    with subprocess.Popen(
+        command(script, "serve", *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        line = process.stdout.readline()
+        if not line:
+            errors = process.stderr.read()
+            if process.wait(SECONDS) == 77:
+                pytest.skip(errors.strip())
+            raise AssertionError(errors)
+        ready = json.loads(line)
+        assert ready["versions"]
+        try:
+            yield ready["port"]
+            assert process.poll() is None
+        finally:
+            process.terminate()
+            rest, _ = process.communicate(timeout=SECONDS)
+    assert rest == ""
+
+
+def load(script: str, port: int, *options: str) -> subprocess.CompletedProcess[str]:
+    arguments = ["load", "--port", str(port), "--seconds", "0.05", "--warmup", "0", *options]
+    return subprocess.run(command(script, *arguments), stdout=subprocess.PIPE, text=True, timeout=SECONDS)
+
+
+def check_load(script: str, port: int, *options: str) -> None:
+    done = load(script, port, *options)
+    assert done.returncode == 0, done.stdout
+    result = json.loads(done.stdout)
+    assert result["calls"] > 0
+    assert result["wrong"] == 0
+    assert result["rate"] == pytest.approx(result["calls"] / result["seconds"], rel=0.01)
+    assert list(result["latency_us"]) == ["p50", "p90", "p99", "p999", "max"]
+    assert sorted(result["latency_us"].values()) == list(result["latency_us"].values())
+
+
+# -- by their own drivers -------------------------------------------------------------------------------------
+
+ARRAY = ("--topic", "array", "--bytes", "65536")
+DRIVEN: dict[str, list[tuple[str, ...]]] = {
+    "bare_exchange.py": [("--bytes", "65536", "--connections", "2")],
+    "flight_.py": [ARRAY],
+    "grpc_aio.py": [("--topic", "image")],
+    "grpc_sync.py": [(*ARRAY, "--connections", "2", "--in-flight", "2")],
+    "pyro_.py": [("--topic", "login", "--connections", "2")],
+    "rpcstream_.py": [
+        ("--topic", "image"),
+        ("--client", "async", "--in-flight", "8", *ARRAY),
+        ("--client", "submit", "--in-flight", "8", "--topic", "login"),
+        ("--client", "pool", "--connections", "2", "--in-flight", "2"),
+    ],
+    "rpyc_.py": [
+        (
+            "--topic",
+            "login",
+        )
+    ],
+    "zerorpc_.py": [
+        (
+            "--in-flight",
+            "2",
+        )
+    ],
+    "zmq_.py": [ARRAY],
+}
+
+
+@pytest.mark.parametrize("script", DRIVEN)
+def test_driver_gets_right_answers(script: str) -> None:
+    with serving(script, *(["--bytes", "65536"] if script == "bare_exchange.py" else [])) as port:
+        for options in DRIVEN[script]:
+            check_load(script, port, *options)
+
+
+# -- by hand --------------------------------------------------------------------------------------------------
+
+SUM = {"jsonrpc": "2.0", "id": 7, "method": "sum", "params": {"a": 40, "b": 2}}
+LOGIN = {"jsonrpc": "2.0", "id": "x", "method": "login", "params": ["ada", "secret", True]}
+LOGGED_IN = {"user": "ada", "token": "ada:secret", "remember": True}
+
+
+def exchange_line(port: int, line: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), SECONDS) as connection, connection.makefile("rb") as stream:
+        connection.sendall(line)
+        return stream.readline()
+
+
+def post(port: int, path: str, message: object) -> Any:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", json.dumps(message).encode())
+    request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request, timeout=SECONDS) as reply:
+        return json.load(reply)
+
+
+def check_echo(port: int) -> None:
+    assert exchange_line(port, b"as it is\n") == b"as it is\n"
+
+
+def check_lines(port: int) -> None:
+    for request, result in ((SUM, 42), (LOGIN, LOGGED_IN)):
+        reply = json.loads(exchange_line(port, json.dumps(request).encode() + b"\n"))
+        assert reply == {"jsonrpc": "2.0", "id": request["id"], "result": result}
+
+
+def check_json_rpc_over_http(port: int) -> None:
+    assert post(port, "/", SUM) == {"jsonrpc": "2.0", "id": 7, "result": 42}
+
+
+def check_nothing(port: int) -> None:
+    """What it answers is for the benchmark to report."""
+
+
+def check_xmlrpc(port: int) -> None:
+    with xmlrpc.client.ServerProxy(f"http://127.0.0.1:{port}/") as server:
+        assert server.sum(40, 2) == 42
+        assert server.login("ada", "secret", True) == LOGGED_IN
+
+
+def check_fastapi(port: int) -> None:
+    from websockets.sync.client import connect
+
+    assert post(port, "/sum", {"a": 40, "b": 2}) == 42
+    assert post(port, "/login", {"user": "ada", "password": "secret", "remember": True}) == LOGGED_IN
+    with connect(f"ws://127.0.0.1:{port}/ws") as connection:
+        connection.send('{"a": 40, "b": 2}')
+        assert connection.recv() == "42"
+
+
+@pytest.mark.parametrize(
+    ("peer", "check"),
+    [
+        ("aiorpcx_.py", check_lines),
+        ("bare_echo.py", check_echo),
+        ("fastapi_.py", check_fastapi),
+        ("jsonrpc_http.py", check_json_rpc_over_http),
+        ("rpcstream_.py", check_lines),
+        ("threads_seed.py", check_lines),
+        ("ucall_.py", check_json_rpc_over_http),
+        ("ucall_.py --engine=uring", check_nothing),
+        ("xmlrpc_.py", check_xmlrpc),
+    ],
+)
+def test_server_answers(peer: str, check: Callable[[int], None]) -> None:
+    with serving(*peer.split()) as port:
+        check(port)
+
+
+# -- when something is wrong ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def answering(line: bytes) -> Iterator[int]:
+    """A server that says the same to everything, then nothing more."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(line)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(SECONDS)
+
+
+def test_driver_reports_a_wrong_reply() -> None:
+    with answering(b'{"jsonrpc":"2.0","id":1,"result":5}\n') as port:
+        done = load("rpcstream_.py", port)
+    assert done.returncode == 3
+    result = json.loads(done.stdout)
+    assert result["wrong"] == 1
+    assert result["error"] == "asked (1000000, 1), got 5"
+
+
+def test_driver_reports_a_lost_connection() -> None:
+    with answering(b"") as port:
+        done = load("rpcstream_.py", port)
+    assert done.returncode == 4
+    assert "ConnectionLost" in json.loads(done.stdout)["error"]
+
+
+def test_missing_module_has_a_status_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "aiorpcx.py").write_text("raise ModuleNotFoundError(name='aiorpcx')\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        command("aiorpcx_.py", "serve"), env=environment, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.returncode == 77
+    assert done.stderr == "aiorpcx_.py: no module aiorpcx; to install it: pip install aiorpcX uvloop\n"
+    assert done.stdout == ""

@@ -1,0 +1,236 @@
+"""The harness of the benchmarks at work: peers that are missing, wrong or broken, and the command.
+
+Nothing here measures a time: what is loaded is a script that pretends.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from .measuring import (
+    TOPICS,
+    Case,
+    Contender,
+    Entry,
+    Failed,
+    OwnClient,
+    Running,
+    Servers,
+    Serving,
+    Skipped,
+    Table,
+    broken,
+    entry,
+    machine,
+    measure,
+    peers,
+    script,
+)
+
+
+@pytest.fixture
+def run() -> Any:
+    """The command."""
+    return script("run.py")
+
+
+# -- processes, missing and wrong peers -------------------------------------------------------------------------
+
+FAKE = """
+import json, sys, time
+if sys.argv[1] == "serve":
+    if "missing" in sys.argv:
+        print("module x is missing", file=sys.stderr)
+        sys.exit(77)
+    if "broken" in sys.argv:
+        raise RuntimeError("no such thing")
+    print(json.dumps({"port": 1, "versions": {"fake": "1.2"}}), flush=True)
+    time.sleep(1000)
+if "wrong" in sys.argv:
+    print(json.dumps({"wrong": 1, "error": "expected 1, got 2"}))
+    sys.exit(3)
+if "late" in sys.argv and "0.125" in sys.argv:
+    print(json.dumps({"wrong": 0, "error": "connection lost"}))
+    sys.exit(4)
+latency = {"p50": 1, "p90": 1, "p99": 1, "p999": 1, "max": 1}
+print(json.dumps({"calls": 5, "seconds": 1, "rate": 100, "latency_us": latency, "wrong": 0, "cpu": 0.5}))
+"""
+
+SETTINGS = measure.Settings(seconds=0.125, rounds=2)
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Any:
+    """Makes a contender of which everything is pretended."""
+    (tmp_path / "fake_.py").write_text(FAKE)
+
+    def make(name: str, *serve: str, load: tuple[str, ...] = (), batch: int = 1) -> Contender:
+        server = Serving("fake_", serve, directory=tmp_path)
+        return Contender(name=name, server=server, load=OwnClient(options=load), calls=batch)
+
+    return make
+
+
+def test_case_is_measured_and_peers_that_cannot_be_are_named(fake: Any) -> None:
+    contenders = (
+        fake("good", batch=10),
+        fake("missing", "missing"),
+        fake("broken", "broken"),
+        fake("wrong", load=("wrong",)),
+        fake("late", load=("late",)),
+    )
+    told: list[str] = []
+    table = measure.run_case(
+        Case(title="sum", contenders=contenders, bases=("good",)), replace(SETTINGS, tell=told.append)
+    )
+    good, missing, failed, wrong, late = table.entries
+    assert good.figures == (1000, 1000)
+    assert [one.rate for one in good.loads] == [100, 100]
+    assert good.versions == {"fake": "1.2"}
+    assert good.problem is None
+    assert missing.problem == "skipped: module x is missing"
+    assert failed.problem is not None
+    assert failed.problem.startswith("failed: ")
+    assert failed.problem.endswith("RuntimeError: no such thing")
+    assert wrong.problem == "answers wrongly: expected 1, got 2"
+    assert late.problem == "failed: connection lost"
+    assert [one.figures for one in table.entries[1:]] == [()] * 4
+    assert [line for line in told if "round" in line] == [
+        "sum: round 1, good",
+        "sum: round 1, late",
+        "sum: round 2, good",
+    ]
+    assert broken({"t": [table]}) == []
+
+
+def test_only_names_peers_and_ours_are_always_in(fake: Any) -> None:
+    one = fake("one")
+    assert one.wanted(frozenset())
+    assert one.wanted(frozenset({"fake"}))
+    assert not one.wanted(frozenset({"grpc-sync"}))
+    ours = Contender(name="rpcstream", server=Serving("rpcstream_"), load=OwnClient())
+    assert ours.wanted(frozenset({"fake"}))
+    assert {"fastapi", "grpc-sync", "ucall"} <= set(peers())
+    assert not {"rpcstream", "bare-echo", "common"} & set(peers())
+
+
+def test_what_is_ours_must_work() -> None:
+    table = Table(
+        title="sum",
+        entries=(
+            Entry(name="rpcstream", problem="failed: so", ours=True),
+            Entry(name="grpc", problem="failed: so"),
+            Entry(name="java", problem="skipped: no JDK", ours=True),
+        ),
+    )
+    assert broken({"small": [table]}) == ["small, sum: rpcstream: failed: so"]
+
+
+def becomes(server: Running, *, stopped: bool) -> bool:
+    """Signals take a moment to arrive."""
+    status = Path(f"/proc/{server.pid}/stat")
+    give_up = monotonic() + 10
+    while monotonic() < give_up:
+        if (status.read_text().rpartition(")")[2].split()[0] == "T") is stopped:
+            return True
+        sleep(0.001)
+    return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_servers_sleep_while_others_are_measured_and_end(fake: Any) -> None:
+    server = fake("x").server
+    with Servers() as servers:
+        servers.start(server)
+        first = servers[server]
+        servers.start(server)
+        assert servers[server] is first
+        assert becomes(first, stopped=True)
+        with servers.awake(server):
+            assert becomes(first, stopped=False)
+        assert becomes(first, stopped=True)
+        assert (first.peak_memory() or 0) > 1 << 20
+    assert not Path(f"/proc/{first.pid}").exists()
+
+
+def test_start_says_what_is_missing(fake: Any) -> None:
+    with pytest.raises(Skipped, match="module x is missing"):
+        Running(fake("x", "missing").server)
+    with pytest.raises(Failed, match="status 1: RuntimeError: no such thing"):
+        Running(fake("x", "broken").server)
+
+
+def test_machine_is_described() -> None:
+    assert machine._numbers("0-2,7\n") == {0, 1, 2, 7}
+    described = machine.describe()
+    assert set(described) == {"cpu", "cores", "kernel"}
+    assert machine.versions()["python"].count(".") == 2
+    before = machine.allow_files(1)
+    assert machine.allow_files(before) == before
+
+
+# -- the command ------------------------------------------------------------------------------------------------
+
+
+def test_command_refuses_what_it_does_not_know(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["no-topic"], ["--only", "no-peer"], ["--rounds", "0"], ["--seconds", "0"]):
+        with pytest.raises(SystemExit) as ended:
+            run.main(arguments)
+        assert ended.value.code == 2
+    assert "small-32" in capsys.readouterr().err
+
+
+def test_command_says_at_once_that_it_cannot_draw(
+    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        run.main(["--plot", "x.svg"])
+    assert "pip install matplotlib" in capsys.readouterr().err
+
+
+def test_command_lists_topics_and_peers(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--list"]) == 0
+    printed = capsys.readouterr().out
+    assert all(topic in printed for topic in TOPICS)
+    assert "fastapi" in printed
+
+
+@pytest.mark.parametrize(("problem", "status"), [(None, 0), ("failed: so", 1)])
+def test_command_reports_and_fails_for_ours_only(
+    run: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    problem: str | None,
+    status: int,
+) -> None:
+    ours = Entry(name="rpcstream", problem=problem, ours=True) if problem else entry("rpcstream", 1, ours=True)
+    theirs = Entry(name="grpc sync", problem="failed: their own matter")
+    # What is missed by far: the target for the round trip.
+    echo = entry("uvloop echo", 100)
+    table = Table(title="sum(a: int, b: int), 1 connection", entries=(ours, echo, theirs))
+    seen: list[measure.Settings] = []
+
+    def topic(settings: measure.Settings) -> list[Table]:
+        seen.append(settings)
+        return [table]
+
+    monkeypatch.setattr(run, "TOPICS", {"small-1": topic})
+    monkeypatch.setattr(run, "build", lambda: None)
+    monkeypatch.setattr("signal.signal", lambda *arguments: None)
+    file = tmp_path / "figures.json"
+    assert run.main(["--seconds", "0.5", "--rounds", "3", "--json", str(file)]) == status
+    assert (seen[0].seconds, seen[0].rounds) == (0.5, 3)
+    printed = capsys.readouterr()
+    assert "grpc sync    failed: their own matter" in printed.out
+    assert ("NOT MET" in printed.out) == (problem is None)
+    assert ("rpcstream: failed: so" in printed.err) == (problem is not None)
+    document = json.loads(file.read_text())
+    assert set(document) == {"date", "seconds", "rounds", "versions", "machine", "topics", "targets"}

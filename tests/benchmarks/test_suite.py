@@ -1,0 +1,267 @@
+"""The harness of the benchmarks, as far as it is pure: what it computes from figures, and what it shows of them."""
+
+from __future__ import annotations
+
+import json
+import xmlrpc.client
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rpcstream import Client, Server
+from rpcstream.testing import serve_in_thread
+
+from .measuring import (
+    LATENCY,
+    TOPICS,
+    Case,
+    Entry,
+    Spread,
+    Table,
+    calls,
+    entry,
+    fill,
+    large,
+    measure,
+    plot,
+    ratio,
+    report,
+    script,
+    spread,
+    targets,
+)
+
+# -- what follows from figures ----------------------------------------------------------------------------------
+
+
+def test_spread_has_the_median_and_the_ends() -> None:
+    assert spread([5, 1, 3]) == Spread(3, 1, 5)
+    assert spread([4, 2]) == Spread(3, 2, 4)
+    with pytest.raises(ValueError, match="no figures"):
+        spread([])
+
+
+def test_ratio_is_taken_round_by_round() -> None:
+    # The machine was half as fast in the second round, for both.
+    assert ratio([100, 50, 110], [200, 100, 200]) == Spread(0.5, 0.5, 0.55)
+    with pytest.raises(ValueError, match="zip"):
+        ratio([1], [1, 2])
+
+
+def test_rounds_come_in_turn() -> None:
+    assert measure.plan("AB", 2) == [(0, "A"), (0, "B"), (1, "A"), (1, "B")]
+
+
+def target(**changes: Any) -> targets.Target:
+    one = targets.Target(case="c", topic="t", title="x", entry="us", base="them", bound=2, sense="at least")
+    return replace(one, **changes)
+
+
+def results(*entries: Entry) -> dict[str, list[Table]]:
+    return {"t": [Table(title="x", entries=entries)]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "measured", "met"),
+    [
+        ({}, Spread(3, 2, 4), True),
+        ({"bound": 3.5}, Spread(3, 2, 4), False),
+        ({"sense": "at most", "inverse": True, "bound": 0.5}, Spread(1 / 3, 0.25, 0.5), True),
+        ({"sense": "at most", "inverse": True, "bound": 0.3}, Spread(1 / 3, 0.25, 0.5), False),
+        ({"base": None, "sense": "at most", "bound": 2, "scale": 10}, Spread(3, 2, 4), False),
+        ({"base": None, "sense": "at most", "bound": 3, "scale": 10}, Spread(3, 2, 4), True),
+    ],
+)
+def test_target_is_judged_by_the_median(changes: dict[str, Any], measured: Spread, met: bool) -> None:
+    verdict = targets.evaluate(target(**changes), results(entry("us", 20, 30, 40), entry("them", 10, 10, 10)))
+    assert verdict == targets.Verdict(target(**changes), measured, met)
+
+
+def test_target_that_was_not_measured_says_why() -> None:
+    assert targets.evaluate(target(), {}).why == "the topic t was not run"
+    missing = Entry(name="them", problem="skipped: no module")
+    verdict = targets.evaluate(target(), results(entry("us", 1), missing))
+    assert (verdict.met, verdict.why) == (None, "them: skipped: no module")
+    assert targets.evaluate(target(), results(entry("us", 1))).why == "them: left out"
+
+
+def test_every_target_names_a_topic_and_contenders_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: dict[tuple[str, str], set[str]] = {}
+
+    def remember(topic: str) -> Any:
+        def run_case(case: Case, settings: measure.Settings) -> Table:
+            names[topic, case.title] = {contender.name for contender in case.contenders}
+            assert set(case.bases) <= names[topic, case.title]
+            return Table(title=case.title, entries=())
+
+        return run_case
+
+    for topic, make in TOPICS.items():
+        if topic not in ("idle", "startup", "java"):
+            monkeypatch.setattr("suite.topics.run_case", remember(topic))
+            make(measure.Settings())
+    for one in targets.TARGETS:
+        if one.topic in ("idle", "startup"):
+            continue
+        assert {one.entry, one.base} <= names[one.topic, one.title], one.case
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------
+
+
+def test_table_shows_figures_shares_and_reasons() -> None:
+    table = Table(
+        title="sum",
+        bases=("echo",),
+        entries=(
+            entry("rpcstream", 900, 1000, 1100, peak_memory=3 * 1024 * 1024),
+            entry("echo", 2000, 2000, 2000),
+            Entry(name="ucall", problem="answers wrongly: expected 1, got 2", note="not shown"),
+            entry("other", 1, 1, 1, note="with its client"),
+            entry("more", 1, 1, 1, note="with its client"),
+        ),
+    )
+    assert report.table_text(table).splitlines() == [
+        "sum",
+        "                      calls/s  p50 us  p99 us               of echo  load cpu  peak MiB",
+        "rpcstream  1,000 (900..1,100)    80.0     120  0.500 (0.450..0.550)       50%      3.00",
+        "echo                    2,000    80.0     120                  1.00       50%         -",
+        "ucall      answers wrongly: expected 1, got 2",
+        "other                    1.00    80.0     120                0.0005       50%         -",
+        "more                     1.00    80.0     120                0.0005       50%         -",
+        "  other, more: with its client",
+    ]
+
+
+def test_share_is_left_out_where_the_base_has_no_figures() -> None:
+    table = Table(title="sum", bases=("echo",), entries=(entry("us", 10), Entry(name="echo", problem="failed: so")))
+    assert report.table_text(table).splitlines()[2].split() == ["us", "10.0", "80.0", "120", "-", "50%", "-"]
+
+
+def test_payload_is_shown_as_throughput_and_other_units_without_load() -> None:
+    assert "MiB/s" in report.table_text(Table(title="array", payload=1024, entries=(entry("us", 2048),)))
+    text = report.table_text(Table(title="startup", unit="ms", entries=(Entry(name="us", figures=(12.5,)),)))
+    assert text.splitlines()[1:] == ["      ms  peak MiB", "us  12.5         -"]
+
+
+def test_targets_are_shown_met_or_not() -> None:
+    verdicts = [
+        targets.Verdict(target(case="one"), Spread(3, 2, 4), True),
+        targets.Verdict(target(case="two", bound=3.5, unit="KiB", sense="at most"), Spread(3.6, 3.6, 3.6), False),
+        targets.Verdict(target(case="three"), None, None, "them: skipped: no module"),
+    ]
+    lines = [" ".join(line.split()) for line in report.targets_text(verdicts).splitlines()]
+    assert lines[1:] == [
+        "one at least 2 x 3.00 (2.00..4.00) met",
+        "two at most 3.5 KiB 3.60 NOT MET",
+        "three at least 2 x not measured: them: skipped: no module",
+    ]
+
+
+def test_document_has_everything() -> None:
+    table = Table(
+        title="sum",
+        bases=("echo",),
+        entries=(
+            entry("us", 10, 20, versions={"uvloop": "1"}),
+            entry("echo", 20, 20),
+            Entry(name="x", problem="skipped: y"),
+        ),
+    )
+    verdicts = [targets.evaluate(target(title="sum", base="echo"), {"t": [table]})]
+    document = report.document({"t": [table]}, verdicts, {"cpu": "c"}, {"date": "today"})
+    document = json.loads(json.dumps(document))
+    assert (document["date"], document["machine"]) == ("today", {"cpu": "c"})
+    ours, _, skipped = document["topics"]["t"][0]["entries"]
+    assert ours["rounds"] == [10, 20]
+    assert ours["figure"] == {"median": 15, "low": 10, "high": 20}
+    assert ours["shares"] == {"echo": {"median": 0.75, "low": 0.5, "high": 1.0}}
+    assert ours["loads"][0]["latency_us"] == LATENCY
+    assert (skipped["figure"], skipped["problem"]) == (None, "skipped: y")
+    assert document["targets"][0]["met"] is False
+    assert report.peer_versions({"t": [table]}) == {"uvloop": "1"}
+
+
+def test_picture_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    entries = (entry("rpcstream", 50), entry("uvloop echo", 100), Entry(name="x", problem="y: z"))
+    share = Table(title="sum", entries=entries)
+    assert plot.panels({"small-1": [share]}) == [
+        plot.Panel("sum", "% of the calls of a bare uvloop echo", [("uvloop echo", 100), ("rpcstream", 50)], ["x: y"])
+    ]
+    array = Table(title="array", payload=1 << 20, entries=(entry("rpcstream", 50), entry("grpc sync", 1)))
+    file = tmp_path / "picture.svg"
+    assert plot.draw({"small-1": [share], "array": [array]}, "a machine", file)
+    text = file.read_text()
+    assert "a machine" in text
+    assert "grpc sync" in text
+    assert not plot.draw({}, "", file)
+
+
+# -- the templates of calls ---------------------------------------------------------------------------------------
+
+
+def test_requests_say_the_number() -> None:
+    assert json.loads(fill(calls.line(calls.SUM), 2000000)) == {
+        "jsonrpc": "2.0",
+        "id": 2000000,
+        "method": "sum",
+        "params": [2000000, 1],
+    }
+    assert json.loads(fill(calls.named(calls.LOGIN), 2000000))["user"] == "user2000000"
+    params, method = xmlrpc.client.loads(fill(calls.xml_request(calls.SUM), 2000000))
+    assert (params, method) == ((2000000, 1), "sum")
+    assert xmlrpc.client.loads(fill(calls.xml_reply(calls.SUM), 2000000))[0] == (2000001,)
+    head, body = calls.post("/x", b"abc").split(b"\r\n\r\n")
+    assert b"Content-Length: 3" in head
+    assert body == b"abc"
+
+
+def test_batch_has_ids_and_results_of_its_own() -> None:
+    members = json.loads(fill(calls.batch(100), 2000000))
+    assert len({member["id"] for member in members}) == 100
+    replies = [{"jsonrpc": "2.0", "id": one["id"], "result": one["params"][0] + 1} for one in members]
+    fits = calls.fits_batch(100)
+    assert fits(replies, 2000000)
+    assert fits(replies[::-1], 2000000)
+    assert not fits(replies[1:], 2000000)
+    assert not fits([*replies[1:], replies[1]], 2000000)
+    assert not fits([{**replies[0], "result": 0}, *replies[1:]], 2000000)
+
+
+def test_grpc_templates_are_protobuf() -> None:
+    assert calls.grpc_templates(calls.SUM) == (b"\x08%%%%\x10\x01", b"\x08&&&&")
+    request, reply = calls.grpc_templates(calls.LOGIN)
+    password = calls.PASSWORD.encode()
+    assert request == b"\x0a\x0buser@@@@@@@\x12" + bytes([len(password)]) + password + b"\x18\x01"
+    assert reply.startswith(b"\x0a\x0buser@@@@@@@\x12" + bytes([12 + len(password)]) + b"user@@@@@@@:" + password)
+
+
+def test_wrong_results_do_not_fit() -> None:
+    assert calls.fits_reply(calls.SUM)({"jsonrpc": "2.0", "id": 5, "result": 6}, 5)
+    assert not calls.fits_reply(calls.SUM)({"jsonrpc": "2.0", "id": 6, "result": 6}, 5)
+    assert calls.fits_result(calls.SUM)(6, 5)
+    assert not calls.fits_result(calls.SUM)(6.0, 5)
+    assert not calls.fits_result(calls.SUM)(7, 5)
+
+
+def test_bare_exchanges_carry_the_bytes_of_our_client() -> None:
+    server, sent = Server(), []
+    server.add(lambda array: None, name="echo")
+    server.add(lambda a, b: a + b, name="sum")
+    array = np.arange(1000, dtype=np.float32)
+    lines = script("peers/bare_call.py").Lines(None)
+    with (
+        serve_in_thread(server) as address,
+        Client(address, trace=lambda way, data: sent.append((way, bytes(data)))) as client,
+    ):
+        client.sum(1000000, 1)
+        client.echo(array)
+    requests = [data.rstrip(b"\n") + b"\n" for way, data in sent if way == "send"]
+    assert requests[0] == lines.ask(0)[0]
+    assert len(requests[1]) == len(large.our_request("echo", array))
+    replies = [data.rstrip(b"\n") + b"\n" for way, data in sent if way == "receive"]
+    assert lines.fits(0, replies[0])
