@@ -7,9 +7,11 @@ socket, no connection and no order of messages; what runs where is the invoker's
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import traceback
 from collections.abc import Coroutine
+from types import CoroutineType
 from typing import Any, NamedTuple
 
 from ..codec import Codec, payloads
@@ -161,7 +163,10 @@ class Dispatcher:
                 async with asyncio.timeout(timeout) as deadline:
                     result = await self._invoker.run(method, args, kwargs)
             elif method.is_async:
-                result = await method.function(*args, **kwargs)
+                result = method.function(*args, **kwargs)
+                # A wrapper around an async function may be a plain one.
+                if type(result) is CoroutineType or inspect.isawaitable(result):
+                    result = await result
             else:
                 result = await self._invoker.run(method, args, kwargs)
             return self._reply(method, call_id, result)
