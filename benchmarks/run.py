@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--connections", type=int, help="that are idle in the topic idle (10000, in short runs 500)")
     add("--json", metavar="FILE", type=Path, help="write everything there, too")
     add("--plot", metavar="FILE", type=Path, help="draw a picture, .svg or .png; needs matplotlib")
+    add("--page", metavar="FILE", type=Path, help="write the tables as a page in Markdown, with the picture of --plot")
     add("--list", action="store_true", help="name the topics and the peers")
     return parser
 
@@ -109,6 +111,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.json.write_text(json.dumps(document, indent=2) + "\n")
     if options.plot and not plot.draw(results, plot.caption(machine.describe(), run), options.plot):
         print("\nNo picture: none of the topics in it was measured", file=sys.stderr)
+    if options.page:
+        topics = {topic: "\n\n".join(map(report.table_text, tables)) for topic, tables in results.items()}
+        picture = os.path.relpath(options.plot, options.page.parent) if options.plot else None
+        caption = plot.caption(machine.describe(), run)
+        options.page.write_text(report.page(topics, report.targets_text(verdicts), caption, picture))
     faults = broken(results)
     if faults:
         print("\nOf ours, this did not work:", *faults, sep="\n  ", file=sys.stderr)

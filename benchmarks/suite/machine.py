@@ -110,7 +110,7 @@ def describe() -> dict[str, str | int]:
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count() or 1,
-        "kernel": f"{platform.system()} {platform.release()}",
+        "kernel": f"{platform.system()} {platform.release().partition('-')[0]}",
     }
 
 

@@ -103,6 +103,29 @@ def targets_text(verdicts: Sequence[Verdict]) -> str:
     return aligned(rows)
 
 
+def page(topics: Mapping[str, str], targets: str, caption: str, picture: str | None) -> str:
+    """The tables as a page of the documentation, in Markdown.
+
+    Args:
+        topics: the text of the tables of each topic.
+        targets: the text of `targets_text`; empty for none.
+        picture: where it is, as seen from the page.
+    """
+    parts = ["# Benchmarks", "Made by `benchmarks/run.py --page`; not edited by hand.", caption]
+    if picture:
+        parts.append(f"![small calls as a share of a bare echo, arrays as throughput]({picture})")
+    if targets:
+        parts += ["## Targets", _fenced(targets)]
+    parts.append(LEGEND)
+    for topic, text in topics.items():
+        parts += [f"## {topic}", _fenced(text)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _fenced(text: str) -> str:
+    return f"```text\n{text.rstrip()}\n```"
+
+
 def document(
     results: Results, verdicts: Sequence[Verdict], machine: Mapping[str, object], run: Mapping[str, object]
 ) -> dict[str, Any]:

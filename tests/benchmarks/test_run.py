@@ -226,7 +226,10 @@ def test_command_reports_and_fails_for_ours_only(
     monkeypatch.setattr(run, "build", lambda: None)
     monkeypatch.setattr("signal.signal", lambda *arguments: None)
     file = tmp_path / "figures.json"
-    assert run.main(["--seconds", "0.5", "--rounds", "3", "--json", str(file)]) == status
+    page = tmp_path / "page.md"
+    command = ["--seconds", "0.5", "--rounds", "3", "--json", str(file), "--page", str(page)]
+    assert run.main(command) == status
+    assert "## small-1\n\n```text\nsum(a: int, b: int), 1 connection\n" in page.read_text()
     assert (seen[0].seconds, seen[0].rounds) == (0.5, 3)
     printed = capsys.readouterr()
     assert "grpc sync    failed: their own matter" in printed.out
