@@ -34,16 +34,14 @@ JOIN_MAX = 64 * 1024
 #: How much is read with one system call: of a small reply, and of a message that did not come whole.
 READ_SIZE = 64 * 1024
 READ_SIZE_LONG = 1024 * 1024
-#: How much of a long message is offered to the system at once, and from which size on its progress is reported.
+#: How much of a long message is offered to the system at once; of a longer one the progress is reported.
 SEND_SIZE = 1024 * 1024
-PROGRESS_FROM = 1024 * 1024
 #: Refusals of the peer's own requests that may wait to be sent (bytes).
 REFUSALS_MAX = 256 * 1024
 #: While a send is stuck and another thread reads, look this often (s) whether it still does.
 GLANCE = 0.01
 
-#: A call within so many seconds (s) of the one before is sent without a look at whether the connection still is: that
-#: takes a twentieth of a short call.
+#: So soon (s) after a call the next is sent without a look at the connection, which takes a twentieth of a short call.
 LOOK_AFTER = 0.001
 
 _BRACE, _LINE_FEED = b"{\n"
@@ -245,7 +243,7 @@ class Connection:
                     left -= sent
                     if not sent:
                         self._await_writable(deadline, method, reads)
-                    elif self._on_send is not None and total > PROGRESS_FROM:
+                    elif self._on_send is not None and total > SEND_SIZE:
                         self._on_send(total - left, total)
         except BaseException as error:
             if left and (begun or left < total):
@@ -314,8 +312,8 @@ class Connection:
             return
         try:
             data = self._socket.recv(READ_SIZE_LONG if self._is_partial else READ_SIZE)
-            is_short = self._is_plain and not self._is_partial and 0 < len(data) < LONG
-            if is_short and data[0] == _BRACE and data[-1] == _LINE_FEED:
+            is_one = 0 < len(data) < LONG and data[0] == _BRACE and data[-1] == _LINE_FEED
+            if is_one and self._is_plain and not self._is_partial:
                 # The common case, without framing: what came is one reply, whole.
                 try:
                     message = orjson.loads(data)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import os
 
+#: Bytes. Smaller blocks are used again in any case.
+BIG = 128 * 1024
 #: Bytes. Blocks up to this size come from the heap, where they are used again: the default of `max_message_size`.
 _FROM_HEAP = 64 * 1024 * 1024
 #: Bytes. So much of the heap's end may stay free: one message of that size on its way in, as an array, and out again.
@@ -21,7 +23,7 @@ _SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Have big blocks of freed memory used again. To be called when there is a long message; acts once.
+    """Have big blocks of freed memory used again. To be called when there is a message with one; acts once.
 
     Does nothing where the environment says what malloc is to do, and with C libraries that have no such setting.
     """

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from .leaf import TAG_KEY
-from .memory import keep_freed_memory
+from .memory import BIG, keep_freed_memory
 
 #: Strings (bytes) from which on that is faster.
 _LONG_STRING = 8 * 1024
@@ -53,7 +53,8 @@ def parse(line: bytes) -> tuple[Any, bytes]:
     Raises:
         orjson.JSONDecodeError: it is not JSON. (A payload may hold what no string may: that is no base64 either.)
     """
-    keep_freed_memory()
+    if len(line) >= BIG:
+        keep_freed_memory()
     cut = _without_long_strings(line)
     if cut is not None:
         filling = _Filling(cut.strings)
