@@ -19,7 +19,6 @@ from ..limits import Limits
 from ..observe.counters import Counters
 from ..peer.session import Session
 from .stream import LineStream, Trace, format_address
-from .ticker import Ticker
 from .watch import interval
 
 log = logging.getLogger("rpcstream.server")
@@ -57,8 +56,7 @@ class Listener:
         self._streams: set[LineStream] = set()
         # Sessions outlive their connection while a handler still runs for them; nobody else holds those tasks.
         self._sessions: set[Session] = set()
-        self._pause = interval(limits)
-        self._ticker: Ticker | None = None
+        self._watcher: asyncio.TimerHandle | None = None
         self._stopped = False
         self._all_gone = asyncio.Event()
         self._all_gone.set()
@@ -117,9 +115,9 @@ class Listener:
             session.cancel_all()
         for stream in list(self._streams):
             stream.abort(reason)
-        if self._ticker is not None:
-            self._ticker.stop()
-            self._ticker = None
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
 
     def make_stream(self) -> LineStream:
         """The protocol of one more connection, and its session."""
@@ -138,8 +136,8 @@ class Listener:
         self._counters.connections += 1
         self._streams.add(stream)
         self._sessions.add(stream.session)
-        if self._ticker is None and self._pause is not None and not self._stopped:
-            self._ticker = Ticker(self._pause, self._check)
+        if self._watcher is None:
+            self._watch()
         if self._stopped:
             stream.session.end()
         elif len(self._streams) > self._limits.max_connections:
@@ -165,11 +163,14 @@ class Listener:
         if not self._streams and not self._sessions:
             self._all_gone.set()
 
-    def _check(self) -> None:
-        """Hold every connection against its time limits."""
-        now = asyncio.get_running_loop().time()
+    def _watch(self) -> None:
+        """Hold every connection against its time limits, now and then for as long as any is open."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         for stream in list(self._streams):
             stream.check(now)
+        pause = interval(self._limits)
+        self._watcher = loop.call_later(pause, self._watch) if pause is not None and self._streams else None
 
 
 def _remove_stale(path: str) -> None:
