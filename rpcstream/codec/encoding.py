@@ -25,8 +25,7 @@ from .options import ImageOptions
 if TYPE_CHECKING:
     from .encoders import Encoder
 
-#: Payloads up to this size (before base64) go as strings; from here on splicing is faster. No less than what a stream
-#: writes together with other messages, which must be in one piece.
+#: Payloads up to this size (before base64) go as strings; from here on splicing is faster.
 INLINE = 64 * 1024
 
 LINE_END = 0x0A

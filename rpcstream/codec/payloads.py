@@ -58,9 +58,12 @@ def parse(line: bytes) -> tuple[Any, bytes]:
     cut = _without_long_strings(line)
     if cut is not None:
         filling = _Filling(cut.strings)
-        message = filling.fill(orjson.loads(bytes(cut)))  # it takes no subclass
-        if filling.is_exact:
-            return message, cut
+        try:
+            message = filling.fill(orjson.loads(bytes(cut)))  # it takes no subclass
+            if filling.is_exact:
+                return message, cut
+        except RecursionError:
+            pass
     return orjson.loads(line), line
 
 
@@ -107,16 +110,12 @@ class _Filling:
 
     @property
     def is_exact(self) -> bool:
-        """Was each string put in one place? Not if one was a key, or under a key that came again, or too deep."""
+        """Was each string put in one place? Not if one was a key, or under a key that came again."""
         return self._found == list(range(len(self._strings)))
 
     def fill(self, message: Any) -> Any:
-        """The message, changed in place."""
-        try:
-            return self._filled(message, is_payload=False)
-        except RecursionError:
-            self._found.clear()
-            return message
+        """The message, changed in place. RecursionError if it is nested too deep to be walked through."""
+        return self._filled(message, is_payload=False)
 
     def _filled(self, value: Any, *, is_payload: bool) -> Any:
         if type(value) is str:

@@ -28,6 +28,7 @@ from ..errors import (
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..wire import envelope
+from ..wire.envelope import VERSION
 from ..wire.framing import Oversize
 from ..wire.pieces import Written
 from .invoke import Invoker
@@ -117,7 +118,7 @@ class Dispatcher:
         except (KeyError, TypeError):  # no name, or an array or object for it
             method = None
         self._counters.requests += 1
-        if method is None or (kind is not int and kind is not str) or message.get("jsonrpc") != "2.0":
+        if method is None or (kind is not int and kind is not str) or message.get("jsonrpc") != VERSION:
             method, call_id, refusal = self._unusual_request(message, line)
             if method is None:
                 return refusal
@@ -159,16 +160,13 @@ class Dispatcher:
         self, method: Method, call_id: Any, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None
     ) -> Written | None:
         try:
-            if timeout is not None:
-                async with asyncio.timeout(timeout) as deadline:
-                    result = await self._invoker.run(method, args, kwargs)
-            elif method.is_async:
-                result = method.function(*args, **kwargs)
-                # A wrapper around an async function may be a plain one.
-                if type(result) is CoroutineType or inspect.isawaitable(result):
+            result = self._invoker.start(method, args, kwargs)
+            if type(result) is CoroutineType or inspect.isawaitable(result):
+                if timeout is None:
                     result = await result
-            else:
-                result = await self._invoker.run(method, args, kwargs)
+                else:
+                    async with asyncio.timeout(timeout) as deadline:
+                        result = await result
             return self._reply(method, call_id, result)
         except KeyboardInterrupt:
             raise
@@ -187,7 +185,7 @@ class Dispatcher:
             result = method.check_result(result)
         if call_id is _ABSENT:
             return None
-        reply = self._serialize({"jsonrpc": "2.0", "id": call_id, "result": result})  # section 5
+        reply = self._serialize({"jsonrpc": VERSION, "id": call_id, "result": result})  # section 5
         if len(reply) > self._max_size:
             return self._error(call_id, envelope.oversize(len(reply), self._max_size, side="server"))
         return reply

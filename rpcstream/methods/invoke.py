@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import inspect
 import os
 import pickle
 import queue
@@ -46,12 +45,14 @@ class Invoker:
         self._processes_waiting = 0
         self._processes: ProcessPoolExecutor | None = None
 
-    async def run(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the handler returns, or the exception it raised."""
-        if method.is_async:
-            result = method.function(*args, **kwargs)
-            # A wrapper around an async function may be a plain one.
-            return await result if inspect.isawaitable(result) else result
+    def start(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What gives the handler's result, or raises its exception, when it is awaited.
+
+        Or the result itself: a wrapper around an async function may be a plain one.
+        """
+        return method.function(*args, **kwargs) if method.is_async else self._offloaded(method, args, kwargs)
+
+    async def _offloaded(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._threads.waiting + self._processes_waiting >= self._max_queue:
             raise ServerBusy(data={"limit": self._max_queue})
         if method.offload == "thread":

@@ -21,7 +21,7 @@ from ..wire.framing import LineFramer, Oversize
 from ..wire.pieces import Written, parts_of
 from .watch import Watch
 
-#: Replies that are longer than this together are not copied into one buffer to be written.
+#: Bytes; a message that comes alone, or a piece of one, is written without a copy when it is longer than this.
 JOIN_MAX = 64 * 1024
 
 #: Called with "receive" or "send" and the bytes of each message (a message that was too long: with its head).
@@ -128,13 +128,15 @@ class LineStream(asyncio.Protocol):
         self._watch.heard = True
         if self._trace is not None:
             self._trace_all("send", messages)
-        if len(messages) == 1 and type(first := messages[0]) is bytes and len(first) <= JOIN_MAX:
-            transport.write(first + self._delimiter)
-        elif sum(map(len, messages)) > JOIN_MAX:
+        if len(messages) == 1 and len(messages[0]) > JOIN_MAX:
             self._write_parts(messages)
         else:
-            messages.append(b"")
-            transport.write(self._delimiter.join(messages))  # type: ignore[arg-type]  # none in pieces is so short
+            try:
+                joined = self._delimiter.join((*messages, b""))  # type: ignore[arg-type]
+            except TypeError:  # one of them is in pieces
+                self._write_parts(messages)
+            else:
+                transport.write(joined)
         if self._is_full and transport.get_write_buffer_size() > self._unsent_max:
             self._close_for_limit(f"the peer left over {self._unsent_max} bytes of replies unread (write_buffer)")
 
