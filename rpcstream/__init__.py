@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .client.aio import AsyncClient
+    from .client.retry import Backoff
     from .client.sync import Client
     from .codec import Codec, ImageOptions, Shape
     from .errors import (
@@ -36,20 +37,26 @@ if TYPE_CHECKING:
         ServerBusy,
     )
     from .limits import Limits
+    from .peer.context import Context
+    from .peer.stream import Stream
     from .server import Server
 
 _HOME = {
     "AsyncClient": "client.aio",
+    "Backoff": "client.retry",
     "Client": "client.sync",
     "Codec": "codec",
+    "Context": "peer.context",
     "ImageOptions": "codec",
     "Limits": "limits",
     "Server": "server",
     "Shape": "codec",
+    "Stream": "peer.stream",
 }
 
 __all__ = [
     "AsyncClient",
+    "Backoff",
     "BatchTooLarge",
     "CallCancelled",
     "CallTimeout",
@@ -57,6 +64,7 @@ __all__ = [
     "Codec",
     "ConnectFailed",
     "ConnectionLost",
+    "Context",
     "DeadlineExceeded",
     "EncodeError",
     "ImageOptions",
@@ -75,6 +83,7 @@ __all__ = [
     "Server",
     "ServerBusy",
     "Shape",
+    "Stream",
     "__version__",
 ]
 

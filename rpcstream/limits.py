@@ -38,6 +38,10 @@ class Limits:
     #: the caller waits instead of the memory growing. Sized for a full batch.
     max_calls: int = 1024
 
+    #: Items of one stream that may be on their way to its reader, or wait for it. Enough to hide a round trip between
+    #: small items; each may be as large as a message, so not many.
+    stream_window: int = 16
+
     #: Calls of all connections that wait for a thread or a worker process. Over it callers are told that the server is
     #: busy (-32002): they would wait for long, and each holds its arguments in memory.
     max_queue: int = 10_000

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import ipaddress
 import logging
 import os
@@ -19,11 +18,12 @@ from typing import Any, TypeVar, overload
 
 from .codec import Codec
 from .limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
-from .methods.discovery import describe
+from .methods.declared import caller_namespace
 from .methods.dispatch import Dispatcher
 from .methods.invoke import Invoker, check_picklable, default_processes, default_threads
+from .methods.microbatch import Batches
+from .methods.own import add_own_methods
 from .methods.registry import Method, MethodRegistry, Offload
-from .methods.signature import caller_namespace
 from .observe.counters import Counters
 from .peer.session import Session
 from .process import LoopName, StopNow, freeze_memory, loop_factory, stop_on_signals
@@ -92,8 +92,12 @@ class Server:
         self._threads = default_threads() if threads is None else threads
         self._processes = default_processes() if processes is None else processes
         self._registry = MethodRegistry(self.codec)
+        #: The batched methods by name: `server.batches["embed"].stats()`.
+        self.batches = Batches(self._registry)
+        #: Decorator: a function of lists or stacked arrays as a remote method of one item; see `Batches.decorator`.
+        self.batched = self.batches.decorator
         self._running: _Running | None = None
-        self._add_own_methods()
+        add_own_methods(self._registry, codec=self.codec, title=title, version=version, stats=self._stats)
 
     # -- methods ----------------------------------------------------------------------------------------------------
 
@@ -115,6 +119,9 @@ class Server:
         timeout: float | None = None,
         offload: Offload | None = None,
         check_result: bool = True,
+        ordered: bool = False,
+        detached: bool = False,
+        idempotent: bool = False,
         replace: bool = False,
     ) -> Callable[[Handler], Handler]: ...
 
@@ -136,6 +143,9 @@ class Server:
         timeout: float | None = None,
         offload: Offload | None = None,
         check_result: bool = True,
+        ordered: bool = False,
+        detached: bool = False,
+        idempotent: bool = False,
         replace: bool = False,
     ) -> None:
         """Make any callable a remote method: a function, a bound method, a partial, a lambda with a name.
@@ -145,6 +155,9 @@ class Server:
             timeout: seconds until the caller is answered with -32003. For async and offloaded handlers.
             offload: "thread" or "process": where a sync function that blocks or computes for long is run.
             check_result: check what is returned against the return hint.
+            ordered: calls of ordered methods that come on one connection run one after the other, in that order.
+            detached: the handler goes on when its caller is gone; others are cancelled then.
+            idempotent: calling it twice does no harm: `rpc.discover` says so, and clients may repeat lost calls.
             replace: allow a name that is taken.
 
         Raises:
@@ -157,6 +170,9 @@ class Server:
             timeout=timeout,
             offload=offload,
             check_result=check_result,
+            ordered=ordered,
+            detached=detached,
+            idempotent=idempotent,
             replace=replace,
             namespace=caller_namespace(),
         )
@@ -169,25 +185,9 @@ class Server:
         """Make the public functions of a module remote methods; see `MethodRegistry.add_module`."""
         self._registry.add_module(module, pattern=pattern, prefix=prefix, **options)
 
-    def _add_own_methods(self) -> None:
-        @functools.lru_cache(maxsize=1)
-        def described(version: int) -> dict[str, Any]:
-            return describe(self._registry, codec=self.codec, title=self.title, version=self.version)
-
-        def discover() -> dict[str, Any]:
-            """What this server offers, as an OpenRPC document."""
-            return described(self._registry.version)
-
-        def ping() -> str:
-            """Answers "pong"."""
-            return "pong"
-
-        def stats() -> dict[str, Any]:
-            """What this server has counted since it was made."""
-            return self.counters.as_dict()
-
-        for function in (discover, ping, stats):
-            self._registry.add(function, name=f"rpc.{function.__name__}", reserved=True)
+    def _stats(self) -> dict[str, Any]:
+        batched = self.batches.stats()
+        return {**self.counters.as_dict(), **({"batched": batched} if batched else {})}
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -291,6 +291,7 @@ class Server:
                     await self._drain(running)
         finally:
             self._running = None
+            self.batches.close()
             invoker.close()
 
     async def _drain(self, running: _Running) -> None:
@@ -327,9 +328,7 @@ class Server:
             self._running.stopping.set()
 
     def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
-        return Session(
-            dispatcher, parse_long=self.codec.parse, limits=self.limits, slow=self._slow_call, on_gone=on_gone
-        )
+        return Session(dispatcher, codec=self.codec, limits=self.limits, slow=self._slow_call, on_gone=on_gone)
 
 
 class _Running:

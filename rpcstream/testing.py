@@ -1,7 +1,8 @@
-"""For the tests of whoever uses rpcstream, and for our own: servers without ports, servers in threads.
+"""For the tests of whoever uses rpcstream, and for our own: servers without ports, servers in threads, a fake clock.
 
 * `serve_in_thread(server)`: a real server on a real port, for a sync client in the test's own thread.
 * `memory_client(server)`: an AsyncClient joined to a server in memory, in the running loop: no port, no thread.
+* `FakeTimeLoop`: an event loop in which hours pass at once, for tests of time-outs, deadlines and pauses.
 * `rpc_server`: a pytest fixture; put `pytest_plugins = ["rpcstream.testing"]` into your `conftest.py`.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import selectors
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -16,12 +18,13 @@ from typing import Any
 
 from .client.aio import AsyncClient
 from .limits import DEFAULT_HOST
+from .peer import deadline
 from .process import LoopName, loop_factory
 from .server import Server
 from .transports.memory import join
 from .transports.stream import LineStream
 
-__all__ = ["memory_client", "rpc_server", "serve_in_thread"]
+__all__ = ["FakeTimeLoop", "memory_client", "rpc_server", "serve_in_thread"]
 
 
 @contextmanager
@@ -102,6 +105,67 @@ async def memory_client(server: Server, **options: Any) -> AsyncIterator[AsyncCl
 
         async with AsyncClient("memory", connect=connect, **options) as client:
             yield client
+
+
+class FakeTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time stands still while anything is ready, and then jumps to the next timer.
+
+    So an hour passes at once, everything that is timed comes in its order, and no test fails because the machine was
+    busy. The deadlines of calls follow this time as well, also in threads:
+
+        with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+            runner.run(test())  # everything in memory: `memory_client`
+
+    What happens outside of the loop, in threads or behind sockets, takes no time here, and would be overtaken by the
+    next timer. For tests with such parts set `autojump` to False: time then moves with `jump` alone.
+
+    Attributes:
+        autojump: the time jumps by itself when nothing is ready.
+    """
+
+    def __init__(self) -> None:
+        self._clock = _ClockSelector()
+        super().__init__(self._clock)
+
+    def time(self) -> float:
+        """Seconds since the loop was made."""
+        return self._clock.now
+
+    @property
+    def autojump(self) -> bool:
+        return self._clock.autojump
+
+    @autojump.setter
+    def autojump(self, value: bool) -> None:
+        self._clock.autojump = value
+
+    def jump(self, seconds: float) -> None:
+        """Let the time pass at once; what is due by then happens with the next turns of the loop."""
+        if seconds < 0:
+            raise ValueError(f"time does not go back, got {seconds!r} s")
+        self._clock.now += seconds
+
+    def run_forever(self) -> None:
+        before, deadline.clock = deadline.clock, self.time
+        try:
+            super().run_forever()
+        finally:
+            deadline.clock = before
+
+
+class _ClockSelector(selectors.DefaultSelector):
+    """The loop asks its selector to wait until the next timer is due: here the clock is moved on instead."""
+
+    now = 0.0
+    autojump = True
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is None or timeout <= 0:
+            return super().select(timeout)
+        ready = super().select(0 if self.autojump else None)
+        if not ready and self.autojump:
+            self.now += timeout
+        return ready
 
 
 try:

@@ -7,24 +7,30 @@ matter, how bytes come and go the line stream's and its session's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from ..codec import Codec
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost
+from ..errors import ConnectFailed, ConnectionLost
 from ..limits import DEFAULT_LIMITS, Limits
+from ..peer.call import NOT_GIVEN, Call, Marshaller, Outgoing, RawCall, check_params, params_of
+from ..peer.calls import AsyncWaiter, OnProgress
+from ..peer.deadline import INFINITE, inherited, time_left
+from ..peer.proxy import NAMES_KEPT, Method, Methods, remote_name
+from ..peer.remote import Peer
+from ..peer.session import Session
+from ..peer.stream import Stream, StreamCall
 from ..wire.pieces import Written
 from .address import Address
 from .batch import Batch, BatchExchange
-from .call import Call, Marshaller, Outgoing, RawCall, check_params, params_of, pause_before_retry
-from .link import AsyncWaiter
-from .links import Connect, Links
-from .proxy import NAMES_KEPT, Method, Methods, remote_name
-from .role import INFINITE
-from .settings import NOT_GIVEN, Trace, make_settings
+from .links import Connect, Links, greeting
+from .offered import Offered
+from .retry import Backoff, idempotent_methods, pause_before_retry
+from .settings import Trace, make_settings
 
 T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class AsyncClient:
@@ -40,6 +46,10 @@ class AsyncClient:
         pool: up to so many connections; a call takes the one with the fewest calls waiting.
         retries: how often a call is repeated that failed because there was no connection or it was lost. Such a call
             may have been carried out, so this is for methods that may be repeated.
+        retry: which calls are repeated: "all", or only "idempotent" ones, by what the server says of them.
+        reconnect: keep the connection: make it with `async with` or the first call, and anew whenever it is lost, with
+            pauses that a Backoff sets (True: the usual ones). Calls then wait for it, as long as their time-out allows.
+        on_state: called with each new `state`.
         codec: knows the rich types; give one with your own types registered.
         limits: `max_message_size` holds for what is sent and for what is received.
         delimiter: ends each message, as the server expects it.
@@ -60,6 +70,9 @@ class AsyncClient:
         connect_timeout: float | None = 10.0,
         pool: int = 1,
         retries: int = 0,
+        retry: Literal["all", "idempotent"] = "all",
+        reconnect: bool | Backoff = False,
+        on_state: Callable[[str], object] | None = None,
         codec: Codec | None = None,
         limits: Limits = DEFAULT_LIMITS,
         delimiter: bytes = b"\n",
@@ -76,17 +89,24 @@ class AsyncClient:
             connect_timeout=connect_timeout,
             pool=pool,
             retries=retries,
+            retry=retry,
+            reconnect=(Backoff() if reconnect is True else reconnect) or None,
+            on_state=on_state,
             delimiter=delimiter,
             trace=trace,
         )
         self._timeout = timeout
-        self._marshaller = Marshaller(self._settings)
-        self._links = Links(self._settings, connect)
+        self._marshaller = Marshaller(self._settings.codec, limits, str(self._settings.address))
+        self._offered = Offered(self._settings)
+        self._links = Links(self._settings, self._marshaller, self._offered, connect)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._idempotent: frozenset[str] | None = None
         #: For notifications, which have no answer: `await client.notify.name(…)`.
         self.notify = Methods(self._notify)
         #: For calls that go on by themselves: `client.submit.name(…)` gives an `asyncio.Task`.
         self.submit = Methods(self._submit)
+        #: For methods that stream: `async for item in client.stream.name(…)`; options as for `call`, gives a `Stream`.
+        self.stream = Methods(self._stream)
 
     # -- what users call --------------------------------------------------------------------------------------
 
@@ -94,6 +114,11 @@ class AsyncClient:
     def address(self) -> str:
         """Where the server is."""
         return self._marshaller.address
+
+    @property
+    def state(self) -> str:
+        """What the (first) connection is like: "idle", "connecting", "connected", "waiting" to connect, "closed"."""
+        return self._links.state
 
     @property
     def replies_dropped(self) -> int:
@@ -108,24 +133,47 @@ class AsyncClient:
 
     @overload
     def call(
-        self, method: str, /, *args: Any, returns: type[T], timeout: float | None = ..., **kwargs: Any
+        self,
+        method: str,
+        /,
+        *args: Any,
+        returns: type[T],
+        timeout: float | None = ...,
+        on_progress: OnProgress | None = ...,
+        **kwargs: Any,
     ) -> Coroutine[Any, Any, T]: ...
     @overload
     def call(
-        self, method: str, /, *args: Any, returns: Any = ..., timeout: float | None = ..., **kwargs: Any
+        self,
+        method: str,
+        /,
+        *args: Any,
+        returns: Any = ...,
+        timeout: float | None = ...,
+        on_progress: OnProgress | None = ...,
+        **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]: ...
     def call(
-        self, method: str, /, *args: Any, returns: Any = NOT_GIVEN, timeout: Any = NOT_GIVEN, **kwargs: Any
+        self,
+        method: str,
+        /,
+        *args: Any,
+        returns: Any = NOT_GIVEN,
+        timeout: Any = NOT_GIVEN,
+        on_progress: OnProgress | None = None,
+        **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]:
         """Call a method by its name and await the result.
 
-        Cancelling the awaiting task gives the call up; an answer that still comes is dropped.
+        Cancelling the awaiting task gives the call up: the server is told, its handler is cancelled; an answer that
+        still comes is dropped. Inside a handler that has a deadline no call takes longer than that.
 
         Args:
-            args, kwargs: the arguments, all by position or all by name. For a parameter that is called `timeout` or
-                `returns` use `request`.
+            args, kwargs: the arguments, all by position or all by name. For a parameter that is called `timeout`,
+                `returns` or `on_progress` use `request`. An iterator, sync or async, is sent item by item.
             timeout: seconds that this call may take, None for no limit. The server is told and gives up too.
             returns: a type hint; the result is checked against it and given in that type.
+            on_progress: called with what the handler says on its way (`ctx.progress`). What it raises is logged.
 
         Raises:
             RpcError: the server answered with an error; subclasses for the codes that are known.
@@ -136,7 +184,7 @@ class AsyncClient:
             RuntimeError: the client is closed.
         """
         outgoing = Call(self._marshaller, method, params_of(method, args, kwargs), timeout, returns)
-        return self._perform(outgoing, timeout)
+        return self._perform(outgoing, timeout, on_progress)
 
     @overload
     def request(
@@ -167,23 +215,38 @@ class AsyncClient:
         """As `call`, with the params as they go on the wire: a list, a dict, or None for none."""
         return self._perform(Call(self._marshaller, method, check_params(method, params), timeout, returns), timeout)
 
-    async def __call__(self, message: dict[str, Any], *, timeout: float | None = NOT_GIVEN) -> dict[str, Any] | None:
-        """Send a request object as it is, id included; the whole response object, rich values decoded.
+    @overload
+    def __call__(self, message: dict[str, Any], /, *, timeout: float | None = ...) -> Awaitable[Any]: ...
+    @overload
+    def __call__(self, message: Function, /) -> Function: ...
+    @overload
+    def __call__(self, /, **options: Any) -> Callable[[Function], Function]: ...
+    def __call__(self, message: Any = None, /, **options: Any) -> Any:
+        """Decorator: offer a function to the server (`@client`, `@client(name=…)`; options and errors as `Server.add`).
 
-        An error reply is returned, not raised. Without an id the object is a notification, and None is returned.
+        Or, with a request object: send it as it is, id included, and await the whole response object, rich values
+        decoded. An error reply is returned, not raised. Without an id the object is a notification; that gives None.
 
-        Raises:
+        Raises, for a request object:
             ValueError: the id is no string and no integer, or a call with this id is waiting.
         """
-        if not isinstance(message, dict):
-            raise TypeError(f"a request object is a dict, got {type(message).__name__}")
-        if "id" not in message:
-            await self._send(
-                self._marshaller.encode(message, "request object"), str(message.get("method", "?")), timeout
-            )
-            return None
-        response: dict[str, Any] = await self._perform(RawCall(self._marshaller, message), timeout)
-        return response
+        if isinstance(message, dict):
+            return self._request_as_it_is(message, **options)
+        if message is None:
+            return lambda function: self(function, **options)
+        if not callable(message):
+            raise TypeError(f"a request object is a dict, and what is offered a function; got {type(message).__name__}")
+        self._offered.add(message, **options)
+        return message
+
+    def on_connect(self, hello: Callable[[Peer], Awaitable[object]]) -> Callable[[Peer], Awaitable[object]]:
+        """Decorator: run this async function on each new connection, before anything else is sent on it.
+
+        It gets the server as a `Peer`: `await server.call("rpc.authenticate", token=…)`. If it fails, so
+        has the attempt to connect.
+        """
+        self._links.greetings.append(greeting(hello))
+        return hello
 
     def batch(self, *, timeout: float | None = NOT_GIVEN) -> AsyncBatch:
         """Several calls in one message: `async with client.batch() as batch: a = batch.sum(1, 2)`, then `a.result()`.
@@ -195,8 +258,11 @@ class AsyncClient:
     async def close(self) -> None:
         """End the connections; calls that wait fail with ConnectionLost. What was sent is given time to leave."""
         await self._links.close()
+        self._offered.close()
 
     async def __aenter__(self) -> AsyncClient:
+        if self._settings.reconnect is not None:
+            self._links.begin()
         return self
 
     async def __aexit__(
@@ -209,36 +275,33 @@ class AsyncClient:
 
     # -- the life of a call -----------------------------------------------------------------------------------
 
-    async def _perform(self, outgoing: Outgoing, timeout: Any) -> Any:
+    async def _perform(self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None = None) -> Any:
         """Send, wait, and try again as often as that is allowed."""
         loop = asyncio.get_running_loop()
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
+        if inherited() != INFINITE:
+            seconds, outgoing.tells_time = time_left(seconds), True
         deadline = INFINITE if seconds is None else loop.time() + seconds
         attempt = 1
         while True:
             try:
-                session = self._links.ready(loop) or await self._links.get(outgoing.method, deadline)
-                left = deadline - loop.time()
-                if left <= 0:
-                    raise CallTimeout("no time left", method=outgoing.method, address=self.address)
-                waiter = AsyncWaiter(loop.create_future(), outgoing.method, deadline)
-                pending = session.pending
-                outgoing.enter(pending, waiter, loop.call_soon)
+                link = self._links.ready(loop) or await self._links.get(outgoing.method, deadline)
+                waiter = AsyncWaiter(loop.create_future(), outgoing.method, deadline, on_progress)
+                link.calls.begin(outgoing, waiter)
                 try:
-                    session.send(outgoing.encode(left))
-                    session.watch(deadline)
                     reply, line = await waiter.future
                 except BaseException:
-                    outgoing.leave(pending)
+                    link.calls.give_up(outgoing)
                     raise
             except (ConnectFailed, ConnectionLost) as error:
-                pause = self._pause(error, attempt, deadline)
+                pause = self._pause(error, attempt, deadline) if outgoing.is_repeatable else None
                 if pause is None:
                     raise
             else:
                 return outgoing.outcome(reply, line)
             attempt += 1
             await asyncio.sleep(pause)
+            await self._check_repeatable(outgoing, deadline)
 
     async def _send(self, message: Written, method: str, timeout: Any) -> None:
         """Send something that has no answer."""
@@ -248,8 +311,8 @@ class AsyncClient:
         attempt = 1
         while True:
             try:
-                session = self._links.ready(loop) or await self._links.get(method, deadline)
-                return session.send(message)
+                link = self._links.ready(loop) or await self._links.get(method, deadline)
+                return link.calls.send(message)
             except (ConnectFailed, ConnectionLost) as error:
                 pause = self._pause(error, attempt, deadline)
                 if pause is None:
@@ -262,6 +325,43 @@ class AsyncClient:
         if pause is None or self._links.is_closed or asyncio.get_running_loop().time() + pause >= deadline:
             return None
         return pause
+
+    async def _check_repeatable(self, outgoing: Outgoing, deadline: float) -> None:
+        """Raises ConnectionLost unless the call may be repeated, by the client's `retry`."""
+        if self._settings.retry == "all":
+            return
+        if self._idempotent is None:
+            left = deadline - asyncio.get_running_loop().time()
+            self._idempotent = idempotent_methods(await self.call("rpc.discover", timeout=left))
+        if outgoing.method not in self._idempotent:
+            reason = "the connection was lost, and the method is not idempotent"
+            raise ConnectionLost(reason, method=outgoing.method, address=self.address)
+
+    async def _request_as_it_is(self, message: dict[str, Any], *, timeout: Any = NOT_GIVEN) -> Any:
+        if "id" in message:
+            return await self._perform(RawCall(self._marshaller, message), timeout)
+        encoded = self._marshaller.encode(message, "request object")
+        return await self._send(encoded, str(message.get("method", "?")), timeout)
+
+    def _stream(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        returns: Any = NOT_GIVEN,
+        on_progress: OnProgress | None = None,
+        **kwargs: Any,
+    ) -> Stream:
+        seconds, window = time_left(timeout), self._settings.limits.stream_window
+        params = params_of(method, args, kwargs)
+        call = StreamCall(self._marshaller, method, params, NOT_GIVEN if seconds is None else seconds, returns, window)
+
+        async def opened(deadline: float) -> Session:
+            loop = asyncio.get_running_loop()
+            return (self._links.ready(loop) or await self._links.get(method, deadline)).session
+
+        return Stream(opened, call, seconds, on_progress)
 
     def _notify(self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Awaitable[None]:
         return self._send(self._marshaller.notification(method, params_of(method, args, kwargs)), method, timeout)

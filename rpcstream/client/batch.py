@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import CallTimeout, ConnectionLost, InternalError
+from ..peer.call import NOT_GIVEN, Marshaller, Soon, check_params, params_of, told
 from ..peer.pending import PendingCalls, Waiter
+from ..peer.proxy import Method, Methods, remote_name
 from ..wire import envelope
 from ..wire.pieces import Written
-from .call import Marshaller, Soon, check_params, params_of, told_timeout
-from .proxy import Method, Methods, remote_name
-from .settings import NOT_GIVEN
 
 _NO_ANSWER = "The server's reply to the batch has no answer for this call"
 
@@ -126,7 +125,9 @@ class BatchExchange:
         self._marshaller = marshaller
         self._members = members
         self._calls = calls
-        self._timeout = timeout
+        self.params = None
+        self.tells_time = timeout is not NOT_GIVEN and timeout is not None
+        self.is_repeatable = True
         self._waits: dict[BatchCall, _Member] = {}
 
     def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
@@ -138,7 +139,7 @@ class BatchExchange:
         gathering.members = list(self._waits.values())
 
     def encode(self, left: float) -> Written:
-        timeout = told_timeout(self._timeout, left)
+        timeout = told(left) if self.tells_time else None
         message = [
             envelope.request(member.method, member.params, call_id=self._waits[member].call_id, timeout=timeout)
             if isinstance(member, BatchCall)
@@ -147,9 +148,8 @@ class BatchExchange:
         ]
         return self._marshaller.encode_batch(message, self.method)
 
-    def leave(self, pending: PendingCalls) -> None:
-        for member in self._waits.values():
-            pending.discard(member.call_id)
+    def leave(self, pending: PendingCalls) -> list[int | str]:
+        return [member.call_id for member in self._waits.values() if pending.discard(member.call_id)]
 
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         """Give every call what came for it."""

@@ -19,14 +19,16 @@ from time import monotonic
 import orjson
 
 from ..errors import CallTimeout, ConnectionLost
+from ..peer.call import Outgoing
+from ..peer.deadline import INFINITE
 from ..peer.pending import PendingCalls
 from ..peer.pending import Waiter as AnyWaiter
 from ..wire.framing import LONG
 from ..wire.pieces import Written, parts_of
-from .call import Outgoing, Unsent
 from .inbox import Inbox
 from .readiness import milliseconds, waiter
-from .role import INFINITE, ReaderRole, Waiter
+from .retry import Unsent
+from .role import ReaderRole, Waiter
 from .settings import Settings
 
 #: Up to this size (bytes) a message is copied together with its delimiter, to be sent with one system call.
@@ -75,7 +77,8 @@ class Connection:
         self._is_plain = settings.delimiter == b"\n" and max_size >= READ_SIZE and settings.trace is None
         #: A message has begun and its end has not come.
         self._is_partial = False
-        self._inbox = Inbox(self.pending, self.state, settings, lose=self._lose_held)
+        later = lambda function: self.afterwards.append(function)  # noqa: E731
+        self._inbox = Inbox(self.pending, self.state, settings, lose=self._lose_held, afterwards=later)
         self._soon = self._inbox.soon.append
         self._refusals = bytearray()
         self._sending = allocate_lock()

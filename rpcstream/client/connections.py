@@ -13,10 +13,10 @@ from time import monotonic
 from weakref import WeakSet
 
 from ..errors import CallTimeout, ConnectFailed
+from ..peer.deadline import INFINITE
 from .connection import Connection
 from .dial import dial, failure
 from .pool import choose
-from .role import INFINITE
 from .settings import Settings
 
 CLOSED = "the client was closed"

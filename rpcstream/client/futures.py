@@ -17,10 +17,10 @@ from time import monotonic
 from typing import Any
 
 from ..errors import CallTimeout, ConnectionLost
-from .call import Outgoing, overdue
+from ..peer.call import Outgoing, overdue
+from ..peer.deadline import INFINITE
 from .connection import Connection
 from .connections import generation
-from .role import INFINITE
 
 _log = logging.getLogger("rpcstream.client")
 

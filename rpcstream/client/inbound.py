@@ -1,7 +1,8 @@
-"""What comes in and is no reply, at an end that offers no methods.
+"""What comes in at a client and is no plain reply: the server's own requests, and what cannot be read.
 
-Requests of the peer are refused, replies that are too long fail the call they belong to, and bytes that are no JSON-RPC
-end the conversation with a reason. Pure: the owner of the connection says how to settle and how to end.
+Requests go to the methods that the client offers, or are refused where it offers none; replies that are too long fail
+the call they belong to; bytes that are no JSON-RPC end the conversation with a reason. Pure: the owner of the
+connection says how to settle and how to end.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ from typing import Any
 import orjson
 
 from ..errors import MethodNotFound, ParseError
+from ..peer.interfaces import Dispatch, Later
 from ..wire import envelope
 from ..wire.framing import Oversize
+from ..wire.pieces import Written
 
 
-class NoMethods:
-    """Answers for an end that offers no methods; has the form of a session's dispatcher.
+class Inbound:
+    """Answers for a client; a session's `peer.interfaces.Dispatch`.
 
     Args:
         settle: hands a reply to the call that waits for it.
         lose: ends the connection, with the reason.
         max_size: the limit that a message was over, in bytes.
+        methods: gives what answers requests, if the client offers methods (at the moment).
     """
 
     def __init__(
@@ -31,20 +35,29 @@ class NoMethods:
         settle: Callable[[dict[str, Any], bytes | bytearray], None],
         lose: Callable[[str], object],
         max_size: int,
+        methods: Callable[[], Dispatch | None] = lambda: None,
     ) -> None:
         self._settle = settle
         self._lose = lose
         self._max_size = max_size
+        self._methods = methods
 
-    def answer(self, message: Any, line: bytes | bytearray) -> bytes | None:
+    def answer(self, message: Any, line: bytes | bytearray, session: Any = None) -> Written | Later | None:
         """Handle a message that is not all replies; what is to be sent for it, if anything."""
+        methods = self._methods()
+        if methods is not None:
+            requests = self._without_replies(message, line)
+            return methods.answer(requests, line, session) if requests is not None else None
         if type(message) is not list or not message:
             return self._one(message, line)
         refusals = [refusal for member in message if (refusal := self._one(member, line)) is not None]
         return b"[" + b",".join(refusals) + b"]" if refusals else None
 
-    def oversize(self, message: Oversize) -> bytes | None:
+    def oversize(self, message: Oversize) -> Written | None:
         """The reply cannot be read: its call fails. If it does not show which, every call fails that waits."""
+        methods = self._methods()
+        if methods is not None and b'"method"' in message.head:
+            return methods.oversize(message)
         error = envelope.oversize(message.size, self._max_size, side="client")
         self._settle(envelope.error_reply(envelope.id_in_head(message.head), error), b"")
         return None
@@ -55,18 +68,51 @@ class NoMethods:
         self._lose(f"the peer sent something that is not JSON: {reason}")
         return None
 
-    def cancelled(self, message: Any) -> bytes | None:
-        """Nothing here waits, so nothing is cancelled."""
-        return None
+    def cancelled(self, message: Any) -> Written | None:
+        """The reply to a request whose handler was cancelled."""
+        methods = self._methods()
+        return methods.cancelled(message) if methods is not None else None
+
+    def busy(self, message: Any, limit: int) -> Written | None:
+        """The reply to a request that cannot be taken now."""
+        methods = self._methods()
+        return methods.busy(message, limit) if methods is not None else self.answer_now(message, b"")
+
+    def goes_on(self, message: Any) -> bool:
+        """Is a handler to go on when the connection is lost?"""
+        methods = self._methods()
+        return methods is not None and methods.goes_on(message)
 
     def took_long(self, message: Any, seconds: float) -> None:
-        """Nothing here is slow but what the caller asked for."""
+        """Nothing here is slow but what the caller asked for, and what it offers."""
+        methods = self._methods()
+        if methods is not None:
+            methods.took_long(message, seconds)
+
+    def answer_now(self, message: Any, line: bytes | bytearray) -> bytes | None:
+        """As `answer`, where no methods are offered."""
+        reply = self.answer(message, line)
+        assert reply is None or isinstance(reply, bytes)
+        return reply
+
+    def _without_replies(self, message: Any, line: bytes | bytearray) -> Any:
+        """The requests in a message, its replies settled; None if there are none."""
+        if type(message) is list and message:
+            requests = [member for member in message if not self._was_reply(member, line)]
+            return requests or None
+        return None if self._was_reply(message, line) else message
+
+    def _was_reply(self, message: Any, line: bytes | bytearray) -> bool:
+        if type(message) is dict and "method" in message:
+            return False
+        self._one(message, line)
+        return True
 
     def _one(self, message: Any, line: bytes | bytearray) -> bytes | None:
         if type(message) is dict and "method" in message:
             if message.get("id") is None or not envelope.has_valid_id(message):
                 return None
-            if type(message["id"]) is float:
+            if type(message["id"]) is float and line:
                 envelope.with_exact_ids(message, line)
             return orjson.dumps(envelope.error_reply(message["id"], MethodNotFound()))
         if type(message) is dict and "id" in message:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from _thread import LockType
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -15,7 +16,7 @@ import orjson
 from ..peer.pending import PendingCalls
 from ..wire import envelope
 from ..wire.framing import LONG, LineFramer, Message, Oversize
-from .inbound import NoMethods
+from .inbound import Inbound
 from .settings import Settings
 
 
@@ -25,10 +26,17 @@ class Inbox:
     Args:
         pending: the table of calls, guarded by `state`.
         lose: ends the connection, with the reason; called while `state` is held.
+        afterwards: takes what is to be run when `state` is free.
     """
 
     def __init__(
-        self, pending: PendingCalls, state: LockType, settings: Settings, *, lose: Callable[[str], object]
+        self,
+        pending: PendingCalls,
+        state: LockType,
+        settings: Settings,
+        *,
+        lose: Callable[[str], object],
+        afterwards: Callable[[Callable[[], None]], None],
     ) -> None:
         max_size = settings.limits.max_message_size
         #: A message has begun and its end has not come.
@@ -37,10 +45,11 @@ class Inbox:
         self.soon: list[Callable[[], None]] = []
         self._pending = pending
         self._state = state
+        self._afterwards = afterwards
         self._parse_long = settings.codec.parse
         self._trace = settings.trace
         self._framer = LineFramer(max_size=max_size, delimiter=settings.delimiter)
-        self._refuse = NoMethods(settle=pending.settle, lose=lose, max_size=max_size)
+        self._refuse = Inbound(settle=pending.settle, lose=lose, max_size=max_size)
 
     def receive(self, data: bytes) -> tuple[list[bytes], str | None]:
         """Settle what these bytes answer; no bytes mean the end of the stream.
@@ -70,7 +79,8 @@ class Inbox:
     def _handle_one(self, line: Message, messages: list[Message], position: int) -> bytes | None:
         if isinstance(line, Oversize):
             with self._state:
-                return self._refuse.oversize(line)
+                self._refuse.oversize(line)
+            return None
         text = line
         try:
             if len(line) < LONG:
@@ -83,7 +93,8 @@ class Inbox:
                 messages[position:position] = values
                 return None
             with self._state:
-                return self._refuse.unreadable(values)
+                self._refuse.unreadable(values)
+            return None
         with self._state:
             refusal = self._settle(message, text)
             if self.soon:
@@ -93,14 +104,19 @@ class Inbox:
         return refusal
 
     def _settle(self, message: Any, line: bytes | bytearray) -> bytes | None:
-        if envelope.is_reply(message):
-            self._pending.settle(message, line)
-        elif type(message) is list and message and all(map(envelope.is_reply, message)):
-            for member in message:
-                self._pending.settle(member, line)
-        else:
-            return self._refuse.answer(message, line)
-        return None
+        if self._pending.settled(message, line):
+            return None
+        if type(message) is dict and message.get("method") == envelope.PROGRESS and "id" not in message:
+            self._progress(message.get("params"), line)
+            return None
+        return self._refuse.answer_now(message, line)
+
+    def _progress(self, params: Any, line: bytes | bytearray) -> None:
+        """A handler says how far it is; whoever asked to know is told when the lock is free."""
+        waiter = self._pending.find(params.get("token")) if type(params) is dict else None
+        on_progress = getattr(waiter, "on_progress", None)
+        if on_progress is not None:
+            self._afterwards(partial(on_progress, params, line))
 
 
 def _is_json(line: Message) -> bool:

@@ -7,16 +7,22 @@ wait where.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, RpcError
+from ..peer.call import Marshaller
+from ..peer.deadline import INFINITE
+from ..peer.remote import Peer
 from ..transports.stream import LineStream
 from .dial import failure
-from .link import ClientSession
+from .link import Link
+from .offered import Offered
 from .pool import choose
 from .readiness import waiter
-from .role import INFINITE
 from .settings import Settings
+
+log = logging.getLogger("rpcstream.client")
 
 CLOSED = "the client was closed"
 
@@ -29,32 +35,54 @@ WRITE_MAX = 256 * 1024
 #: Turns of the loop after which what the socket held has been read, and what was sent is written.
 TURNS = 5
 
+#: A connection that has lasted so long (s) was a good one: the next pause before connecting is a short one again.
+STABLE = 5.0
+
 #: Joins the protocol that the given function makes to a transport, and returns it.
 Connect = Callable[[Callable[[], LineStream]], Awaitable[LineStream]]
 
+#: Called with a connection that has just been made, before any call is sent on it.
+Greeting = Callable[[Link], Awaitable[object]]
+
 
 class Links:
-    """Gives a call its connection."""
+    """Gives a call its connection.
 
-    def __init__(self, settings: Settings, connect: Connect | None) -> None:
+    Attributes:
+        greetings: run on each new connection, in order; one that fails ends it.
+        on_state: called with each new `state`.
+    """
+
+    def __init__(self, settings: Settings, marshaller: Marshaller, offered: Offered, connect: Connect | None) -> None:
         self.address = str(settings.address)
         self.is_closed = False
+        self.greetings: list[Greeting] = []
         self._settings = settings
+        self._marshaller = marshaller
+        self._offered = offered
         self._dial = connect or self._dial_address
         self._places = [_Place() for _ in range(settings.pool)]
         self._only = self._places[0] if settings.pool == 1 else None
+        self._state = "idle"
 
-    def ready(self, loop: asyncio.AbstractEventLoop) -> ClientSession | None:
+    @property
+    def state(self) -> str:
+        """What the first connection of the pool is like: "idle" (not wanted yet, or lost and not wanted since),
+        "connecting", "connected", "waiting" (to connect again), "closed"."""
+        return self._state
+
+    def ready(self, loop: asyncio.AbstractEventLoop) -> Link | None:
         """A connection on which a call can be sent at once; None if something has to be waited for first."""
         place = self._only or choose(self._places)
-        session = place.session
-        if session is None or not session.is_open or session.loop is not loop:
+        link = place.link
+        if link is None or link.loop is not loop:
             return None
-        if session.stalled or session.unwritten > WRITE_MAX or session.has_unread():
+        session = link.session
+        if not session.is_open or session.flows.stalled or link.calls.unwritten > WRITE_MAX or link.has_unread():
             return None
-        return session
+        return link
 
-    async def get(self, method: str, deadline: float) -> ClientSession:
+    async def get(self, method: str, deadline: float) -> Link:
         """A connection that is open and takes calls.
 
         Args:
@@ -71,17 +99,17 @@ class Links:
                 while True:
                     if self.is_closed:
                         raise RuntimeError(f"{method!r} was called on a closed client (of {self.address})")
-                    session = await self._open(self._only or choose(self._places), loop)
-                    if not session.is_open:
+                    link = await self._open(self._only or choose(self._places), loop)
+                    if not link.is_open:
                         raise ConnectionLost("the peer closed the connection at once")
                     for _ in range(TURNS):
-                        if session.unwritten <= WRITE_MAX and not (session.is_open and session.has_unread()):
+                        if link.calls.unwritten <= WRITE_MAX and not (link.is_open and link.has_unread()):
                             break
                         await asyncio.sleep(0)
-                    if session.stalled:
-                        await session.flowing()
-                    if session.is_open:
-                        return session
+                    if link.session.flows.stalled:
+                        await link.session.flows.flowing()
+                    if link.is_open:
+                        return link
         except ConnectFailed as error:
             # Calls that share the attempt share its error; each is told of its own method.
             raise ConnectFailed(error.reason, method=method, address=self.address) from error
@@ -90,10 +118,20 @@ class Links:
         except TimeoutError:
             raise CallTimeout("no connection in time", method=method, address=self.address) from None
 
+    def begin(self) -> None:
+        """Connect although nothing is to be sent yet."""
+        for place in self._places:
+            self._begin(place, asyncio.get_running_loop())
+
+    @property
+    def open_links(self) -> list[Link]:
+        """The connections that stand now."""
+        return [place.link for place in self._places if place.link is not None and place.link.is_open]
+
     @property
     def dropped(self) -> int:
         """Replies on the present connections that nobody waited for."""
-        return sum(place.session.pending.dropped for place in self._places if place.session is not None)
+        return sum(place.link.session.pending.dropped for place in self._places if place.link is not None)
 
     async def close(self) -> None:
         """End all; what waits fails."""
@@ -104,45 +142,110 @@ class Links:
             if place.opening is not None and place.opening.get_loop() is loop:
                 place.opening.cancel()
                 await asyncio.wait([place.opening])
-            if place.session is not None and place.session.loop is loop:
-                if place.session.is_open:
-                    place.session.close(CLOSED)
-                closing.append(place.session.gone(CLOSE_TIME))
+            if place.link is not None and place.link.loop is loop:
+                if place.link.session.channel is not None:
+                    place.link.close(CLOSED)
+                closing.append(place.link.gone(CLOSE_TIME))
         await asyncio.gather(*closing)
+        self._set_state("closed")
 
-    async def _open(self, place: _Place, loop: asyncio.AbstractEventLoop) -> ClientSession:
+    # -- making connections -----------------------------------------------------------------------------------------
+
+    async def _open(self, place: _Place, loop: asyncio.AbstractEventLoop) -> Link:
         """The connection of a place, made once for all who want it at the same time."""
-        session = place.session
-        if session is not None and session.is_open and session.loop is loop:
-            return session
-        if place.opening is None or place.opening.get_loop() is not loop:
-            place.opening = loop.create_task(self._connect(place))
-            place.opening.add_done_callback(_look_at)
+        link = place.link
+        if link is not None and link.is_open and link.loop is loop:
+            return link
         # Whoever gives up does not take the connection from the others.
         try:
-            return await asyncio.shield(place.opening)
+            return await asyncio.shield(self._begin(place, loop))
         except asyncio.CancelledError:
             if self.is_closed:
                 raise ConnectFailed(CLOSED, address=self.address) from None
             raise
 
-    async def _connect(self, place: _Place) -> ClientSession:
-        limit = self._settings.connect_timeout
-        session = ClientSession(codec=self._settings.codec, limits=self._settings.limits, address=self.address)
+    def _begin(self, place: _Place, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Link]:
+        if place.opening is None or place.opening.get_loop() is not loop:
+            place.opening = loop.create_task(self._connect(place))
+            place.opening.add_done_callback(_look_at)
+        return place.opening
+
+    async def _connect(self, place: _Place) -> Link:
+        """Make the connection of a place; again and again, if the client is to reconnect."""
+        backoff = self._settings.reconnect
         try:
-            async with asyncio.timeout(limit):
-                await self._dial(lambda: self._make_stream(session))
-        except OSError as error:
-            raise ConnectFailed(failure(error, limit), address=self.address) from error
+            while True:
+                if place.failures and backoff is not None:
+                    self._set_state("waiting", place)
+                    await asyncio.sleep(backoff.pause(place.failures))
+                self._set_state("connecting", place)
+                try:
+                    place.link = link = await self._connected()
+                    break
+                except ConnectFailed as error:
+                    if backoff is None:
+                        self._set_state("idle", place)
+                        raise
+                    place.failures += 1
+                    log.info("%s; trying again", error)
         finally:
             place.opening = None
-        place.session = session
-        return session
+        place.since = link.loop.time()
+        self._set_state("connected", place)
+        link.session.on_lost.append(lambda: self._was_lost(place, link))
+        if link.session.channel is None:
+            self._was_lost(place, link)
+        return link
 
-    def _make_stream(self, session: ClientSession) -> LineStream:
+    async def _connected(self) -> Link:
+        """A new connection, greeted.
+
+        Raises:
+            ConnectFailed: nobody is there, or a greeting failed.
+        """
+        limit = self._settings.connect_timeout
+        link = Link(self._settings, self._marshaller, self._offered)
+        try:
+            async with asyncio.timeout(limit):
+                stream = await self._dial(lambda: self._make_stream(link))
+                if stream.socket is not None:
+                    link.glance = waiter(stream.socket, read=True)
+                for greet in self.greetings:
+                    await greet(link)
+        except OSError as error:
+            link.lose("the connection could not be made whole")
+            raise ConnectFailed(failure(error, limit), address=self.address) from error
+        except RpcError as error:
+            link.lose("the server refused what was said first")
+            raise ConnectFailed(f"the server refused what was said first: {error}", address=self.address) from error
+        except BaseException:
+            link.lose("the connection was given up while it was made")
+            raise
+        return link
+
+    def _was_lost(self, place: _Place, link: Link) -> None:
+        if self.is_closed or place.link is not link:
+            return
+        # One that was lost at once is like one that could not be made.
+        place.failures = 1 if link.loop.time() - place.since > STABLE else place.failures + 1
+        if self._settings.reconnect is None or link.loop.is_closed():
+            self._set_state("idle", place)
+        else:
+            self._begin(place, link.loop)
+
+    def _set_state(self, state: str, place: _Place | None = None) -> None:
+        if (place is None or place is self._places[0]) and state != self._state:
+            self._state = state
+            if self._settings.on_state is not None:
+                try:
+                    self._settings.on_state(state)
+                except Exception:
+                    log.exception("on_state of a client failed")
+
+    def _make_stream(self, link: Link) -> LineStream:
         settings = self._settings
         return LineStream(
-            session,
+            link.session,
             limits=settings.limits,
             delimiter=settings.delimiter,
             address=self.address,
@@ -153,15 +256,22 @@ class Links:
         address, loop = self._settings.address, asyncio.get_running_loop()
         stream: LineStream
         if address.kind == "unix":
-            transport, stream = await loop.create_unix_connection(make_stream, address.path)
+            _, stream = await loop.create_unix_connection(make_stream, address.path)
         else:
-            transport, stream = await loop.create_connection(make_stream, address.host, address.port)
-        assert isinstance(stream.session, ClientSession)
-        stream.session.glance = waiter(transport.get_extra_info("socket"), read=True)
+            _, stream = await loop.create_connection(make_stream, address.host, address.port)
         return stream
 
 
-def _look_at(task: asyncio.Task[ClientSession]) -> None:
+def greeting(hello: Callable[[Peer], Awaitable[object]]) -> Greeting:
+    """A user's function as a greeting."""
+
+    async def greet(link: Link) -> None:
+        await hello(Peer(link.session))
+
+    return greet
+
+
+def _look_at(task: asyncio.Task[Link]) -> None:
     """If all who waited have given up, the failure is nobody's business any more."""
     if not task.cancelled():
         task.exception()
@@ -170,16 +280,19 @@ def _look_at(task: asyncio.Task[ClientSession]) -> None:
 class _Place:
     """A place in the pool, with its connection or the task that makes it."""
 
-    __slots__ = ("opening", "session")
+    __slots__ = ("failures", "link", "opening", "since")
 
     def __init__(self) -> None:
-        self.session: ClientSession | None = None
-        self.opening: asyncio.Task[ClientSession] | None = None
+        #: Attempts since the last good connection that failed, or whose connection did not last; when it was made.
+        self.failures = 0
+        self.since = 0.0
+        self.link: Link | None = None
+        self.opening: asyncio.Task[Link] | None = None
 
     @property
     def load(self) -> int:
-        return 0 if self.session is None else len(self.session.pending)
+        return 0 if self.link is None else len(self.link.session.pending)
 
     @property
     def is_open(self) -> bool:
-        return self.session is not None and self.session.is_open
+        return self.link is not None and self.link.is_open

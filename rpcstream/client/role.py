@@ -12,8 +12,6 @@ from threading import TIMEOUT_MAX
 from time import monotonic
 from typing import Any
 
-INFINITE = float("inf")
-
 
 class Waiter:
     """A thread that waits for one answer. Made without arguments, `method` is set: on the way of every call, and so

@@ -9,18 +9,10 @@ from typing import Any
 from ..codec import Codec
 from ..limits import Limits
 from .address import Address, parse_address
+from .retry import Backoff
 
 #: Called with "send" or "receive" and the bytes of each message, without the delimiter.
 Trace = Callable[[str, bytes], None]
-
-
-class _NotGiven:
-    def __repr__(self) -> str:
-        return "<not given>"
-
-
-#: Stands for an option that the caller left out, where None means something. Typed so that it fits every option.
-NOT_GIVEN: Any = _NotGiven()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +33,9 @@ class Settings:
     delimiter: bytes
     trace: Trace | None
     on_send: Callable[[int, int], None] | None = None
+    retry: str = "all"
+    reconnect: Backoff | None = None
+    on_state: Callable[[str], object] | None = None
 
     def __post_init__(self) -> None:
         for name in ("timeout", "connect_timeout"):
@@ -49,6 +44,8 @@ class Settings:
                 raise ValueError(f"{name} must be positive or None, got {seconds!r}")
         if self.pool < 1:
             raise ValueError(f"pool must be at least 1 connection, got {self.pool!r}")
+        if self.retry not in ("all", "idempotent"):
+            raise ValueError(f"retry must be 'all' or 'idempotent', got {self.retry!r}")
         if self.retries < 0:
             raise ValueError(f"retries must not be negative, got {self.retries!r}")
         if not self.delimiter:

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from ..codec import Codec
 from ..errors import CallTimeout, ConnectFailed, ConnectionLost
 from ..limits import DEFAULT_LIMITS, Limits
+from ..peer.call import NOT_GIVEN, Call, Marshaller, Outgoing, RawCall, check_params, params_of
+from ..peer.deadline import INFINITE
+from ..peer.proxy import NAMES_KEPT, Method, Methods, remote_name
 from ..wire.pieces import Written
 from .address import Address
 from .batch import Batch, BatchExchange
-from .call import Call, Marshaller, Outgoing, RawCall, Unsent, check_params, params_of, pause_before_retry
 from .connections import Connections
-from .proxy import NAMES_KEPT, Method, Methods, remote_name
-from .role import INFINITE
-from .settings import NOT_GIVEN, Trace, make_settings
+from .retry import Unsent, pause_before_retry
+from .settings import Trace, make_settings
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -84,7 +85,7 @@ class Client:
             on_send=on_send,
         )
         self._timeout = timeout
-        self._marshaller = Marshaller(self._settings)
+        self._marshaller = Marshaller(self._settings.codec, limits, str(self._settings.address))
         self._connections = Connections(self._settings)
         self._futures: Futures | None = None
         #: For notifications, which have no answer: `client.notify.name(…)` or `client.notify("name", …)`.

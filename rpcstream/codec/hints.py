@@ -84,6 +84,16 @@ def is_untyped(lowered: Any) -> bool:
     return _findings_in(lowered).anything
 
 
+def is_iterable_hint(hint: Any) -> bool:
+    """Does the hint say what a generator gives, or what is iterated?"""
+    return (get_origin(hint) or hint) in _ITERABLES
+
+
+def item_hint(hint: Any) -> Any:
+    """The type of the items of such a hint; anything where it does not say."""
+    return (get_args(hint) or (Any,))[0]
+
+
 def hint_checker(hint: Any, codec: Codec) -> Convert:
     """A function that checks a value that is already decoded, such as a result at a client.
 
@@ -129,7 +139,7 @@ class _Lowering:
         hint = expanded(hint)
         leaf = self._codec.leaf(hint)
         if leaf is not None:
-            return _marker(leaf.name, leaf.accept if self._result else leaf.decode, lambda _: leaf.schema())
+            return marker(leaf.name, leaf.accept if self._result else leaf.decode, lambda _: leaf.schema())
         if isinstance(hint, typing.TypeVar):
             return self.lower(hint.__bound__ or Any)
         if hasattr(hint, "__supertype__"):  # NewType
@@ -163,7 +173,7 @@ class _Lowering:
             except msgspec.ValidationError as error:
                 raise ValueError(str(error)) from None
 
-        return _marker(lowered.__name__, decode_limited, lowered.schema)
+        return marker(lowered.__name__, decode_limited, lowered.schema)
 
     def _union(self, hint: Any) -> Any:
         members = [self.lower(member) for member in get_args(hint)]
@@ -194,7 +204,7 @@ class _Lowering:
                     pass
             raise ValueError(f"Expected `{name}`, got `{_json_name(value)}`")
 
-        return _marker(name, decode, lambda components: _any_of(members, components))
+        return marker(name, decode, lambda components: _any_of(members, components))
 
     def _container(self, hint: Any, origin: Any) -> Any:
         arguments = get_args(hint)
@@ -212,14 +222,14 @@ class _Lowering:
         if not self._is_rich(hint, set()) and _is_known(hint):
             return hint
         # There before its fields are looked at, since they may name the class itself.
-        marker = self._markers[hint] = _marker((get_origin(hint) or hint).__name__, _unset, lambda _: {})
+        made = self._markers[hint] = marker((get_origin(hint) or hint).__name__, _unset, lambda _: {})
         try:
             shadow = _shadow(hint, {name: self.lower(field) for name, field in field_hints(hint).items()})
         except BaseException:
             del self._markers[hint]
             raise
-        marker.decode, marker.schema = shadow.decode, shadow.schema
-        return marker
+        made.decode, made.schema = shadow.decode, shadow.schema
+        return made
 
     def _is_rich(self, hint: Any, seen: set[Any]) -> bool:
         """Does the hint name a rich type anywhere, in the fields of classes too?"""
@@ -292,10 +302,17 @@ def _shadow(hint: Any, lowered: dict[str, Any]) -> Any:
         except TypeError as error:  # its __post_init__ refuses it, as msgspec takes it
             raise ValueError(str(error)) from None
 
-    return _marker(cls.__name__, decode, lambda components: schema_of(shadow, components))
+    return marker(cls.__name__, decode, lambda components: schema_of(shadow, components))
 
 
-def _marker(name: str, decode: Convert, schema: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+def marker(name: str, decode: Convert, schema: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """What stands in a lowered hint for a type that msgspec cannot check.
+
+    Args:
+        name: for errors.
+        decode: gives what the hint means for the JSON value, or raises ValueError.
+        schema: gives the JSON schema; called with the components that it may refer to.
+    """
     return Marker(name, (), {"decode": staticmethod(decode), "schema": staticmethod(schema)})
 
 

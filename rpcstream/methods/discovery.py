@@ -23,7 +23,9 @@ _REST = {Parameter.VAR_POSITIONAL: "positional", Parameter.VAR_KEYWORD: "named"}
 def describe(registry: MethodRegistry, *, codec: Codec, title: str, version: str) -> dict[str, Any]:
     """The document for `rpc.discover`, methods sorted by name.
 
-    Beyond OpenRPC: a parameter with `x-rest` takes all further ones, "positional" or "named".
+    Beyond OpenRPC: a parameter with `x-rest` takes all further ones, "positional" or "named"; a method with `x-stream`
+    gives its items one by one where it is asked to, a schema with `x-stream` takes them so; a method with
+    `x-idempotent` may be called again when it is not known whether a call was carried out.
     """
     components: dict[str, Any] = {}
     methods = [_describe(registry[name], codec, components) for name in sorted(registry)]
@@ -43,6 +45,10 @@ def _describe(method: Method, codec: Codec, components: dict[str, Any]) -> dict[
         "params": [_parameter(parameter, codec, components) for parameter in signature.parameters],
         "result": {"name": "result", "schema": _schema(signature.returns, components)},
     }
+    if method.items is not None:
+        described["x-stream"] = True
+    if method.idempotent:
+        described["x-idempotent"] = True
     text = inspect.getdoc(method.function)
     if text:
         described["summary"] = text.partition("\n")[0]

@@ -1,7 +1,8 @@
 """One request in, one reply out, now or later.
 
 Owns the way from a parsed message to the bytes of its reply: method, arguments, handler, result or error. Knows no
-socket, no connection and no order of messages; what runs where is the invoker's, what a value looks like the codec's.
+socket and no order of messages, and hands the session on unseen to those handlers that take part in the conversation;
+what runs where is the invoker's, what a value looks like the codec's.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import asyncio
 import inspect
 import logging
 import traceback
-from collections.abc import Coroutine
 from types import CoroutineType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..codec import Codec, payloads
 from ..errors import (
@@ -24,29 +24,36 @@ from ..errors import (
     MethodNotFound,
     ParseError,
     RpcError,
+    ServerBusy,
 )
 from ..limits import Limits
 from ..observe.counters import Counters
+from ..peer import control
+from ..peer.context import Context
+from ..peer.deadline import inherit
+from ..peer.interfaces import Later
+from ..peer.session import Session
 from ..wire import envelope
 from ..wire.envelope import VERSION
 from ..wire.framing import Oversize
 from ..wire.pieces import Written
+from .batch import Batch
+from .conduct import Conduct
 from .invoke import Invoker
 from .registry import Method, MethodRegistry
 
 log = logging.getLogger("rpcstream.server")
 
 Line = bytes | bytearray
-Later = Coroutine[Any, Any, Written | None]
-
 _ABSENT: Any = object()
 
 
 class Dispatcher:
-    """Answers requests with the methods of a registry. A session's `peer.session.Dispatch`.
+    """Answers requests with the methods of a registry. A session's `peer.interfaces.Dispatch`.
 
     Args:
         debug: show exceptions of handlers to the caller, with their traceback.
+        side: what errors call the end whose limits these are.
     """
 
     def __init__(
@@ -58,7 +65,9 @@ class Dispatcher:
         limits: Limits,
         counters: Counters,
         debug: bool = False,
+        side: str = "server",
     ) -> None:
+        self._side = side
         self._methods = methods.by_name
         self._codec = codec
         self._serialize = codec.serialize
@@ -72,7 +81,7 @@ class Dispatcher:
 
     def oversize(self, message: Oversize) -> Written | None:
         """The reply to a message over the size limit."""
-        error = envelope.oversize(message.size, self._max_size, side="server")
+        error = envelope.oversize(message.size, self._max_size, side=self._side)
         return self._error(envelope.id_in_head(message.head), error)
 
     def unreadable(self, error: ParseError) -> Written | None:
@@ -81,7 +90,24 @@ class Dispatcher:
 
     def cancelled(self, message: Any) -> Written | None:
         """The reply to a message whose handling was cancelled from outside."""
+        self._counters.cancelled += 1
         return self._error(message.get("id", _ABSENT) if type(message) is dict else None, CallCancelled())
+
+    def busy(self, message: Any, limit: int) -> Written | None:
+        """The reply to a message that is turned away; of a batch, to each of its members."""
+        if type(message) is list and message:
+            replies = [bytes(reply) for member in message if (reply := self.busy(member, limit)) is not None]
+            return b"[" + b",".join(replies) + b"]" if replies else None
+        self._counters.turned_away += 1
+        call_id = message.get("id", _ABSENT) if type(message) is dict else None
+        if call_id is not _ABSENT and type(call_id) not in (int, str):
+            call_id = None
+        return self._error(call_id, ServerBusy(data={"limit": limit}))
+
+    def goes_on(self, message: Any) -> bool:
+        """Is the method to be carried out although its caller is gone?"""
+        method = self._methods.get(message.get("method"))
+        return method is not None and method.detached
 
     def took_long(self, message: Any, seconds: float) -> None:
         """Say which method kept everybody else waiting."""
@@ -97,20 +123,21 @@ class Dispatcher:
 
     # -- one request ------------------------------------------------------------------------------------------------
 
-    def answer(self, message: Any, line: Line, tagged: bool | None = None) -> Written | Later | None:
+    def answer(self, message: Any, line: Line, session: Session, tagged: bool | None = None) -> Written | Later | None:
         """The reply to a request or a batch; None for notifications; a coroutine that gives it, if one must wait.
 
         From the request to the reply, without a detour for what nearly every message is: a well-formed call.
 
         Args:
             line: the message as it came; empty for a member of a batch, which has its integers exact already.
+            session: the conversation, for handlers that take part in it.
             tagged: whether there may be tagged objects in it, where that is known.
         """
         # That many brackets take twice as many bytes: a short message need not be looked at.
         if len(line) > self._shallow and envelope.is_deeper(line, self._max_depth):
             return self._too_deep(message)
         if type(message) is not dict:
-            return self._batch(message, line)
+            return self._batch(message, line, session)
         call_id = message.get("id", _ABSENT)
         kind = type(call_id)
         try:
@@ -127,8 +154,10 @@ class Dispatcher:
             if method.inline:
                 result = method.function(*args, **kwargs) if kwargs else method.function(*args)
                 return self._reply(method, call_id, result)
-            timeout = _timeout_of(method, message) if "timeout" in message else method.timeout
-            return self._call_later(method, call_id, args, kwargs, timeout)
+            timeout = _timeout_of(method, message, session.waited) if "timeout" in message else method.timeout
+            if method.extras is None and method.stream is None and not method.ordered:
+                return self._call_later(self._invoker, method, call_id, args, kwargs, timeout)
+            return self._call_in_conversation(method, message, not line, args, kwargs, timeout, session)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -156,26 +185,62 @@ class Dispatcher:
             return None, call_id, self._error(call_id, error)
         return method, call_id, None
 
+    def _call_in_conversation(
+        self,
+        method: Method,
+        message: dict[str, Any],
+        in_batch: bool,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        timeout: float | None,
+        session: Session,
+    ) -> Written | Later | None:
+        """A handler with a context, streams, items or a place in the order."""
+        call_id = message.get("id", _ABSENT)
+        credit = None
+        if method.stream is not None and call_id is not _ABSENT and "stream" in message:
+            method, credit = method.stream, _credit_of(message)
+        in_thread = method.offload == "thread"
+        context = Context(session, message, timeout=timeout, in_thread=in_thread, in_batch=in_batch)
+        tokens: list[str] = []
+        if method.extras is not None:
+            (args, kwargs), tokens = method.extras.fill((args, kwargs), context, session)
+        if not (method.is_async or method.offload or method.ordered or credit is not None):
+            try:
+                return self._reply(method, call_id, method.function(*args, **kwargs))
+            finally:
+                context.finish()
+        conduct = Conduct(self._invoker, session, context, credit=credit, tokens=tokens, ordered=method.ordered)
+        return self._call_later(conduct, method, call_id, args, kwargs, timeout)
+
     async def _call_later(
-        self, method: Method, call_id: Any, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None
+        self,
+        starter: Invoker | Conduct,
+        method: Method,
+        call_id: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        timeout: float | None,
     ) -> Written | None:
         try:
-            result = self._invoker.start(method, args, kwargs)
+            result = starter.start(method, args, kwargs)
             if type(result) is CoroutineType or inspect.isawaitable(result):
                 if timeout is None:
                     result = await result
                 else:
+                    inherit(timeout)
                     async with asyncio.timeout(timeout) as deadline:
                         result = await result
             return self._reply(method, call_id, result)
         except KeyboardInterrupt:
             raise
         except TimeoutError as error:
-            if timeout is not None and deadline.expired():
+            if timeout is not None and _has_passed(deadline):
                 return self._error(call_id, DeadlineExceeded(data={"method": method.name, "timeout": timeout}))
             return self._failed(method, call_id, error)
         except asyncio.CancelledError:
             # Whoever cancelled it: a caller that is still there is told. The task ends here all the same.
+            self._counters.cancelled += 1
             return self._error(call_id, CallCancelled())
         except BaseException as error:
             return self._failed(method, call_id, error)
@@ -187,12 +252,12 @@ class Dispatcher:
             return None
         reply = self._serialize({"jsonrpc": VERSION, "id": call_id, "result": result})  # section 5
         if len(reply) > self._max_size:
-            return self._error(call_id, envelope.oversize(len(reply), self._max_size, side="server"))
+            return self._error(call_id, envelope.oversize(len(reply), self._max_size, side=self._side))
         return reply
 
     # -- a batch ----------------------------------------------------------------------------------------------------
 
-    def _batch(self, members: Any, line: Line) -> Written | Later | None:
+    def _batch(self, members: Any, line: Line, session: Session) -> Written | Later | None:
         """Section 6: one array of replies in one message; nothing when there are none."""
         if type(members) is not list:
             return self._error(None, InvalidRequest(data={"reason": "a request must be an object, a batch an array"}))
@@ -206,43 +271,33 @@ class Dispatcher:
         if any(type(member) is dict and type(member.get("id")) is float for member in members):
             envelope.with_exact_ids(members, line)
         tagged = self._codec.holds_tags(line)
-        replies = _BatchReplies(self._max_size)
-        waiting: list[_Waiting] = []
+        batch = Batch(self._max_size)
         for place, member in enumerate(members):
             if type(member) is not dict:
                 reason = {"reason": "a member of a batch must be an object"}
-                replies.put(place, self._error(None, InvalidRequest(data=reason)))
-                continue
-            reply = self.answer(member, b"", tagged)
-            if reply is None or isinstance(reply, Written):
-                replies.put(place, reply)
+                batch.put(place, self._error(None, InvalidRequest(data=reason)))
+            elif "id" not in member and control.is_word(member):
+                batch.words.append(member)
             else:
-                waiting.append(_Waiting(place, member.get("id", _ABSENT), reply))
-        return self._batch_later(replies, waiting) if waiting else self._joined(replies)
+                reply = self.answer(member, b"", session, tagged)
+                if reply is None or isinstance(reply, Written):
+                    batch.put(place, reply)
+                else:
+                    batch.wait(place, member, reply)
+        if batch.waiting:
+            return self._batch_later(batch, session)
+        batch.heed(session)
+        return self._joined(batch)
 
-    async def _batch_later(self, replies: _BatchReplies, waiting: list[_Waiting]) -> Written | None:
-        """Wait for the members that must be waited for, no more of them at a time than one connection may run."""
+    async def _batch_later(self, batch: Batch, session: Session) -> Written | None:
+        for place, message in await batch.finish(session, self._limits.max_calls):
+            batch.put(place, self.cancelled(message))
+        return self._joined(batch)
 
-        async def run(member: _Waiting) -> None:
-            replies.put(member.place, await member.later)
-
-        try:
-            while waiting:
-                now, waiting = waiting[: self._limits.max_calls], waiting[self._limits.max_calls :]
-                outcomes = await asyncio.gather(*map(run, now), return_exceptions=True)
-                for member, outcome in zip(now, outcomes, strict=True):
-                    if outcome is not None:  # cancelled by itself, at its very end
-                        replies.put(member.place, self._error(member.call_id, CallCancelled()))
-        finally:
-            for unstarted in waiting:
-                unstarted.later.close()
-        return self._joined(replies)
-
-    def _joined(self, replies: _BatchReplies) -> Written | None:
-        if replies.size > self._max_size:
-            return self._error(None, envelope.oversize(replies.size, self._max_size, side="server"))
-        kept = replies.kept
-        return b"[" + b",".join([bytes(kept[place]) for place in sorted(kept)]) + b"]" if kept else None
+    def _joined(self, batch: Batch) -> Written | None:
+        if batch.size > self._max_size:
+            return self._error(None, envelope.oversize(batch.size, self._max_size, side=self._side))
+        return batch.joined()
 
     # -- errors -----------------------------------------------------------------------------------------------------
 
@@ -250,7 +305,7 @@ class Dispatcher:
         call_id = message.get("id") if type(message) is dict and envelope.has_valid_id(message) else None
         if type(call_id) is float:  # not exact, and reading so deep a message again is not worth it
             call_id = None
-        reason = f"more than {self._max_depth} arrays and objects inside each other (the server's max_depth)"
+        reason = f"more than {self._max_depth} arrays and objects inside each other (the {self._side}'s max_depth)"
         return self._error(call_id, InvalidRequest(data={"reason": reason, "limit": self._max_depth}))
 
     def _failed(self, method: Method, call_id: Any, error: BaseException) -> Written | None:
@@ -287,31 +342,6 @@ class Dispatcher:
         return self._serialize(envelope.error_reply(call_id, RpcError(code, _text_of(error)[:1000])))
 
 
-class _BatchReplies:
-    """The replies of a batch by their place in it; from where they are too large together, only their size is kept."""
-
-    def __init__(self, max_size: int) -> None:
-        self.kept: dict[int, Written] = {}
-        self.size = 1
-        self._max_size = max_size
-
-    def put(self, place: int, reply: Written | None) -> None:
-        if reply is not None:
-            self.size += len(reply) + 1
-            if self.size <= self._max_size:
-                self.kept[place] = reply
-            else:
-                self.kept.clear()
-
-
-class _Waiting(NamedTuple):
-    """A member of a batch that must be waited for."""
-
-    place: int
-    call_id: Any
-    later: Later
-
-
 def _text_of(error: BaseException) -> str:
     """The text of an exception, fit to be sent, whatever its class does to make it."""
     try:
@@ -321,11 +351,32 @@ def _text_of(error: BaseException) -> str:
         return f"(a {type(error).__name__} that has no text)"
 
 
-def _timeout_of(method: Method, message: dict[str, Any]) -> float | None:
-    """Seconds for this call: the method's, or the caller's if that is shorter."""
+def _timeout_of(method: Method, message: dict[str, Any], waited: float) -> float | None:
+    """Seconds for this call: the method's, or the caller's if that is shorter, less what it has `waited` here.
+
+    Raises:
+        DeadlineExceeded: it waited too long; it is not begun.
+    """
     asked = message.get("timeout")
     if asked is None:
         return method.timeout
     if not isinstance(asked, int | float) or isinstance(asked, bool) or asked < 0:
         raise InvalidRequest(data={"reason": "the member 'timeout' must be a number of seconds, not negative"})
-    return asked if method.timeout is None else min(asked, method.timeout)
+    left = asked if method.timeout is None else min(asked, method.timeout + waited)
+    if waited and left <= waited:
+        raise DeadlineExceeded(data={"method": method.name, "timeout": asked})
+    return left - waited
+
+
+def _credit_of(message: dict[str, Any]) -> int | None:
+    """The items that the caller permits at first; None if it wants no stream."""
+    credit = message.get("stream")
+    if credit is not None and (type(credit) is not int or credit < 0):
+        raise InvalidRequest(data={"reason": "the member 'stream' must be a number of items, not negative"})
+    return credit
+
+
+def _has_passed(deadline: asyncio.Timeout) -> bool:
+    """Also when a call that the handler made ended first, which inherited the deadline."""
+    when = deadline.when()
+    return deadline.expired() or (when is not None and asyncio.get_running_loop().time() >= when)

@@ -52,12 +52,21 @@ class Invoker:
         """
         return method.function(*args, **kwargs) if method.is_async else self._offloaded(method, args, kwargs)
 
-    async def _offloaded(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        """Run something in a thread of the pool.
+
+        Raises:
+            ServerBusy: too much waits for a thread or a process already.
+        """
         if self._threads.waiting + self._processes_waiting >= self._max_queue:
             raise ServerBusy(data={"limit": self._max_queue})
+        return self._threads.submit(call)
+
+    async def _offloaded(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if method.offload == "thread":
-            call = functools.partial(method.function, *args, **kwargs)
-            return await asyncio.wrap_future(self._threads.submit(call))
+            return await asyncio.wrap_future(self.submit(functools.partial(method.function, *args, **kwargs)))
+        if self._threads.waiting + self._processes_waiting >= self._max_queue:
+            raise ServerBusy(data={"limit": self._max_queue})
         return await self._in_process(pickle.dumps((method.function, args, kwargs)))
 
     async def _in_process(self, packed: bytes) -> Any:

@@ -11,10 +11,13 @@ import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from typing import Any, Literal
 
 from ..codec import Codec
 from ..errors import RegistrationError
+from .declared import holds, name_of
+from .extras import Extras
 from .signature import Bind, Signature
 
 Offload = Literal["thread", "process"]
@@ -27,8 +30,16 @@ RESERVED = ("rpc.", "$/")
 class Method:
     """A function, and all that a call of it needs.
 
-    `bind` gives the arguments for it (`Signature.bind`). `inline` methods run in the event loop and answer at once; the
-    others are waited for. A result of the very class `returns` needs no `check_result`.
+    Attributes:
+        bind: gives the arguments for the function (`Signature.bind`).
+        returns: a result of this very class needs no `check_result`.
+        inline: a plain sync function: it runs in the event loop and answers at once. All others are looked at closer.
+        extras: what the handler gets that is not among the arguments on the wire; None for nothing.
+        items: the generator function, where the handler is one; `function` then gives all items as a list.
+        stream: the same method for callers that take the items one by one; None where there are none.
+        ordered: one call at a time on each connection, in the order in which they came.
+        detached: goes on when its caller is gone.
+        idempotent: may be carried out twice; callers are told.
     """
 
     name: str
@@ -41,6 +52,13 @@ class Method:
     check_result: Callable[[Any], Any] | None
     returns: type | None
     inline: bool
+    extras: Extras | None
+    items: Callable[..., Any] | None
+    stream: Method | None
+    check_item: Callable[[Any], Any] | None
+    ordered: bool
+    detached: bool
+    idempotent: bool
 
 
 class MethodRegistry(Mapping[str, Method]):
@@ -70,6 +88,9 @@ class MethodRegistry(Mapping[str, Method]):
         timeout: float | None = None,
         offload: Offload | None = None,
         check_result: bool = True,
+        ordered: bool = False,
+        detached: bool = False,
+        idempotent: bool = False,
         replace: bool = False,
         namespace: dict[str, Any] | None = None,
         reserved: bool = False,
@@ -77,12 +98,16 @@ class MethodRegistry(Mapping[str, Method]):
         """Make a function a remote method.
 
         Args:
-            function: sync or async; a generator's items are returned as one array.
+            function: sync or async, or a generator of either kind: then callers may take its items one by one, and
+                get them as one array otherwise.
             name: the remote name; the function's own where it is not given.
             timeout: seconds after which the caller is answered with -32003. Not for a sync function that runs in the
                 event loop, since nothing could stop it there.
             offload: "thread" or "process": run a sync function there, so that the event loop stays free.
             check_result: check what the function returns against its return hint.
+            ordered: calls of ordered methods that come on one connection run one after the other, in that order.
+            detached: the function goes on when its caller is gone, though nobody will see the result.
+            idempotent: calling it twice does no harm. Callers are told, and may repeat a call that was lost.
             replace: take the place of a method of that name.
             namespace: names that string hints may use besides those of the function's module.
             reserved: the name may begin with `rpc.`; for the framework's own methods.
@@ -91,7 +116,7 @@ class MethodRegistry(Mapping[str, Method]):
             RegistrationError: no name or a reserved one, a hint that cannot be checked, options that cannot act.
             ValueError: the name is taken.
         """
-        name = _name_of(function) if name is None else name
+        name = name_of(function) if name is None else name
         if not isinstance(name, str) or not name:
             raise RegistrationError(f"a method's name must be a string that is not empty, got {name!r}")
         if name.startswith(RESERVED) and not reserved:
@@ -99,13 +124,16 @@ class MethodRegistry(Mapping[str, Method]):
         if name in self.by_name and not replace:
             raise ValueError(f"a method {name!r} is registered already; pass replace=True to put another in its place")
         is_async = (
-            _is(function, inspect.iscoroutinefunction)
-            or _is(function, inspect.isasyncgenfunction)
-            or _is(inspect.unwrap(function), inspect.iscoroutinefunction)
+            holds(function, inspect.iscoroutinefunction)
+            or holds(function, inspect.isasyncgenfunction)
+            or holds(inspect.unwrap(function), inspect.iscoroutinefunction)
         )
         _check_options(name, function, is_async=is_async, timeout=timeout, offload=offload)
-        signature = Signature(function, method=name, codec=self._codec, namespace=namespace)
-        streams = _is(function, inspect.isgeneratorfunction) or _is(function, inspect.isasyncgenfunction)
+        signature = Signature(
+            function, method=name, codec=self._codec, namespace=namespace, in_thread=offload == "thread"
+        )
+        extras = Extras.of(signature, is_async=is_async, offload=offload)
+        streams = holds(function, inspect.isgeneratorfunction) or holds(function, inspect.isasyncgenfunction)
         method = Method(
             name=name,
             function=_as_array(function, is_async=is_async) if streams else function,
@@ -116,8 +144,18 @@ class MethodRegistry(Mapping[str, Method]):
             timeout=timeout,
             check_result=signature.check_result if check_result else None,
             returns=signature.exact_result,
-            inline=not is_async and offload is None,
+            inline=not (is_async or offload or streams or extras or ordered),
+            extras=extras,
+            items=function if streams else None,
+            stream=None,
+            check_item=signature.check_item if check_result else None,
+            ordered=ordered,
+            detached=detached,
+            idempotent=idempotent,
         )
+        if streams:
+            # What a generator returns in the end is not what its hint speaks of.
+            method = replace_fields(method, stream=replace_fields(method, check_result=None))
         self.by_name[name] = method
         self.version += 1
         return method
@@ -163,23 +201,6 @@ class MethodRegistry(Mapping[str, Method]):
         if not methods:
             raise RegistrationError(f"the module {module.__name__} has no public functions that match {pattern!r}")
         return methods
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    source: Any = function
-    while isinstance(source, functools.partial):
-        source = source.func
-    name = getattr(source, "__name__", None)
-    if name is None or name == "<lambda>":
-        raise RegistrationError(f"{function!r} has no name of its own; pass name=…")
-    return str(name)
-
-
-def _is(function: Callable[..., Any], question: Callable[[Any], bool]) -> bool:
-    """Ask it of the function behind partials and callable objects."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return question(function) or question(type(function).__call__)
 
 
 def _check_options(

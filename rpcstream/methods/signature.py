@@ -8,11 +8,7 @@ them in C. Knows neither messages nor how a function is run.
 from __future__ import annotations
 
 import functools
-import inspect
 import re
-import sys
-import types
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import Parameter
@@ -21,9 +17,11 @@ from typing import Any
 import msgspec
 
 from ..codec import Codec, payloads
-from ..codec.hints import convert_options, is_untyped, lower
+from ..codec.hints import convert_options, is_iterable_hint, is_untyped, item_hint, lower
 from ..errors import InvalidParams, InvalidRequest, RegistrationError
 from ..wire import envelope
+from . import incoming
+from .declared import context_parameter, hints_of, signature_of
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Convert = Callable[[Any], Any]
@@ -68,23 +66,34 @@ class Signature:
     """
 
     def __init__(
-        self, function: Callable[..., Any], *, method: str, codec: Codec, namespace: dict[str, Any] | None = None
+        self,
+        function: Callable[..., Any],
+        *,
+        method: str,
+        codec: Codec,
+        namespace: dict[str, Any] | None = None,
+        in_thread: bool = False,
     ) -> None:
         self.method = method
         self._codec = codec
-        hints = _hints_of(function, method, namespace or {})
-        self.parameters = [
-            RemoteParameter(
-                parameter.name,
-                parameter.kind,
-                self._lowered(f"parameter {parameter.name!r}", hints.get(parameter.name, Any)),
-                parameter.default,
-            )
-            for parameter in _signature_of(function, method).parameters.values()
-        ]
+        hints = hints_of(function, method, namespace or {})
+        parameters = list(signature_of(function, method).parameters.values())
+        #: The parameter that takes the context of the call, which callers do not see.
+        self.context = context_parameter(parameters, hints, method)
+        self.context_position = parameters.index(self.context) if self.context is not None else None
+        #: The parameters that take their items one by one, and what checks an item.
+        self.streams: dict[str, Bind] = {}
+        self.parameters = []
+        for parameter in parameters:
+            if self.context is None or parameter.name != self.context.name:
+                hint = hints.get(parameter.name, Any)
+                lowered = self._lowered_parameter(parameter, hint, in_thread=in_thread)
+                self.parameters.append(RemoteParameter(parameter.name, parameter.kind, lowered, parameter.default))
         returns = hints.get("return", Any)
         self.returns = self._lowered("the return value", returns)
         self.check_result = self._result_check(returns)
+        #: The check of an item of a generator; None where there is nothing to check.
+        self.check_item = self._result_check(item_hint(returns)) if is_iterable_hint(returns) else None
         #: The class whose very instances need no check, for a return hint that has one.
         self.exact_result = _EXACT.get(returns)
         self._positional = [parameter for parameter in self.parameters if parameter.kind in _BY_POSITION]
@@ -243,6 +252,24 @@ class Signature:
 
     # -- compiled at registration -----------------------------------------------------------------------------------
 
+    def places(self, names: list[str]) -> dict[str, int | None]:
+        """Where these parameters stand among the positional arguments that `bind` gives; None: by name."""
+        positions = {parameter.name: at for at, parameter in enumerate(self._positional)}
+        return {name: positions.get(name) for name in names}
+
+    def _lowered_parameter(self, parameter: Parameter, hint: Any, *, in_thread: bool) -> Any:
+        what = f"parameter {parameter.name!r}"
+        if not incoming.is_stream_hint(hint, in_thread=in_thread):
+            return self._lowered(what, hint)
+        if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+            raise RegistrationError(f"{self.method}: {what} stands for many arguments, and cannot be a stream")
+
+        def item(stream: str, value: Any) -> None: ...
+
+        item.__annotations__ = {"stream": str, "value": item_hint(hint)}
+        self.streams[parameter.name] = Signature(item, method=f"{self.method}: {what}", codec=self._codec).bind
+        return incoming.lowered(hint, self._codec)
+
     def _lowered(self, what: str, hint: Any, *, result: bool = False) -> Any:
         try:
             return lower(hint, self._codec, result=result)
@@ -310,69 +337,6 @@ def _at(path: str, convert: Convert, value: Any) -> Any:
         return convert(value)
     except msgspec.ValidationError as error:
         raise msgspec.ValidationError(f"{error} - at `${path}`") from None
-
-
-def _signature_of(function: Callable[..., Any], method: str) -> inspect.Signature:
-    try:
-        return inspect.signature(function)
-    except (ValueError, TypeError) as error:
-        raise RegistrationError(f"{method}: {function!r} has no signature that could be checked: {error}") from None
-
-
-def _hints_of(function: Callable[..., Any], method: str, namespace: dict[str, Any]) -> dict[str, Any]:
-    """The function's hints, strings resolved: in its module, its closure, and the scope it was registered in."""
-    source: Any = function
-    while isinstance(source, functools.partial) or hasattr(source, "__wrapped__"):
-        source = source.func if isinstance(source, functools.partial) else source.__wrapped__
-    if not isinstance(source, types.FunctionType | types.MethodType | types.BuiltinFunctionType | type):
-        source = type(source).__call__
-    plain = getattr(source, "__func__", source)
-    if isinstance(plain, type):
-        plain = plain.__init__  # type: ignore[misc]
-    names = dict(namespace)
-    if isinstance(plain, types.FunctionType):
-        if "<locals>" not in plain.__qualname__:
-            # It was written at the top of its module: names of where it is registered mean nothing to it.
-            names = {name: value for name, value in names.items() if name not in plain.__globals__}
-        names.update(_closure_of(plain))
-    try:
-        return typing.get_type_hints(plain, localns=names, include_extras=True)
-    except NameError as error:
-        return _hints_one_by_one(plain, names, method, error)
-    except (TypeError, AttributeError) as error:
-        if not getattr(plain, "__annotations__", None):
-            return {}
-        raise RegistrationError(f"{method}: its hints cannot be read: {error}") from error
-
-
-def _hints_one_by_one(function: Any, names: dict[str, Any], method: str, error: Exception) -> dict[str, Any]:
-    """Some name in a string hint is not known: say of which parameter."""
-    for name, hint in function.__annotations__.items():
-        if isinstance(hint, str):
-            try:
-                eval(hint, getattr(function, "__globals__", {}), names)
-            except Exception as cause:
-                raise RegistrationError(f"{method}: parameter {name!r}: its hint {hint!r}: {cause}") from cause
-    raise RegistrationError(f"{method}: its hints cannot be read: {error}") from error
-
-
-def _closure_of(function: types.FunctionType) -> dict[str, Any]:
-    found = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # not yet assigned
-            continue
-    return found
-
-
-def caller_namespace() -> dict[str, Any]:
-    """The local names where rpcstream was called from: string hints may mean classes of that scope."""
-    frame: types.FrameType | None = sys._getframe(1)
-    own = __name__.partition(".")[0] + "."
-    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(own):
-        frame = frame.f_back
-    return dict(frame.f_locals) if frame is not None else {}
 
 
 def _quoted(names: list[str]) -> str:

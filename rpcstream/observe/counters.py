@@ -12,6 +12,7 @@ class Counters:
     """The numbers behind `rpc.stats`, since the server object was made."""
 
     __slots__ = (
+        "cancelled",
         "closed_for_limits",
         "connections",
         "connections_refused",
@@ -20,6 +21,7 @@ class Counters:
         "handler_failures",
         "replies_dropped",
         "requests",
+        "turned_away",
     )
 
     def __init__(self) -> None:
@@ -36,6 +38,10 @@ class Counters:
         self.errors = 0
         #: Handlers that raised something other than an RpcError.
         self.handler_failures = 0
+        #: Calls that ended because somebody cancelled them: their caller, or the loss of its connection.
+        self.cancelled = 0
+        #: Requests answered with -32002 since too many of one connection were worked on.
+        self.turned_away = 0
         #: Replies that nobody waited for.
         self.replies_dropped = 0
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..errors import error_from_wire
+from ..wire import envelope
+from ..wire.framing import Oversize
 
 
 class Waiter(Protocol):
@@ -67,9 +69,13 @@ class PendingCalls:
         """The calls that wait now, with their ids."""
         return list(self._waiting.items())
 
-    def discard(self, call_id: int | str) -> None:
-        """Nobody waits any more; an answer that still comes is dropped and counted."""
-        self._waiting.pop(call_id, None)
+    def find(self, call_id: Any) -> Waiter | None:
+        """Who waits for the answer to the call with exactly this id (1, 1.0 and True are the same key, but no id)."""
+        return self._waiting.get(call_id) if type(call_id) is int or type(call_id) is str else None
+
+    def discard(self, call_id: int | str) -> bool:
+        """Nobody waits any more; an answer that still comes is dropped and counted. False: it has come already."""
+        return self._waiting.pop(call_id, None) is not None
 
     def settle(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         """Hand a reply to the call that waits for it.
@@ -91,6 +97,25 @@ class PendingCalls:
             self.dropped += 1
         else:
             found.answer(reply, line)
+
+    def settled(self, message: Any, line: bytes | bytearray) -> bool:
+        """Is it a reply, or a batch of nothing else? Then the calls that wait for it have it now."""
+        if envelope.is_reply(message):
+            self.settle(message, line)
+        elif type(message) is list and message and all(map(envelope.is_reply, message)):
+            for member in message:
+                self.settle(member, line)
+        else:
+            return False
+        return True
+
+    def settled_too_long(self, message: Oversize, limit: int, side: str) -> bool:
+        """Is a message that is over the `limit` of this end a reply? Then its call fails."""
+        if not envelope.is_reply_head(message.head):
+            return False
+        error = envelope.oversize(message.size, limit, side=side)
+        self.settle(envelope.error_reply(envelope.id_in_head(message.head), error), b"")
+        return True
 
     def explained(self, reason: str) -> str:
         """Why the connection ended, with what the peer last said to nobody: perhaps that it is busy."""

@@ -1,8 +1,8 @@
 """One end of a conversation, on a connection it does not see.
 
 Owns the order of things: which message is handled when, what runs at the moment, when the connection may close. A
-message with a method goes to the dispatcher, a reply to the calls that wait. Knows neither sockets (a channel sends
-for it) nor methods (a dispatcher answers for it).
+message with a method goes to the dispatcher, a reply to the calls that wait, what belongs to the conversation itself
+(`$/…`) to `peer.control`. Knows neither sockets (a channel sends for it) nor methods (a dispatcher answers for it).
 """
 
 from __future__ import annotations
@@ -10,18 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
-from ..errors import ParseError
+from ..codec import Codec
 from ..limits import Limits
 from ..wire import envelope
 from ..wire.framing import LONG, Message, Oversize
 from ..wire.pieces import Written
+from . import control
+from .backlog import Backlog
+from .call import Marshaller
+from .calls import Calls
+from .flows import Flows
+from .interfaces import Channel, Dispatch, Later
 from .pending import PendingCalls
+from .work import Work
 
 log = logging.getLogger("rpcstream.server")
 
@@ -30,136 +37,122 @@ TURN = 0.02
 
 _loads: Callable[[Any], Any] = orjson.loads
 
-ParseLong = Callable[[bytes], tuple[Any, bytes]]
-
-#: What a handler that waits gives: the reply, later.
-Later = Coroutine[Any, Any, Written | None]
-
-
-class Channel(Protocol):
-    """What a transport does for a session."""
-
-    def send(self, messages: list[Written]) -> None:
-        """Write these messages, in order, with one write. May call `blocked` before it returns."""
-
-    def pause(self) -> None:
-        """Read no more for now."""
-
-    def resume(self) -> None:
-        """Read again."""
-
-    def close(self) -> None:
-        """Write what is left, then close; what is still received is dropped."""
-
-    def abort(self, reason: str) -> None:
-        """Close at once."""
-
-
-class Dispatch(Protocol):
-    """What answers requests: one parsed message in, one reply out, now or later."""
-
-    def answer(self, message: Any, line: bytes | bytearray) -> Written | Later | None: ...
-
-    def oversize(self, message: Oversize) -> Written | None: ...
-
-    def unreadable(self, error: ParseError) -> Written | None: ...
-
-    def cancelled(self, message: Any) -> Written | None: ...
-
-    def took_long(self, message: Any, seconds: float) -> None: ...
+MakeError = Callable[[str], Exception]
 
 
 class Session:
     """The symmetric peer. A transport calls `connected` once, then `receive`, `end`, `blocked`; at last `lost`.
 
-    Messages are handled as they come, and kept in a backlog while there is no room for more; then the transport is
-    asked to read no more. `_settle` decides all of that in one place, after every change.
+    Messages are handled as they come, and kept in a backlog while there is no room for more; when that is full, the
+    transport is asked to read no more. `_settle` decides all of that in one place, after every change.
 
     Args:
         dispatch: answers the peer's requests.
-        parse_long: parses a message of `LONG` bytes or more; gives it, and the line to look at further.
+        codec: parses messages of `LONG` bytes or more; and the rich values of what this end asks and is told.
         limits: `max_calls` and `write_buffer` are enforced here.
         slow: seconds; a message that kept the loop for longer is reported to the dispatcher.
+        side: what this end is called in errors about its limits, "server" or "client".
         on_gone: called once, when the connection is lost and nothing runs for it any more.
+
+    Attributes:
+        is_open: connected, and requests may be sent.
+        waited: seconds that the message that is handled now was kept waiting.
+        channel: the transport; None before `connected` and after `lost`.
+        on_event: told of events (`$/event`): the params, and the message.
+        on_lost: called once when the connection is lost, in order of entry.
+        last_in_order: the last of the calls that keep their order, for the next one to wait for.
     """
 
     def __init__(
         self,
         dispatch: Dispatch,
         *,
-        parse_long: ParseLong,
+        codec: Codec,
         limits: Limits,
         slow: float = 0.1,
+        side: str = "server",
         on_gone: Callable[[Session], None] | None = None,
     ) -> None:
+        self.loop = asyncio.get_running_loop()
         self.pending = PendingCalls()
+        self.work = Work()
+        self.flows = Flows(limits.write_buffer)
+        self.is_open = False
+        self.waited = 0.0
+        self.channel: Channel | None = None
+        self.codec = codec
+        self.limits = limits
+        self.side = side
+        self.on_event: Callable[[dict[str, Any], bytes | bytearray], None] | None = None
+        self.on_lost: list[Callable[[], object]] = []
+        self.last_in_order: asyncio.Future[None] | None = None
         self._dispatch = dispatch
-        self._parse_long = parse_long
-        self._answer: Callable[[Any, Any], Written | Later | None] = dispatch.answer
+        self._answer: Callable[[Any, Any, Session], Written | Later | None] = dispatch.answer
         self._max_calls = limits.max_calls
         self._write_buffer = limits.write_buffer
         self._slow = slow
         # Not longer than `slow`, so that one look at the clock is enough for both.
         self._turn_time = min(TURN, slow)
         self._on_gone = on_gone
-        self._channel: Channel | None = None
-        self._loop = asyncio.get_running_loop()
-        #: The handlers at work, and the messages they work for; how many calls that are.
-        self._running: dict[asyncio.Task[Written | None], Any] = {}
-        self._load = 0
-        self._backlog: list[Message] = []
+        self._calls: Calls | None = None
+        self._backlog = Backlog(limits)
         self._outbox: list[Written] = []
-        #: The peer does not read; it sends no more (or is not listened to); it is not read; a turn is due.
-        self._blocked = False
-        self._ending = False
-        self._paused = False
-        self._scheduled = False
+        #: No more requests are taken; the transport is not read; a turn is due.
+        self._ending = self._paused = self._scheduled = False
         #: Connected, none of these, no backlog, and room for calls: `_regulate` would find nothing to do.
         self._is_calm = False
 
     # -- what the transport says ------------------------------------------------------------------------------------
 
     def connected(self, channel: Channel) -> None:
-        self._channel = channel
-        self._is_calm = True
+        self.channel = channel
+        self.is_open = self._is_calm = True
 
     def receive(self, messages: list[Message]) -> None:
-        """Whole messages in the order they came, all that came with one read. After `end` they are dropped."""
+        """Whole messages in the order they came, all that came with one read."""
         if self._is_calm:
             self._work(messages)
-        elif self._ending:
-            return
-        elif self._backlog or not self._has_room():
-            self._backlog += messages
+        elif self._backlog or self._ending or not self._has_room():
+            self._keep(messages)
         else:
             self._work(messages)
         self._settle()
 
-    def end(self) -> None:
-        """The peer sends no more requests, or is not listened to any more: answer what is in flight, then close."""
-        self._ending = True
-        self._is_calm = False
-        self._settle()
+    def end(self, make_error: MakeError) -> None:
+        """The peer says nothing more: answer what is in flight, then close. What waits for its words fails."""
+        self.pending.fail_all(make_error)
+        self.flows.end()
+        self.drain()
 
     def blocked(self, blocked: bool) -> None:
-        """The peer does not read its replies (or reads again): take nothing new from it meanwhile."""
-        self._blocked = blocked
+        """The peer does not read what is sent (or reads again): take no new requests from it meanwhile.
+
+        Replies are taken all the same: perhaps it does not read because it waits until its own words are read.
+        """
+        self.flows.set_stalled(blocked)
         self._is_calm = False
+        if blocked:
+            self._backlog.sift(lambda line: control.heed(self, line))
         self._schedule()
 
-    def lost(self, make_error: Callable[[str], Exception]) -> None:
+    def lost(self, make_error: MakeError) -> None:
         """The connection is gone: calls that wait fail, handlers that work for it are cancelled.
 
         A notification's handler goes on: nobody waits for it, so nothing was lost for it.
         """
-        self._channel = None
-        self._is_calm = False
+        self.channel = None
+        self.is_open = self._is_calm = False
         self._backlog.clear()
         self._outbox.clear()
         self.pending.fail_all(make_error)
-        for task, message in list(self._running.items()):
-            if _is_awaited(message) and not task.cancelling():
-                task.cancel()
+        self.flows.end()
+        self.flows.set_stalled(False)
+        if self._calls is not None:
+            self._calls.stop()
+        self.work.abandon(lambda message: "id" not in message or self._dispatch.goes_on(message))
+        told, self.on_lost = self.on_lost, []
+        for function in told:
+            function()
         self._report_gone()
 
     # -- what the server or client says -----------------------------------------------------------------------------
@@ -167,17 +160,47 @@ class Session:
     @property
     def busy(self) -> bool:
         """Something is being worked on, or waits to be."""
-        return bool(self._running or self._backlog or self._outbox)
+        return bool(self.work.running or self._backlog or self._outbox)
+
+    @property
+    def calls(self) -> Calls:
+        """The way to call the peer."""
+        if self._calls is None:
+            address = self.channel.address if self.channel is not None else ""
+            return self.use(Marshaller(self.codec, self.limits, address, side=self.side))
+        return self._calls
+
+    def use(self, marshaller: Marshaller) -> Calls:
+        """Call the peer with this marshaller, which other connections share."""
+        self._calls = Calls(self, marshaller)
+        return self._calls
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+        self.is_open = False
+        if self.channel is not None:
+            self.channel.abort(reason)
 
     def send(self, message: Written) -> None:
         """Send a message that is no answer to one just received; written with all others of this turn."""
+        if self.channel is None:  # what a handler says that goes on without its caller would pile up
+            return
         self._outbox.append(message)
+        self.flows.unsent += len(message)
         self._schedule()
 
-    def cancel_all(self) -> None:
-        """Stop every handler that runs for this connection."""
-        for task in list(self._running):
-            task.cancel()
+    def drain(self) -> None:
+        """Take no more requests; replies are still taken. When nothing is in flight any more, close."""
+        self._ending = True
+        self.is_open = self._is_calm = False
+        self._settle()
+
+    def cancel(self, call_id: Any) -> None:
+        """The peer does not wait for this call any more. Unknown and finished ones are ignored."""
+        if not self.work.cancel(call_id) and self._backlog:
+            # It overtook its request, which waits unread.
+            self._backlog.cancel(call_id)
+            self._answer = self._backlog.unless_cancelled(self._dispatch)
 
     # -- the way of a message ---------------------------------------------------------------------------------------
 
@@ -192,6 +215,7 @@ class Session:
         before = perf_counter()
         end = before + self._turn_time
         reply: Written | Later | None
+        line: Any
         try:
             for line in messages:
                 position += 1
@@ -203,17 +227,19 @@ class Session:
                 except orjson.JSONDecodeError:
                     message, reply = None, self._unparsed(line, messages, position)
                 else:
+                    reply = None
                     # A message with a method is for the dispatcher, a reply for the calls that wait.
-                    if (type(message) is dict and "method" in message) or not self._settled(message, line):
-                        reply = self._answer(message, line)
-                    else:
-                        reply = None
+                    if type(message) is dict and "method" in message:
+                        if "id" in message or not control.handle(self, message, line):
+                            reply = self._answer(message, line, self)
+                    elif not self.pending.settled(message, line):
+                        reply = self._answer(message, line, self)
                 if type(reply) is bytes:
                     replies.append(reply)
                     size += len(reply)
                 elif reply is not None:
                     size += self._take(reply, message)
-                    if self._load >= self._max_calls:
+                    if self.work.load >= self._max_calls:
                         self._is_calm = False
                         end = 0
                 now = perf_counter()
@@ -226,28 +252,20 @@ class Session:
             self._broken(error)
         if position < len(messages):
             self._is_calm = False
-            self._backlog += messages[position:]
+            rest = messages[position:] if self._has_room() else self._sifted(messages[position:])
+            if rest:
+                self._backlog.put_back(rest, self.loop.time() - self.waited)
 
     def _long(self, line: Message) -> tuple[Any, bytes]:
         if isinstance(line, Oversize):
             raise orjson.JSONDecodeError("too long", "", 0)
-        return self._parse_long(line)
-
-    def _settled(self, message: Any, line: Any) -> bool:
-        """Is it a reply, or a batch of nothing else? Then the calls that wait for it have it now."""
-        if envelope.is_reply(message):
-            self.pending.settle(message, line)
-        elif type(message) is list and message and all(map(envelope.is_reply, message)):
-            for member in message:
-                self.pending.settle(member, line)
-        else:
-            return False
-        return True
+        return self.codec.parse(line)
 
     def _unparsed(self, line: Message, messages: list[Message], position: int) -> Written | None:
         """Not JSON: too long, several values without a delimiter, or an error."""
         if isinstance(line, Oversize):
-            return self._dispatch.oversize(line)
+            settled = self.pending.settled_too_long(line, self.limits.max_message_size, self.side)
+            return None if settled else self._dispatch.oversize(line)
         values = envelope.unreadable(line)
         if isinstance(values, list):
             messages[position:position] = values
@@ -265,21 +283,18 @@ class Session:
     def _start(self, later: Later, message: Any) -> Written | None:
         """Run a handler that waits; its reply now, if it did not wait after all."""
         if sys.version_info >= (3, 12):
-            task = asyncio.Task(later, loop=self._loop, eager_start=True)
+            task = asyncio.Task(later, loop=self.loop, eager_start=True)
             if task.done():
                 return self._reply_of(task, message)
         else:
-            task = self._loop.create_task(later)
-        self._running[task] = message
-        self._load += _calls_in(message)
+            task = self.loop.create_task(later)
+        self.work.start(task, message)
         task.add_done_callback(self._finished)
         return None
 
     def _finished(self, task: asyncio.Task[Written | None]) -> None:
-        message = self._running.pop(task)
-        self._load -= _calls_in(message)
-        reply = self._reply_of(task, message)
-        if self._channel is None:
+        reply = self._reply_of(task, self.work.finish(task))
+        if self.channel is None:
             self._report_gone()
             return
         if reply is not None:
@@ -299,43 +314,80 @@ class Session:
     # -- flow -------------------------------------------------------------------------------------------------------
 
     def _has_room(self) -> bool:
-        return not self._blocked and self._load < self._max_calls
+        return not self.flows.stalled and self.work.load < self._max_calls
+
+    def _must_read(self) -> bool:
+        """Does something that runs wait for the peer's words, so that the connection must be read, come what may?
+
+        Not while the peer itself does not read: then what is answered would only pile up.
+        """
+        return bool(self.pending or self.flows) and not self.flows.stalled
+
+    def _sifted(self, messages: list[Message]) -> list[Message]:
+        """There is no room for requests. Handle what they may be waiting for; give the others."""
+        return [line for line in messages if not control.heed(self, line)]
+
+    def _keep(self, messages: list[Message]) -> None:
+        """Keep requests until there is room for them."""
+        if self._ending or not self._has_room():
+            messages = self._sifted(messages)
+        if self._ending or not messages:
+            return
+        if self._backlog.is_full and self._must_read():
+            self._outbox += [reply for line in messages if (reply := self._turned_away(line)) is not None]
+        else:
+            self._backlog.put(messages, self.loop.time())
+
+    def _turned_away(self, line: Message) -> Written | None:
+        """The answer to a request that can neither be kept nor left unread."""
+        try:
+            message, _ = self._long(line)
+        except orjson.JSONDecodeError:
+            return self._unparsed(line, [], 0)
+        return self._dispatch.busy(message, self._max_calls)
 
     def _schedule(self) -> None:
         """Have a turn, soon, and once however many ask for it."""
-        if not self._scheduled and self._channel is not None:
+        if not self._scheduled and self.channel is not None:
             self._scheduled = True
-            self._loop.call_soon(self._turn)
+            self.loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         """Take up what was kept for later, as far as there is room; write what has come together."""
         self._scheduled = False
-        if self._channel is not None and self._backlog and self._has_room():
-            messages, self._backlog = self._backlog, []
+        self.flows.unsent = 0
+        if self._backlog and self.channel is not None and self._has_room():
+            messages, since = self._backlog.take()
+            self.waited = self.loop.time() - since
             self._work(messages)
+            self.waited = 0.0
+            if not self._backlog and self._answer is not self._dispatch.answer:
+                self._backlog.forget_cancelled()
+                self._answer = self._dispatch.answer
         self._settle()
 
     def _settle(self) -> None:
         """Write the outbox with one write; then see what comes next, as things stand now."""
-        if self._outbox and self._channel is not None:
+        if self._outbox and self.channel is not None:
             messages, self._outbox = self._outbox, []
-            self._channel.send(messages)
+            self.channel.send(messages)
         if not self._is_calm:
             self._regulate()
 
     def _regulate(self) -> None:
         """Something is not as usual: go on later, read or not read, or close."""
-        channel = self._channel
+        channel = self.channel
         if channel is None:
             return
         has_room = self._has_room()
         if self._backlog and has_room:
             self._schedule()
-        if self._ending:
-            if not self.busy:
-                channel.close()
-        elif self._paused is (has_room and not self._backlog):
-            self._paused = not self._paused
+        if self._ending and not self.busy:
+            channel.close()
+            return
+        reads = not self._backlog.is_full or self._must_read()
+        if self._paused is reads:
+            self._paused = not reads
             if self._paused:
                 channel.pause()
             else:
@@ -347,20 +399,9 @@ class Session:
     def _broken(self, error: BaseException) -> None:
         """Something failed that must not fail: nobody knows what was answered, so the conversation cannot go on."""
         log.error("a message could not be handled", exc_info=error)
-        if self._channel is not None:
-            self._channel.abort("an internal error")
+        self.abort("an internal error")
 
     def _report_gone(self) -> None:
-        if not self._running and self._on_gone is not None:
+        if not self.work.running and self._on_gone is not None:
             on_gone, self._on_gone = self._on_gone, None
             on_gone(self)
-
-
-def _calls_in(message: Any) -> int:
-    """A batch counts with each of its members."""
-    return len(message) if type(message) is list else 1
-
-
-def _is_awaited(message: Any) -> bool:
-    """Does somebody wait for the reply?"""
-    return type(message) is list or "id" in message

@@ -95,7 +95,9 @@ class Listener:
             server.close()
         self._servers.clear()
         for session in list(self._sessions):
-            session.end()
+            session.drain()
+        for stream in list(self._streams):
+            stream.probe()
         for path, inode in self._unix_paths:
             _remove_own(path, inode)
         self._unix_paths.clear()
@@ -112,7 +114,7 @@ class Listener:
     def abort(self, reason: str) -> None:
         """Close every connection at once and cancel every handler."""
         for session in list(self._sessions):
-            session.cancel_all()
+            session.work.cancel_all()
         for stream in list(self._streams):
             stream.abort(reason)
         if self._watcher is not None:
@@ -139,7 +141,7 @@ class Listener:
         if self._watcher is None:
             self._watch()
         if self._stopped:
-            stream.session.end()
+            stream.session.drain()
         elif len(self._streams) > self._limits.max_connections:
             self._counters.connections_refused += 1
             limit = self._limits.max_connections

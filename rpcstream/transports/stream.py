@@ -68,6 +68,11 @@ class LineStream(asyncio.Protocol):
         self._is_full = False
         self._watch = Watch(limits, asyncio.get_running_loop().time())
 
+    @property
+    def socket(self) -> Any:
+        """The connected socket, where there is one."""
+        return self._transport.get_extra_info("socket") if self._transport is not None else None
+
     # -- what asyncio says ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -90,7 +95,7 @@ class LineStream(asyncio.Protocol):
         else:
             self._watch.heard = True
         if self._framer.ended:
-            self.session.end()
+            self.session.end(self._lost)
 
     def eof_received(self) -> bool:
         """The peer sends no more, but may still read: what is in flight is answered first."""
@@ -100,7 +105,7 @@ class LineStream(asyncio.Protocol):
             if self._trace is not None:
                 self._trace_all("receive", messages)
             self.session.receive(messages)
-        self.session.end()
+        self.session.end(self._lost)
         return True
 
     def pause_writing(self) -> None:
@@ -113,11 +118,16 @@ class LineStream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        reason = self.reason or (str(exc) if exc else "the peer closed the connection")
-        reason = self.session.pending.explained(reason)
-        self.session.lost(lambda method: ConnectionLost(reason, method=method, address=self.address))
+        if exc is not None and self.reason is None:
+            self.reason = str(exc)
+        self.session.lost(self._lost)
         if self._on_close is not None:
             self._on_close(self)
+
+    def _lost(self, method: str) -> ConnectionLost:
+        """The error for what waited for the peer."""
+        reason = self.session.pending.explained(self.reason or "the peer closed the connection")
+        return ConnectionLost(reason, method=method, address=self.address)
 
     # -- what the session says (Channel) ----------------------------------------------------------------------
 
@@ -204,6 +214,7 @@ class LineStream(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return None
+        self.probe()
         # While closing, too, what is left is the peer's to read.
         unread = _undelivered(transport) if self._closing or self._is_full else 0
         # A message whose rest we do not read is not the peer's fault.
@@ -213,6 +224,14 @@ class LineStream(asyncio.Protocol):
         if reason is not None:
             self._close_for_limit(reason)
         return reason
+
+    def probe(self) -> None:
+        """See whether a peer that said its last word still listens: if it does not, nobody wants what is worked on.
+
+        That shows only when something is written: a blank, which may stand before any message.
+        """
+        if self._peer_ended and self.session.work.running and self._transport is not None:
+            self._transport.write(b" ")
 
     def _close_for_limit(self, reason: str) -> None:
         self.over_limit = True

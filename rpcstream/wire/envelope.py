@@ -24,6 +24,7 @@ MAX_UNDELIMITED = 1024 * 1024
 _HEAD_ID = re.compile(
     rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,128}")\s*[,}]'
 )
+_REPLY_MEMBER = re.compile(rb'\s*,\s*"(?:result|error)"\s*:')
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _STEPS = bytes.maketrans(b"[]", b"\x01\xff")
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b'"{}[]')
@@ -31,17 +32,58 @@ _DIGITS = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else ord(" ") for
 _BIG = b"0" * 19
 
 
-def request(method: str, params: Any = None, *, call_id: Any = None, timeout: float | None = None) -> dict[str, Any]:
-    """A request object, or a notification when `call_id` is None (section 4). The id stands before the params."""
+def request(
+    method: str,
+    params: Any = None,
+    *,
+    call_id: Any = None,
+    timeout: float | None = None,
+    stream: int | None = None,
+) -> dict[str, Any]:
+    """A request object, or a notification when `call_id` is None (section 4). The id stands before the params.
+
+    Args:
+        timeout: seconds that the caller waits.
+        stream: items that the caller permits at first; None where it wants no stream.
+    """
     message: dict[str, Any] = {"jsonrpc": VERSION}
     if call_id is not None:
         message["id"] = call_id
     message["method"] = method
     if timeout is not None:
         message["timeout"] = timeout
+    if stream is not None:
+        message["stream"] = stream
     if params is not None:
         message["params"] = params
     return message
+
+
+# -- the conversation besides calls (wire page, "Members and methods of our own"): notifications in both directions
+
+#: What their names begin with.
+CONTROL = "$/"
+CANCEL, PROGRESS = "$/cancelRequest", "$/progress"
+ITEM, END, CREDIT = "$/item", "$/end", "$/credit"
+EVENT = "$/event"
+
+
+def cancel(call_id: int | str) -> bytes:
+    """Nobody waits for the answer to this call any more."""
+    return orjson.dumps(request(CANCEL, {"id": call_id}))
+
+
+def credit(stream: dict[str, Any], n: int) -> bytes:
+    """The producer of a stream may send `n` more items; `stream` is the member that names it, `id` or `stream`."""
+    return orjson.dumps(request(CREDIT, {**stream, "n": n}))
+
+
+def end(token: str, error: RpcError | None = None) -> dict[str, Any]:
+    """A stream that was sent as an argument is over, with the error that it broke off with."""
+    params: dict[str, Any] = {"stream": token}
+    if error is not None:
+        params["error"] = error.to_wire()
+    return request(END, params)
 
 
 def error_reply(call_id: Any, error: RpcError) -> dict[str, Any]:
@@ -55,6 +97,12 @@ def oversize(size: int, limit: int, *, side: str) -> MessageTooLarge:
         f"Message too large: {size} bytes or more, the {side}'s limit is {limit} bytes",
         {"size": size, "limit": limit, "side": side},
     )
+
+
+def is_reply_head(head: bytes) -> bool:
+    """Does the beginning of a message show that it is a reply? (Replies with their id before the result, as ours.)"""
+    found = _HEAD_ID.match(head)
+    return found is not None and _REPLY_MEMBER.match(head, found.end() - 1) is not None
 
 
 def id_in_head(head: bytes) -> Any:

@@ -23,11 +23,17 @@ class Line:
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self._buffer = bytearray()
+        #: The ids of the calls that the client gave up.
+        self.cancelled: list[Any] = []
 
     def read(self) -> Any:
-        """The next message; None when the client has closed."""
-        line = self.read_line()
-        return None if line is None else orjson.loads(line)
+        """The next message; None when the client has closed. Cancels are noted, not given."""
+        while (line := self.read_line()) is not None:
+            message = orjson.loads(line)
+            if not isinstance(message, dict) or message.get("method") != "$/cancelRequest":
+                return message
+            self.cancelled.append(message["params"]["id"])
+        return None
 
     def read_line(self) -> bytes | None:
         while (end := self._buffer.find(b"\n")) < 0:

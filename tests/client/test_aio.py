@@ -52,6 +52,7 @@ async def test_cancelling_gives_the_call_up(scripted: Scripted) -> None:
         assert go.wait(20)
         line.answer(first, "late")
         line.answer(line.read(), "next")
+        assert line.cancelled == [first["id"]]
         line.read()
 
     async with AsyncClient(scripted(script)) as client:
@@ -153,9 +154,9 @@ def test_one_client_in_two_loops_one_after_the_other(served: str) -> None:
             return await client.sum(1, 2)
         finally:
             for place in client._links._places:
-                assert place.session is not None
-                place.session.close("this loop ends")
-                await place.session.gone(5)
+                assert place.link is not None
+                place.link.close("this loop ends")
+                await place.link.gone(5)
 
     assert asyncio.run(use()) == 3
     assert asyncio.run(use()) == 3

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rpcstream import AsyncClient, Client
-from rpcstream.client.proxy import Methods
+from rpcstream.peer.proxy import Methods
 
 
 def made(method: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

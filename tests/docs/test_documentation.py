@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import random
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import rpcstream
-from rpcstream import AsyncClient, Client, Codec, ImageOptions, Limits, Server
+from rpcstream import AsyncClient, Backoff, Client, Codec, ImageOptions, Limits, Server
 from rpcstream.cli import call_options, items, serve
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +29,7 @@ DESCRIBED: dict[str, Callable[..., Any]] = {
     "Limits": Limits,
     "Client": Client.__init__,
     "AsyncClient": AsyncClient.__init__,
+    "Backoff": Backoff,
     "Codec": Codec.__init__,
     "ImageOptions": ImageOptions,
 }
@@ -116,6 +118,8 @@ def forms_of(value: object) -> set[str]:
         forms.add(f"{type(value).__name__}()")
     if type(value) is int:
         forms |= {f"{value:,}", f"{value // 2**20} MiB"} if value >= 10_000 else set()
+    if value is random.random:
+        forms.add("random.random")
     return forms
 
 

@@ -1,7 +1,7 @@
-"""A call as bytes and its reply as a value: what the sync and the async client do alike, written once.
+"""A call as bytes and its reply as a value: what every end that calls does alike, written once.
 
-Owns the checks of arguments, the size limit of what goes out, the reading of replies and the decision to try again.
-Pure: knows no socket, no thread, no event loop and no clock.
+Owns the checks of arguments, the size limit of what goes out and the reading of replies and items. Pure: knows no
+socket, no thread, no event loop and no clock.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 from ..codec import Codec, payloads
-from ..errors import BatchTooLarge, ConnectFailed, ConnectionLost, InternalError, RpcError, error_from_wire
-from ..peer.pending import PendingCalls, Waiter
+from ..errors import BatchTooLarge, InternalError, RpcError, error_from_wire
+from ..limits import Limits
 from ..wire import envelope
 from ..wire.pieces import Written
-from .settings import NOT_GIVEN, Settings
+from .pending import PendingCalls, Waiter
 
 _UNREADABLE = "The server's reply cannot be read"
 
@@ -25,17 +25,31 @@ _PLAIN = frozenset((int, str, bool))
 Soon = Callable[[Callable[[], None]], object]
 
 
-class Unsent(ConnectionLost):
-    """The connection was over before the call was sent on it: another one may be tried at once."""
+class _NotGiven:
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+#: Stands for an option that the caller left out, where None means something. Typed so that it fits every option.
+NOT_GIVEN: Any = _NotGiven()
 
 
 class Outgoing(Protocol):
     """Something that is sent once and waits for its answer: a call, a raw request, a batch.
 
     The order: `enter`, then `encode` and send; `leave` if the wait is given up; `outcome` when the answer is there.
+
+    Attributes:
+        method: for errors.
+        params: of a call; None for anything else. An iterator among them is sent item by item.
+        tells_time: the peer is told how long the caller waits.
+        is_repeatable: it can be sent again; not once an iterator is being sent.
     """
 
     method: str
+    params: Any
+    tells_time: bool
+    is_repeatable: bool
 
     def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
         """Take a place in the table of calls that wait, so that `waiter` gets the answer."""
@@ -44,26 +58,43 @@ class Outgoing(Protocol):
         """The message. `left` is the time until the caller gives up, in seconds (may be infinite)."""
         ...
 
-    def leave(self, pending: PendingCalls) -> None:
-        """Nobody waits any more."""
+    def leave(self, pending: PendingCalls) -> list[int | str]:
+        """Nobody waits any more; the ids of the calls that had no answer yet."""
+        ...
 
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> Any:
         """What the caller gets for the reply, or raises."""
 
 
 class Marshaller:
-    """Turns calls into bytes and replies into values, for one client."""
+    """Turns calls into bytes and replies into values, for one end.
 
-    __slots__ = ("_checkers", "_codec", "_holds_tags", "_max_batch", "_max_depth", "address", "max_size", "serialize")
+    Args:
+        address: of the other end, for errors.
+        side: how errors name this end.
+    """
 
-    def __init__(self, settings: Settings) -> None:
-        self.address = str(settings.address)
-        self._codec: Codec = settings.codec
-        self.serialize = settings.codec.serialize
-        self._holds_tags = settings.codec.holds_tags
-        self._max_depth = settings.limits.max_depth
-        self.max_size = settings.limits.max_message_size
-        self._max_batch = settings.limits.max_batch
+    __slots__ = (
+        "_checkers",
+        "_codec",
+        "_holds_tags",
+        "_max_batch",
+        "_max_depth",
+        "_side",
+        "address",
+        "max_size",
+        "serialize",
+    )
+
+    def __init__(self, codec: Codec, limits: Limits, address: str, *, side: str = "client") -> None:
+        self.address = address
+        self._side = side
+        self._codec = codec
+        self.serialize = codec.serialize
+        self._holds_tags = codec.holds_tags
+        self._max_depth = limits.max_depth
+        self.max_size = limits.max_message_size
+        self._max_batch = limits.max_batch
         self._checkers: dict[Any, Callable[[Any], Any]] = {}
 
     def encode(self, message: object, method: str) -> Written:
@@ -75,7 +106,7 @@ class Marshaller:
         """
         data = self.serialize(message)
         if len(data) > self.max_size:
-            error = envelope.oversize(len(data), self.max_size, side="client")
+            error = envelope.oversize(len(data), self.max_size, side=self._side)
             error.method, error.address = method, self.address
             raise error
         return data
@@ -88,7 +119,7 @@ class Marshaller:
                 to no call, so that every call that waits would fail. Nothing was sent.
         """
         if len(members) > self._max_batch:
-            data = {"size": len(members), "limit": self._max_batch, "side": "client"}
+            data = {"size": len(members), "limit": self._max_batch, "side": self._side}
             error = BatchTooLarge(data=data)
             error.method, error.address = method, self.address
             raise error
@@ -136,6 +167,20 @@ class Marshaller:
         """The whole response object, rich values decoded, integers exact."""
         (reply,), tagged = self._prepared([reply], line)
         return {name: self._decoded(method, member) for name, member in reply.items()} if tagged else reply
+
+    def member(self, method: str, params: dict[str, Any], line: bytes | bytearray, name: str) -> Any:
+        """A member of the params of a notification such as `$/item`, rich values decoded, integers exact.
+
+        Raises:
+            InternalError: there is no such member, or its values are broken.
+        """
+        if name not in params:
+            raise self._broken(method, f"no {name!r} in its params", params)
+        if envelope.is_deeper(line, self._max_depth):
+            raise self._broken(method, f"it is nested deeper than {self._max_depth} levels (max_depth)", None)
+        if envelope.may_hold_big_integers(line):
+            params = payloads.parse_exactly(line)["params"]
+        return self._decoded(method, params[name]) if self._holds_tags(line) else params[name]
 
     def checked(self, method: str, value: Any, returns: Any) -> Any:
         """The value in the type that `returns=` asks for.
@@ -194,13 +239,14 @@ class Marshaller:
 class Call:
     """One call of one method."""
 
-    __slots__ = ("_call_id", "_marshaller", "_params", "_returns", "_timeout", "method")
+    __slots__ = ("_call_id", "_marshaller", "_returns", "is_repeatable", "method", "params", "tells_time")
 
     def __init__(self, marshaller: Marshaller, method: str, params: Any, timeout: Any, returns: Any) -> None:
         self.method = method
+        self.params = params
+        self.tells_time = timeout is not NOT_GIVEN and timeout is not None
+        self.is_repeatable = True
         self._marshaller = marshaller
-        self._params = params
-        self._timeout = timeout
         self._returns = returns
         self._call_id = 0
 
@@ -208,14 +254,14 @@ class Call:
         self._call_id = pending.add(waiter)
 
     def encode(self, left: float) -> Written:
-        timeout = None if self._timeout is NOT_GIVEN else told_timeout(self._timeout, left)
         marshaller = self._marshaller
-        message = envelope.request(self.method, self._params, call_id=self._call_id, timeout=timeout)
+        timeout = told(left) if self.tells_time else None
+        message = envelope.request(self.method, self.params, call_id=self._call_id, timeout=timeout)
         data = marshaller.serialize(message)
         return data if len(data) <= marshaller.max_size else marshaller.encode(message, self.method)
 
-    def leave(self, pending: PendingCalls) -> None:
-        pending.discard(self._call_id)
+    def leave(self, pending: PendingCalls) -> list[int | str]:
+        return [self._call_id] if pending.discard(self._call_id) else []
 
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> Any:
         if self._returns is NOT_GIVEN:
@@ -234,10 +280,12 @@ class RawCall:
         ValueError: the id is no string and no integer.
     """
 
-    __slots__ = ("_marshaller", "_message", "method")
+    __slots__ = ("_marshaller", "_message", "is_repeatable", "method", "params", "tells_time")
 
     def __init__(self, marshaller: Marshaller, message: dict[str, Any]) -> None:
         method = message.get("method")
+        self.params = None
+        self.tells_time, self.is_repeatable = False, True
         self.method = method if isinstance(method, str) else "(no method)"
         self._marshaller = marshaller
         self._message = message
@@ -248,8 +296,9 @@ class RawCall:
     def encode(self, left: float) -> Written:
         return self._marshaller.encode(self._message, self.method)
 
-    def leave(self, pending: PendingCalls) -> None:
-        pending.discard(self._message["id"])
+    def leave(self, pending: PendingCalls) -> list[int | str]:
+        call_id: int | str = self._message["id"]
+        return [call_id] if pending.discard(call_id) else []
 
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> dict[str, Any]:
         return self._marshaller.response(self.method, reply, line)
@@ -279,24 +328,9 @@ def check_params(method: str, params: Any) -> Any:
     return params
 
 
-def told_timeout(timeout: Any, left: float) -> float | None:
-    """What the request's "timeout" member says: the time left (s), if this call was given a time-out of its own."""
-    if timeout is NOT_GIVEN or timeout is None:
-        return None
-    return max(round(left, 3), 0.001)
-
-
-def pause_before_retry(error: Exception, attempt: int, retries: int) -> float | None:
-    """Seconds to wait before the call is tried again; None if it is not.
-
-    Args:
-        attempt: how often it has been tried, from 1.
-        retries: how often the caller allowed it to be repeated.
-    """
-    if attempt > retries or not isinstance(error, ConnectFailed | ConnectionLost):
-        return None
-    # At once first: most often the server was started anew and listens already. Then twice as long each time.
-    return 0.0 if attempt == 1 else min(0.05 * 2 ** (attempt - 2), 1.0)
+def told(left: float) -> float | None:
+    """What the request's "timeout" member says of the time (s) that is left to the caller."""
+    return None if left == float("inf") else max(round(left, 3), 0.001)
 
 
 W = TypeVar("W")

@@ -1,0 +1,108 @@
+"""What a Python function declares: its parameters, and its hints with every string in them resolved.
+
+Owns the ways around partials, wrappers, callable objects and local classes. Knows nothing of the wire.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable
+from inspect import Parameter
+from typing import Any, get_args
+
+from ..errors import RegistrationError
+from ..peer.context import Context
+
+
+def context_parameter(parameters: list[Parameter], hints: dict[str, Any], method: str) -> Parameter | None:
+    """The parameter whose hint is Context (or `Context | None`, for functions that are called directly as well)."""
+    found = [each for each in parameters if Context in (hints.get(each.name), *get_args(hints.get(each.name)))]
+    if not found:
+        return None
+    if len(found) > 1 or found[0].kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+        raise RegistrationError(f"{method}: one parameter may be the Context, and not *args or **kwargs")
+    return found[0]
+
+
+def signature_of(function: Callable[..., Any], method: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (ValueError, TypeError) as error:
+        raise RegistrationError(f"{method}: {function!r} has no signature that could be checked: {error}") from None
+
+
+def hints_of(function: Callable[..., Any], method: str, namespace: dict[str, Any]) -> dict[str, Any]:
+    """The function's hints, strings resolved: in its module, its closure, and the scope it was registered in."""
+    source: Any = function
+    while isinstance(source, functools.partial) or hasattr(source, "__wrapped__"):
+        source = source.func if isinstance(source, functools.partial) else source.__wrapped__
+    if not isinstance(source, types.FunctionType | types.MethodType | types.BuiltinFunctionType | type):
+        source = type(source).__call__
+    plain = getattr(source, "__func__", source)
+    if isinstance(plain, type):
+        plain = plain.__init__  # type: ignore[misc]
+    names = dict(namespace)
+    if isinstance(plain, types.FunctionType):
+        if "<locals>" not in plain.__qualname__:
+            # It was written at the top of its module: names of where it is registered mean nothing to it.
+            names = {name: value for name, value in names.items() if name not in plain.__globals__}
+        names.update(_closure_of(plain))
+    try:
+        return typing.get_type_hints(plain, localns=names, include_extras=True)
+    except NameError as error:
+        return _hints_one_by_one(plain, names, method, error)
+    except (TypeError, AttributeError) as error:
+        if not getattr(plain, "__annotations__", None):
+            return {}
+        raise RegistrationError(f"{method}: its hints cannot be read: {error}") from error
+
+
+def _hints_one_by_one(function: Any, names: dict[str, Any], method: str, error: Exception) -> dict[str, Any]:
+    """Some name in a string hint is not known: say of which parameter."""
+    for name, hint in function.__annotations__.items():
+        if isinstance(hint, str):
+            try:
+                eval(hint, getattr(function, "__globals__", {}), names)
+            except Exception as cause:
+                raise RegistrationError(f"{method}: parameter {name!r}: its hint {hint!r}: {cause}") from cause
+    raise RegistrationError(f"{method}: its hints cannot be read: {error}") from error
+
+
+def _closure_of(function: types.FunctionType) -> dict[str, Any]:
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not yet assigned
+            continue
+    return found
+
+
+def caller_namespace() -> dict[str, Any]:
+    """The local names where rpcstream was called from: string hints may mean classes of that scope."""
+    frame: types.FrameType | None = sys._getframe(1)
+    own = __name__.partition(".")[0] + "."
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(own):
+        frame = frame.f_back
+    return dict(frame.f_locals) if frame is not None else {}
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    source: Any = function
+    while isinstance(source, functools.partial):
+        source = source.func
+    name = getattr(source, "__name__", None)
+    if name is None or name == "<lambda>":
+        raise RegistrationError(f"{function!r} has no name of its own; pass name=…")
+    return str(name)
+
+
+def holds(function: Callable[..., Any], question: Callable[[Any], bool]) -> bool:
+    """Ask it of the function behind partials and callable objects."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return question(function) or question(type(function).__call__)

@@ -1,0 +1,254 @@
+"""Methods that are called with one item and run with many: what models want.
+
+Owns the batched methods of a server, their options, and where their handlers run. Each is registered as an async
+function of one item, so that checks, errors, deadlines and cancellation are those of every other method. What one item
+is says `items`, who waits for whom `gathering`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from ..errors import RegistrationError
+from ..observe.batching import BatchCounters
+from .declared import caller_namespace, holds, name_of
+from .gathering import Gathering
+from .invoke import DaemonThreads, HandlerFailed
+from .items import Items, Values
+from .registry import MethodRegistry
+
+BatchOffload = Literal["thread"] | None
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """How the calls of one method are gathered; for the meaning of each see `Batches.decorator`."""
+
+    max_size: int
+    max_wait: float
+    threads: int
+    offload: BatchOffload
+    retry_single: bool
+    max_queue: int
+
+    def check(self, method: str) -> None:
+        """Raises RegistrationError for an option that cannot act."""
+        for name in ("max_size", "threads", "max_queue"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise RegistrationError(f"{method}: {name} must be an integer of at least 1, got {value!r}")
+        if not isinstance(self.max_wait, int | float) or not 0 <= self.max_wait < math.inf:
+            raise RegistrationError(f"{method}: max_wait must be a number of seconds, 0 or more, got {self.max_wait!r}")
+        if self.max_queue < self.max_size:
+            raise RegistrationError(
+                f"{method}: max_queue must be at least max_size ({self.max_size}), got {self.max_queue}"
+            )
+        if self.offload not in ("thread", None):
+            raise RegistrationError(f"{method}: offload must be 'thread' or None, got {self.offload!r}")
+
+
+class Batcher:
+    """One batched method: `server.batches["name"]`.
+
+    Args:
+        function: the handler, sync or async, of many items.
+        method: its remote name.
+        clock: seconds, monotonic.
+
+    Raises:
+        RegistrationError: hints or options that cannot be.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: BatchOptions,
+        *,
+        method: str,
+        namespace: dict[str, Any] | None,
+        clock: Callable[[], float],
+    ) -> None:
+        options.check(method)
+        self._is_async = holds(function, inspect.iscoroutinefunction) or holds(
+            inspect.unwrap(function), inspect.iscoroutinefunction
+        )
+        if holds(function, inspect.isgeneratorfunction) or holds(function, inspect.isasyncgenfunction):
+            raise RegistrationError(f"{method}: a batched handler must return its results, not yield them")
+        self.options = options
+        self._function = function
+        self._method = method
+        self._items = Items(function, method=method, namespace=namespace)
+        self._clock = clock
+        self._counters = BatchCounters()
+        # A run is nobody's own call, so it sees no caller's context.
+        self._context = contextvars.copy_context()
+        self._gathering: Gathering | None = None
+        #: What is registered.
+        self.single = self._items.of_one(self._call, function)
+
+    def stats(self) -> dict[str, Any]:
+        """What was counted since the method was registered.
+
+        `runs`, `items` in them, `retries` (items run again, alone), `cancelled` (items whose caller left before), and
+        `waiting` now; `largest`, `mean_size`, `sizes` (how many runs by size: "8" counts those of 5 to 8 items);
+        `mean_wait` and `max_wait`, the seconds from an item's arrival to its run.
+        """
+        return {**self._counters.as_dict(), "waiting": self._gathering.waiting if self._gathering else 0}
+
+    def retire(self) -> None:
+        """Another method took the place of this one: end with the calls that still wait. From any thread."""
+        if self._gathering is not None:
+            try:
+                self._gathering.loop.call_soon_threadsafe(self._gathering.retire)
+            except RuntimeError:  # the loop is closed, and so is all else
+                pass
+
+    def close(self) -> None:
+        """Cancel what waits and what runs; the next call begins anew, in whatever event loop."""
+        gathering, self._gathering = self._gathering, None
+        if gathering is not None:
+            gathering.close()
+
+    async def _call(self, values: Values) -> Any:
+        gathering = self._gathering
+        if gathering is None:
+            gathering = self._gathering = self._open()
+        return await gathering.call(values)
+
+    def _open(self) -> Gathering:
+        options = self.options
+        in_thread = options.offload == "thread" and not self._is_async
+        threads = DaemonThreads(options.threads) if in_thread else None
+        return Gathering(
+            self._method,
+            functools.partial(self._handle, threads),
+            kind=self._items.kind,
+            can_stop=self._is_async,
+            places=options.threads if in_thread or self._is_async else 1,
+            max_size=options.max_size,
+            max_wait=options.max_wait,
+            max_queue=options.max_queue,
+            retry_single=options.retry_single,
+            context=self._context,
+            counters=self._counters,
+            clock=self._clock,
+            on_close=threads.close if threads is not None else lambda: None,
+        )
+
+    async def _handle(self, threads: DaemonThreads | None, items: list[Values]) -> list[Any]:
+        if threads is not None:
+            # What is stacked is copied, so that is done in the thread too.
+            return await asyncio.wrap_future(threads.submit(functools.partial(self._run, items)))
+        try:
+            if not self._is_async:
+                return self._run(items)
+            args, kwargs = self._items.together(items)
+            returned = self._function(*args, **kwargs)
+            return self._items.results(await returned if inspect.isawaitable(returned) else returned, len(items))
+        except SystemExit as error:  # no wish to end the program
+            raise HandlerFailed("SystemExit") from error
+
+    def _run(self, items: list[Values]) -> list[Any]:
+        args, kwargs = self._items.together(items)
+        return self._items.results(self._function(*args, **kwargs), len(items))
+
+
+class Batches(Mapping[str, Batcher]):
+    """The batched methods of a server by name: `server.batches`. They are methods of the registry as well."""
+
+    def __init__(self, registry: MethodRegistry, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._by_name: dict[str, Batcher] = {}
+
+    def __getitem__(self, name: str) -> Batcher:
+        batcher = self._by_name[name]
+        if not self._is_current(name, batcher):
+            raise KeyError(name)
+        return batcher
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name for name, batcher in list(self._by_name.items()) if self._is_current(name, batcher)])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def decorator(
+        self,
+        *,
+        max_size: int = 32,
+        max_wait: float = 0.002,
+        threads: int = 1,
+        offload: BatchOffload = "thread",
+        retry_single: bool = True,
+        max_queue: int = 10_000,
+        name: str | None = None,
+        timeout: float | None = None,
+        check_result: bool = True,
+        replace: bool = False,
+    ) -> Callable[[Handler], Handler]:
+        """Decorator: make a function of many items a remote method of one. The function itself stays as it is.
+
+        A parameter `list[T]` is T for callers; that of an array is one row, and the rows are stacked. The function
+        returns one result for each item, or an exception in its place, which that caller gets.
+
+        Args:
+            max_size: items in one run at most.
+            max_wait: seconds that the first item waits for others; 0 takes what is there.
+            threads: runs at the same time, async ones too.
+            offload: "thread": a sync function runs in threads of its own; None: in the event loop.
+            retry_single: when a run raises, its items are run again, each alone.
+            max_queue: items that may wait; one more is answered with -32002.
+            name, timeout, check_result, replace: as for `Server.add`; the time-out is that of a call, waiting included.
+
+        Raises:
+            RegistrationError: hints, a default or options that cannot be; the text says which.
+            ValueError: the name is taken.
+        """
+        options = BatchOptions(
+            max_size=max_size,
+            max_wait=max_wait,
+            threads=threads,
+            offload=offload,
+            retry_single=retry_single,
+            max_queue=max_queue,
+        )
+        others = {"timeout": timeout, "check_result": check_result, "replace": replace}
+
+        def decorate(function: Handler) -> Handler:
+            self._add(function, options, name=name, **others)
+            return function
+
+        return decorate
+
+    def _add(self, function: Callable[..., Any], options: BatchOptions, *, name: str | None, **others: Any) -> None:
+        name = name_of(function) if name is None else name
+        batcher = Batcher(function, options, method=name, namespace=caller_namespace(), clock=self._clock)
+        self._registry.add(batcher.single, name=name, **others)
+        for taken, old in list(self._by_name.items()):
+            if not self._is_current(taken, old):
+                self._by_name.pop(taken).retire()
+        self._by_name[name] = batcher
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """Of each batched method."""
+        return {name: batcher.stats() for name, batcher in self.items()}
+
+    def close(self) -> None:
+        """The server ends: nobody waits any more. It may be started again, in another event loop."""
+        for batcher in self._by_name.values():
+            batcher.close()
+
+    def _is_current(self, name: str, batcher: Batcher) -> bool:
+        """Is it still the method of this name? A plain function may have taken its place."""
+        method = self._registry.get(name)
+        return method is not None and method.function is batcher.single

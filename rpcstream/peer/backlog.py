@@ -1,0 +1,104 @@
+"""Requests that wait until there is room for them: in order, within bounds, each with the time it came.
+
+Owns the lines and what is known of them before they are read. Pure: the time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..limits import Limits
+from ..wire.framing import Message
+from ..wire.pieces import Written
+from .interfaces import Dispatch, Later
+
+if TYPE_CHECKING:
+    from .session import Session
+
+#: As `Dispatch.answer`.
+Answer = Callable[[Any, "bytes | bytearray", "Session"], Written | Later | None]
+
+
+class Backlog:
+    """A queue of messages, cut as they came from the connection."""
+
+    __slots__ = ("_cancelled", "_chunks", "_count", "_max_calls", "_max_size", "_size")
+
+    def __init__(self, limits: Limits) -> None:
+        self._max_calls = limits.max_calls
+        self._max_size = limits.write_buffer
+        self._chunks: list[tuple[float, list[Message]]] = []
+        self._count = self._size = 0
+        #: Ids that were cancelled before their request was read, as text: peers choose ids, not our hashes.
+        self._cancelled: set[str] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks)
+
+    @property
+    def is_full(self) -> bool:
+        """As many messages wait as one connection may have calls, or they hold as many bytes as replies may."""
+        return self._count >= self._max_calls or self._size > self._max_size
+
+    def put(self, messages: list[Message], now: float) -> None:
+        """Behind all others; they came at `now` (s)."""
+        self._chunks.append((now, messages))
+        self._add(messages, 1)
+
+    def put_back(self, messages: list[Message], since: float) -> None:
+        """Before all others: the rest of what was taken, or of what has just come."""
+        self._chunks.insert(0, (since, messages))
+        self._add(messages, 1)
+
+    def take(self) -> tuple[list[Message], float]:
+        """The messages that came first, all from one read, and when that was."""
+        since, messages = self._chunks.pop(0)
+        self._add(messages, -1)
+        return messages, since
+
+    def sift(self, heeded: Callable[[Message], bool]) -> None:
+        """Leave out the messages for which the function gives true."""
+        chunks, self._chunks = self._chunks, []
+        self._count = self._size = 0
+        for since, messages in chunks:
+            kept = [line for line in messages if not heeded(line)]
+            if kept:
+                self.put(kept, since)
+
+    def cancel(self, call_id: Any) -> None:
+        """The request with this id, which is perhaps one of these, is to be answered without being carried out."""
+        if self._cancelled is None:
+            self._cancelled = set()
+        if len(self._cancelled) < self._max_calls:
+            self._cancelled.add(repr(call_id))
+
+    def was_cancelled(self, call_id: Any) -> bool:
+        """Was it? Asked once for each request."""
+        if self._cancelled and repr(call_id) in self._cancelled:
+            self._cancelled.remove(repr(call_id))
+            return True
+        return False
+
+    def unless_cancelled(self, dispatch: Dispatch) -> Answer:
+        """What answers requests as long as some are noted that are not to be carried out."""
+
+        def answer(message: Any, line: bytes | bytearray, session: Session) -> Written | Later | None:
+            if type(message) is dict and self.was_cancelled(message.get("id")):
+                return dispatch.cancelled(message)
+            return dispatch.answer(message, line, session)
+
+        return answer
+
+    def forget_cancelled(self) -> None:
+        """All requests have been read: what is still noted was never among them."""
+        self._cancelled = None
+
+    def clear(self) -> None:
+        self._chunks.clear()
+        self._count = self._size = 0
+        self._cancelled = None
+
+    def _add(self, messages: list[Message], sign: int) -> None:
+        self._count += sign * len(messages)
+        self._size += sign * sum(map(len, messages))

@@ -1,0 +1,116 @@
+"""From a thread into an event loop and back: what handlers in threads and the sync client wait with.
+
+Owns the futures that threads wait for. Knows nothing of what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_END: Any = object()
+
+
+class Bridge:
+    """Runs coroutines in an event loop for threads that wait for them.
+
+    Args:
+        loop: runs in another thread.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._waiting: set[Future[Any]] = set()
+
+    def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run what `make` gives and wait for its result.
+
+        Being interrupted (Ctrl-C) cancels it.
+
+        Raises:
+            RuntimeError: this thread runs the event loop, which would wait for itself for ever.
+            concurrent.futures.CancelledError: it was cancelled, or `cancel` was called.
+        """
+        future = self.submit(make)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Run what `make` gives; the future can be cancelled."""
+        if asyncio._get_running_loop() is self.loop:
+            raise RuntimeError(
+                "this would wait for the event loop that it runs in: make the handler async, or offload it to a thread"
+            )
+        coroutine = make()
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        except RuntimeError:  # the loop is closed
+            coroutine.close()
+            raise
+        self._waiting.add(future)
+        future.add_done_callback(self._waiting.discard)
+        return future
+
+    def cancel(self) -> None:
+        """Cancel everything that a thread waits for now."""
+        for future in list(self._waiting):
+            future.cancel()
+
+
+class BlockingStream(Iterator[Any]):
+    """A stream, read by a thread: `for item in …`; leaving the loop early stops the generator at the other end.
+
+    Args:
+        make: gives the stream; called in the event loop, with the first item that is wanted.
+    """
+
+    def __init__(self, bridge: Bridge, make: Callable[[], AsyncIterator[Any]]) -> None:
+        self._bridge = bridge
+        self._make = make
+        self._stream: Any = None
+        self._has_ended = False
+
+    @property
+    def result(self) -> Any:
+        """What the generator returned; None until the stream has ended."""
+        return None if self._stream is None else self._stream.result
+
+    def __iter__(self) -> BlockingStream:
+        return self
+
+    def __next__(self) -> Any:
+        if self._has_ended:
+            raise StopIteration
+        item = self._bridge.run(self._next)
+        if item is _END:
+            self._has_ended = True
+            raise StopIteration
+        return item
+
+    def close(self) -> None:
+        """Stop the generator at the other end, unless it has ended."""
+        if not self._has_ended:
+            self._has_ended = True
+            if self._stream is not None:
+                self._bridge.run(self._stream.aclose)
+
+    def __enter__(self) -> BlockingStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _next(self) -> Any:
+        if self._stream is None:
+            self._stream = self._make()
+        return await anext(self._stream, _END)

@@ -1,0 +1,221 @@
+"""Our own calls on one connection, for an end with an event loop: sent, waited for, given up.
+
+Owns the deadlines of these calls and how much of them is not yet written. What a call looks like is the marshaller's
+matter; who answers, the session's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import CallTimeout, EncodeError
+from ..wire import envelope
+from ..wire.pieces import Written
+from .call import Marshaller, Outgoing, overdue
+from .deadline import INFINITE
+from .flows import Flows
+from .pending import PendingCalls, Waiter
+from .streams import Inflow, Item
+from .uploads import Uploads, holds_streams
+
+if TYPE_CHECKING:
+    from .session import Session
+
+log = logging.getLogger("rpcstream.client")
+
+#: Called with what the handler says on its way to the result.
+OnProgress = Callable[[Any], object]
+
+
+class TimedWaiter(Waiter, Protocol):
+    """Somebody who waits until a time (loop time, s)."""
+
+    deadline: float
+
+    def when_over(self, function: Callable[[], object]) -> None:
+        """Call this when nobody waits any more, for whatever reason."""
+
+
+class AsyncWaiter:
+    """A coroutine that waits for one answer: its future gets the reply and the message it stood in."""
+
+    __slots__ = ("deadline", "future", "method", "on_progress")
+
+    def __init__(
+        self, future: asyncio.Future[Any], method: str, deadline: float, on_progress: OnProgress | None = None
+    ) -> None:
+        self.future = future
+        self.method = method
+        self.deadline = deadline
+        self.on_progress = on_progress
+
+    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        if not self.future.done():
+            self.future.set_result((reply, line))
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def when_over(self, function: Callable[[], object]) -> None:
+        self.future.add_done_callback(lambda _: function())
+
+
+class StreamWaiter:
+    """Waits for a stream: items, then the reply that ends it."""
+
+    __slots__ = ("deadline", "inflow", "line", "method", "on_progress", "reply")
+
+    def __init__(self, inflow: Inflow, method: str, deadline: float, on_progress: OnProgress | None) -> None:
+        self.inflow = inflow
+        self.method = method
+        self.deadline = deadline
+        self.on_progress = on_progress
+        self.reply: dict[str, Any] | None = None
+        self.line: bytes | bytearray = b""
+
+    def item(self, item: Item) -> None:
+        self.inflow.put(item)
+
+    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        self.reply, self.line = reply, line
+        self.inflow.end()
+
+    def fail(self, error: Exception) -> None:
+        self.inflow.end(error)
+
+    def when_over(self, function: Callable[[], object]) -> None:
+        self.inflow.on_end = function
+
+
+class Calls:
+    """The calls that one end makes on one session.
+
+    Attributes:
+        unwritten: bytes that were sent in this turn of the loop, and are written at its end.
+    """
+
+    __slots__ = ("_loop", "_session", "_timer", "_timer_at", "marshaller", "pending", "unwritten")
+
+    def __init__(self, session: Session, marshaller: Marshaller) -> None:
+        self.marshaller = marshaller
+        self.pending: PendingCalls = session.pending
+        self.unwritten = 0
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = INFINITE
+
+    @property
+    def flows(self) -> Flows:
+        """The streams of the connection."""
+        return self._session.flows
+
+    def begin(self, outgoing: Outgoing, waiter: TimedWaiter) -> None:
+        """Send a call; `waiter` gets its answer, or a CallTimeout when its deadline (loop time, s) has passed.
+
+        Raises:
+            CallTimeout: it has passed already. Nothing was sent.
+            EncodeError, MessageTooLarge, ValueError: nothing was sent.
+        """
+        left = waiter.deadline - self._loop.time()
+        if left <= 0:
+            raise CallTimeout("no time left", method=outgoing.method, address=self.marshaller.address)
+        outgoing.enter(self.pending, waiter, self._loop.call_soon)
+        try:
+            try:
+                message = outgoing.encode(left)
+            except EncodeError:
+                # Only now: a look at every argument of every call would cost all those that have no streams.
+                if not holds_streams(outgoing.params):
+                    raise
+                self._begin_with_streams(outgoing, waiter, left)
+            else:
+                self.send(message)
+        except BaseException:
+            outgoing.leave(self.pending)
+            raise
+        if waiter.deadline < self._timer_at:
+            self._watch(waiter.deadline)
+
+    def give_up(self, outgoing: Outgoing) -> None:
+        """Nobody waits for the answer any more: the other end is told, and not waited for. Harmless at any time."""
+        self.cancel(outgoing.leave(self.pending))
+
+    def _begin_with_streams(self, outgoing: Outgoing, waiter: TimedWaiter, left: float) -> None:
+        """Send a call with streams among its arguments."""
+
+        def fail(error: Exception) -> None:
+            self.give_up(outgoing)
+            waiter.fail(error)
+
+        uploads = Uploads(self, outgoing.method, fail)
+        outgoing.params, outgoing.is_repeatable = uploads.replaced(outgoing.params), False
+        self.send(outgoing.encode(left))
+        uploads.start()
+        waiter.when_over(uploads.stop)
+
+    async def ask(self, outgoing: Outgoing, deadline: float, on_progress: OnProgress | None = None) -> Any:
+        """Make a call and wait for its outcome; being cancelled gives it up.
+
+        Raises what `begin` and `Outgoing.outcome` raise, ConnectionLost, and CallTimeout.
+        """
+        waiter = AsyncWaiter(self._loop.create_future(), outgoing.method, deadline, on_progress)
+        self.begin(outgoing, waiter)
+        try:
+            reply, line = await waiter.future
+        except BaseException:
+            self.give_up(outgoing)
+            raise
+        return outgoing.outcome(reply, line)
+
+    def send(self, message: Written) -> None:
+        """Send something that has no answer."""
+        self._session.send(message)
+        if not self.unwritten:
+            self._loop.call_soon(self._written)
+        self.unwritten += len(message)
+
+    def cancel(self, call_ids: list[int | str]) -> None:
+        """Tell the other end that nobody waits for these calls."""
+        if self._session.channel is not None:
+            for call_id in call_ids:
+                self._session.send(envelope.cancel(call_id))
+
+    def progress(self, waiter: Any, params: dict[str, Any], line: bytes | bytearray) -> None:
+        """A handler has said how far it is. What the caller's function raises is not the call's fault, nor its end."""
+        on_progress: OnProgress | None = getattr(waiter, "on_progress", None)
+        if on_progress is None:
+            return
+        try:
+            on_progress(self.marshaller.member(waiter.method, params, line, "value"))
+        except Exception:
+            log.exception("on_progress of a call of %r failed", waiter.method)
+
+    def stop(self) -> None:
+        """The connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _watch(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        """The earliest deadline is over, at least the earliest there was: look at all."""
+        self._timer, self._timer_at = None, INFINITE
+        late, earliest = overdue(self.pending.items(), self._loop.time())
+        for call_id, waiter in late:
+            self.pending.discard(call_id)
+            self.cancel([call_id])
+            waiter.fail(CallTimeout("no answer in time", method=waiter.method, address=self.marshaller.address))
+        if earliest < INFINITE:
+            self._watch(earliest)
+
+    def _written(self) -> None:
+        self.unwritten = 0

@@ -1,0 +1,143 @@
+"""What a handler may ask for: `ctx: Context` among its parameters.
+
+Owns what is known of one call while it runs: who asked, how long they wait, whether they still do. May be used from the
+thread that the handler runs in, wherever that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CallCancelled
+from ..wire import envelope
+from ..wire.pieces import Written
+from .blocking import Bridge
+from .deadline import INFINITE, now
+from .remote import BlockingPeer, Peer
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_OWN_MEMBERS = frozenset(("jsonrpc", "id", "method", "params"))
+
+
+class Context:
+    """One call, as its handler sees it. A parameter with this annotation is no part of the remote signature.
+
+    Attributes:
+        method: the remote name.
+        request_id: the caller's id for this call; None for a notification (and for the id null).
+    """
+
+    def __init__(
+        self, session: Session, message: dict[str, Any], *, timeout: float | None, in_thread: bool, in_batch: bool
+    ) -> None:
+        self.method: str = message["method"]
+        self.request_id: Any = message.get("id")
+        self.in_batch = in_batch
+        self._deadline = INFINITE if timeout is None else now() + timeout
+        self._message = message
+        self._session = session
+        # Made here if need be, in the event loop, since a handler may be in a thread when it first says something.
+        self._marshaller = session.calls.marshaller
+        self._loop_thread = threading.get_ident()
+        #: For a handler in a thread: waits in the event loop for what the thread wants.
+        self.bridge = Bridge(session.loop) if in_thread else None
+        self._peer: Peer | BlockingPeer | None = None
+        self._is_cancelled = False
+        self._latest: Written | None = None
+        self._is_due = False
+
+    @property
+    def peer(self) -> Any:
+        """The other end: `await ctx.peer.confirm("…")` calls a method that the caller offers.
+
+        In a handler that runs in a thread the calls wait by themselves: `ctx.peer.confirm("…")`. A sync handler in the
+        event loop cannot wait, only notify.
+        """
+        if self._peer is None:
+            peer = Peer(self._session)
+            self._peer = peer if self.bridge is None else BlockingPeer(peer, self.bridge)
+        return self._peer
+
+    @property
+    def session(self) -> Session:
+        """The conversation that the call is part of; for rpcstream's own methods."""
+        return self._session
+
+    @property
+    def address(self) -> str:
+        """Of the caller: "127.0.0.1:50412"."""
+        return self._session.channel.address if self._session.channel is not None else ""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The request's members beside those of JSON-RPC: "timeout", "traceparent", and what the caller added."""
+        return MappingProxyType({name: value for name, value in self._message.items() if name not in _OWN_MEMBERS})
+
+    @property
+    def deadline(self) -> float | None:
+        """When the caller stops waiting, in seconds of `time.monotonic`; None if it does not."""
+        return None if self._deadline == INFINITE else self._deadline
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until then, not below 0; None if there is no deadline."""
+        return None if self._deadline == INFINITE else max(self._deadline - now(), 0.0)
+
+    @property
+    def cancelled(self) -> bool:
+        """Nobody waits for the result any more. For handlers in threads, which nothing else stops; others are
+        cancelled themselves."""
+        return self._is_cancelled
+
+    def check(self) -> None:
+        """Raise CallCancelled if nobody waits any more; for loops in handlers that run in threads."""
+        if self._is_cancelled:
+            raise CallCancelled()
+
+    def progress(self, value: Any) -> None:
+        """Tell the caller how far the call is: any value; what `on_progress=` gets at the caller.
+
+        Of values that follow each other faster than they can be sent only the latest is; the last one always is, before
+        the result. Nothing is sent for a notification.
+
+        Raises:
+            EncodeError, MessageTooLarge: the value cannot be sent.
+        """
+        if self.request_id is None or self._is_cancelled:
+            return
+        params = {"token": self.request_id, "value": value}
+        message = self._marshaller.encode(envelope.request(envelope.PROGRESS, params), self.method)
+        if threading.get_ident() == self._loop_thread:
+            self._send_soon(message)
+        else:
+            self._session.loop.call_soon_threadsafe(self._send_soon, message)
+
+    # -- what carries the call out ----------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Nobody waits any more: what the handler's thread waits for ends."""
+        self._is_cancelled = True
+        if self.bridge is not None:
+            self.bridge.cancel()
+
+    def finish(self) -> None:
+        """The handler is done, its reply comes next."""
+        self._send_latest()
+
+    def _send_soon(self, message: Written) -> None:
+        self._latest = message
+        if not self._is_due and not self._session.flows.stalled:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._send_latest)
+
+    def _send_latest(self) -> None:
+        self._is_due = False
+        if self._latest is not None:
+            message, self._latest = self._latest, None
+            self._session.send(message)

@@ -1,0 +1,124 @@
+"""The words of the conversation itself: cancel, progress, items, credit, events (wire page, "Members and methods").
+
+Owns what each `$/…` notification means for the session it came on. They are never answered: what is malformed, unknown
+or late is dropped. Makes none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from ..errors import InvalidRequest, error_from_wire
+from ..wire import envelope
+from ..wire.framing import Message, Oversize
+from .flows import argument_key, reply_key
+from .streams import Outflow
+
+if TYPE_CHECKING:
+    from .session import Session
+
+Line = bytes | bytearray
+
+
+def is_word(message: dict[str, Any]) -> bool:
+    """Does a notification belong to the conversation itself?"""
+    method = message.get("method")
+    return type(method) is str and method.startswith(envelope.CONTROL)
+
+
+def handle(session: Session, message: dict[str, Any], line: Line) -> bool:
+    """Act on a notification if it belongs to the conversation; false if it is a call of a method.
+
+    Args:
+        message: with a method and without an id.
+        line: the message as it came; empty for a member of a batch, whose rich values stay as they are.
+    """
+    method = message["method"]
+    if type(method) is not str or not method.startswith(envelope.CONTROL):
+        return False
+    act, params = _ACTS.get(method), message.get("params")
+    if act is not None and type(params) is dict and message.get("jsonrpc") == envelope.VERSION:
+        act(session, params, line)
+    return True
+
+
+def heed(session: Session, line: Message) -> bool:
+    """Handle a message now if it is a reply or a word of the conversation; false for anything else, which may wait."""
+    if isinstance(line, Oversize) or (b'"method"' in line and b'"$/' not in line):
+        return False
+    try:
+        message, line = session.codec.parse(line)
+    except orjson.JSONDecodeError:
+        return False
+    if type(message) is dict and "method" in message:
+        return "id" not in message and handle(session, message, line)
+    return session.pending.settled(message, line)
+
+
+def _cancel(session: Session, params: dict[str, Any], line: Line) -> None:
+    call_id = params.get("id")
+    if type(call_id) is int or type(call_id) is str:
+        session.cancel(call_id)
+
+
+def _progress(session: Session, params: dict[str, Any], line: Line) -> None:
+    waiter = session.pending.find(params.get("token"))
+    if waiter is not None:
+        session.calls.progress(waiter, params, line)
+
+
+def _item(session: Session, params: dict[str, Any], line: Line) -> None:
+    token = params.get("stream")
+    if token is None:
+        waiter: Any = session.pending.find(params.get("id"))
+        put = getattr(waiter, "item", None)
+    else:
+        inflow = session.flows.coming.get(token) if type(token) is str else None
+        put = inflow.put if inflow is not None else None
+    if put is None:
+        session.pending.dropped += 1
+        return
+    try:
+        put((params, line))
+    except InvalidRequest:
+        # The consumer has been told; the producer does not keep to the rules, and need not go on.
+        if token is None:
+            session.pending.discard(params["id"])
+            session.calls.cancel([params["id"]])
+
+
+def _end(session: Session, params: dict[str, Any], line: Line) -> None:
+    token = params.get("stream")
+    inflow = session.flows.coming.get(token) if type(token) is str else None
+    if inflow is not None:
+        error = params.get("error")
+        inflow.end(None if error is None else error_from_wire(error))
+
+
+def _credit(session: Session, params: dict[str, Any], line: Line) -> None:
+    n, token = params.get("n"), params.get("stream")
+    outflow: Outflow | None = None
+    if type(token) is str:
+        outflow = session.flows.out.get(argument_key(token))
+    elif "id" in params:
+        outflow = session.flows.out.get(reply_key(params["id"]))
+    if outflow is not None and type(n) is int and n > 0:
+        outflow.permit(n)
+
+
+def _event(session: Session, params: dict[str, Any], line: Line) -> None:
+    if session.on_event is not None:
+        session.on_event(params, line)
+
+
+_ACTS: dict[str, Callable[[Session, dict[str, Any], Line], None]] = {
+    envelope.CANCEL: _cancel,
+    envelope.PROGRESS: _progress,
+    envelope.ITEM: _item,
+    envelope.END: _end,
+    envelope.CREDIT: _credit,
+    envelope.EVENT: _event,
+}

@@ -1,0 +1,69 @@
+"""What a session stands between: a channel that carries its messages, and a dispatcher that answers requests."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import ParseError
+from ..wire.framing import Oversize
+from ..wire.pieces import Written
+
+if TYPE_CHECKING:
+    from .session import Session
+
+#: What a handler that waits gives: the reply, later.
+Later = Coroutine[Any, Any, Written | None]
+
+
+class Channel(Protocol):
+    """What a transport does for a session."""
+
+    #: Of the other end, for people.
+    address: str
+
+    def send(self, messages: list[Written]) -> None:
+        """Write these messages, in order, with one write. May call `blocked` before it returns."""
+
+    def pause(self) -> None:
+        """Read no more for now."""
+
+    def resume(self) -> None:
+        """Read again."""
+
+    def close(self) -> None:
+        """Write what is left, then close; what is still received is dropped."""
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+
+
+class Dispatch(Protocol):
+    """What answers requests: one parsed message in, one reply out, now or later."""
+
+    def answer(self, message: Any, line: bytes | bytearray, session: Session) -> Written | Later | None:
+        """The reply to a request or a batch; what gives it, where one must wait; None where there is none."""
+        ...
+
+    def oversize(self, message: Oversize) -> Written | None:
+        """The reply to a request over the size limit."""
+        ...
+
+    def unreadable(self, error: ParseError) -> Written | None:
+        """The reply to a message that is not JSON."""
+        ...
+
+    def cancelled(self, message: Any) -> Written | None:
+        """The reply to a request whose handler was cancelled."""
+        ...
+
+    def busy(self, message: Any, limit: int) -> Written | None:
+        """The reply to a request that cannot be taken, since so many are worked on."""
+        ...
+
+    def goes_on(self, message: Any) -> bool:
+        """Is this request to be carried out although its caller is gone?"""
+        ...
+
+    def took_long(self, message: Any, seconds: float) -> None:
+        """A message kept the loop for so long."""

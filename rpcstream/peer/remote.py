@@ -1,0 +1,162 @@
+"""The other end as an object: `await peer.confirm("…")`, for handlers that call back and for servers that call.
+
+Owns what a call on one given connection looks like to its user, in an event loop (`Peer`) and in a thread
+(`BlockingPeer`). A client, which makes its connections itself, has the same surface.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..errors import CallTimeout, ConnectionLost
+from .blocking import BlockingStream, Bridge
+from .call import NOT_GIVEN, Call, params_of
+from .calls import OnProgress
+from .deadline import INFINITE, time_left
+from .proxy import Method, Methods, remote_name
+from .stream import Stream, StreamCall
+
+if TYPE_CHECKING:
+    from .session import Session
+
+T = TypeVar("T")
+
+
+class Peer:
+    """The other end of one connection. For the event loop of the connection.
+
+    Attributes:
+        address: of the other end.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.address = session.channel.address if session.channel is not None else ""
+        self._session = session
+        #: For notifications, which have no answer: `peer.notify.name(…)`; never waits.
+        self.notify = Methods(self._notify)
+        #: For methods that stream: `async for item in peer.stream.name(…)`.
+        self.stream = Methods(self._stream)
+
+    @property
+    def is_connected(self) -> bool:
+        """Calls can be made."""
+        return self._session.is_open
+
+    def __getattr__(self, name: str) -> Any:
+        return Method(self.call, remote_name(self, name))
+
+    async def call(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        timeout: float | None = NOT_GIVEN,
+        returns: Any = NOT_GIVEN,
+        on_progress: OnProgress | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a method that the other end offers, and await its result.
+
+        Args:
+            timeout: seconds; no limit of its own where it is not given. Inside a handler with a deadline no call lasts
+                longer than that.
+            returns, on_progress: as for a client's calls.
+
+        Raises what a client's calls raise; MethodNotFound too where the other end offers nothing.
+        """
+        params = params_of(method, args, kwargs)
+        session = self._opened(method)
+        calls = session.calls
+        call = Call(calls.marshaller, method, params, timeout, returns)
+        seconds = time_left(None if timeout is NOT_GIVEN else timeout)
+        call.tells_time = seconds is not None
+        deadline = INFINITE if seconds is None else session.loop.time() + seconds
+        if session.flows.stalled:
+            try:
+                async with asyncio.timeout(seconds):
+                    await session.flows.flowing()
+            except TimeoutError:
+                raise CallTimeout("the call could not be sent in time", method=method, address=self.address) from None
+        return await calls.ask(call, deadline, on_progress)
+
+    def _notify(self, method: str, /, *args: Any, **kwargs: Any) -> None:
+        calls = self._opened(method).calls
+        calls.send(calls.marshaller.notification(method, params_of(method, args, kwargs)))
+
+    def _stream(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        returns: Any = NOT_GIVEN,
+        on_progress: OnProgress | None = None,
+        **kwargs: Any,
+    ) -> Stream:
+        session = self._opened(method)
+        window = session.limits.stream_window
+        seconds = time_left(timeout)
+        call = StreamCall(session.calls.marshaller, method, params_of(method, args, kwargs), seconds, returns, window)
+
+        async def opened(deadline: float) -> Session:
+            return self._opened(method)
+
+        return Stream(opened, call, seconds, on_progress)
+
+    def _opened(self, method: str) -> Session:
+        if not self._session.is_open and self._session.channel is None:
+            raise ConnectionLost("the connection is over", method=method, address=self.address)
+        return self._session
+
+    def __repr__(self) -> str:
+        return f"<peer at {self.address}>"
+
+
+class BlockingPeer:
+    """The same for a handler in a thread: `peer.confirm("…")` waits for the result.
+
+    Args:
+        bridge: runs coroutines in the connection's event loop.
+    """
+
+    def __init__(self, peer: Peer, bridge: Bridge) -> None:
+        self.address = peer.address
+        self._peer = peer
+        self._bridge = bridge
+        self.notify = Methods(self._notify)
+        self.stream = Methods(self._stream)
+
+    @property
+    def is_connected(self) -> bool:
+        """Calls can be made."""
+        return self._peer.is_connected
+
+    def __getattr__(self, name: str) -> Any:
+        return Method(self.call, remote_name(self, name))
+
+    def call(self, method: str, /, *args: Any, **options: Any) -> Any:
+        """As `Peer.call`, and waits.
+
+        Raises also:
+            RuntimeError: it was called in the event loop, which cannot wait.
+            concurrent.futures.CancelledError: the handler that waits was cancelled.
+        """
+        return self._bridge.run(lambda: self._peer.call(method, *args, **options))
+
+    def _notify(self, method: str, /, *args: Any, **kwargs: Any) -> None:
+        self._bridge.run(_called(lambda: self._peer.notify(method, *args, **kwargs)))
+
+    def _stream(self, method: str, /, *args: Any, **options: Any) -> BlockingStream:
+        return BlockingStream(self._bridge, lambda: self._peer.stream(method, *args, **options))
+
+    def __repr__(self) -> str:
+        return f"<peer at {self.address}>"
+
+
+def _called(function: Callable[[], T]) -> Callable[[], Coroutine[Any, Any, T]]:
+    async def coroutine() -> T:
+        return function()
+
+    return coroutine

@@ -1,0 +1,156 @@
+"""A stream at the end that asked for it: `async for item in client.stream.name(…)`.
+
+Owns the life of one stream call: sent with the first item that is wanted, ended by its reply, or given up by whoever
+reads it. How items become values is the marshaller's matter, how many may come the inflow's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ..wire import envelope
+from ..wire.pieces import Written
+from .call import NOT_GIVEN, Call, Marshaller, told
+from .calls import Calls, OnProgress, StreamWaiter
+from .streams import Inflow
+
+if TYPE_CHECKING:
+    from .session import Session
+
+#: Gives the connection to call on; called with the deadline (loop time, s).
+Open = Callable[[float], Awaitable["Session"]]
+
+
+class StreamCall(Call):
+    """A call whose handler's items are wanted one by one. `returns` is the type of an item."""
+
+    __slots__ = ("window",)
+
+    def __init__(
+        self, marshaller: Marshaller, method: str, params: Any, timeout: Any, returns: Any, window: int
+    ) -> None:
+        super().__init__(marshaller, method, params, timeout, returns)
+        self.window = window
+
+    def encode(self, left: float) -> Written:
+        timeout = told(left) if self.tells_time else None
+        message = envelope.request(self.method, self.params, call_id=self._call_id, timeout=timeout, stream=self.window)
+        return self._marshaller.encode(message, self.method)
+
+    def credit(self, n: int) -> bytes:
+        """Permits `n` more items."""
+        return envelope.credit({"id": self._call_id}, n)
+
+    def item(self, params: dict[str, Any], line: bytes | bytearray) -> Any:
+        value = self._marshaller.member(self.method, params, line, "value")
+        return value if self._returns is NOT_GIVEN else self._marshaller.checked(self.method, value, self._returns)
+
+    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> Any:
+        """What the generator returned; raises what it raised."""
+        return self._marshaller.value(self.method, reply, line)
+
+
+class Stream(AsyncIterator[Any]):
+    """The items of a streaming method, as they come. For one reader, in one event loop.
+
+    Leaving the loop early, `aclose`, and the end of an `async with` block stop the generator at the other end.
+
+    Raises, while it is read:
+        RpcError: the handler failed, behind the items that it had given before.
+        ConnectFailed, ConnectionLost, CallTimeout: as for a call. The time-out is for the whole stream.
+        TypeError: an item does not fit `returns`.
+    """
+
+    def __init__(
+        self, open_session: Open, call: StreamCall, seconds: float | None, on_progress: OnProgress | None = None
+    ) -> None:
+        self.method = call.method
+        #: What the generator returned; None until the stream has ended.
+        self.result: Any = None
+        self._open = open_session
+        self._call = call
+        self._seconds = seconds
+        self._on_progress = on_progress
+        self._calls: Calls | None = None
+        self._waiter: StreamWaiter | None = None
+        self._has_ended = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._has_ended:
+            raise StopAsyncIteration
+        waiter = self._waiter or await self._start()
+        try:
+            item = await waiter.inflow.get()
+        except StopAsyncIteration:
+            self._has_ended = True
+            if waiter.reply is not None:
+                self.result = self._call.outcome(waiter.reply, waiter.line)
+            raise
+        except Exception:
+            self._has_ended = True
+            raise
+        try:
+            return self._call.item(*item)
+        except BaseException:
+            self._abandon()
+            raise
+
+    async def aclose(self) -> None:
+        """Stop the generator at the other end, unless it has ended. Does not wait for that."""
+        self._abandon()
+
+    async def __aenter__(self) -> Stream:
+        if self._waiter is None and not self._has_ended:
+            await self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._abandon()
+
+    def __del__(self) -> None:
+        # `break` out of the loop drops the stream: nobody else will say that it is not wanted.
+        loop = self._loop
+        if self._waiter is not None and not self._has_ended and loop is not None and not loop.is_closed():
+            self._has_ended = True
+            assert self._calls is not None
+            loop.call_soon_threadsafe(_give_up, self._calls, self._call, self._waiter)
+
+    def __repr__(self) -> str:
+        state = "ended" if self._has_ended else "not started" if self._waiter is None else "open"
+        return f"<stream of {self.method!r}, {state}>"
+
+    async def _start(self) -> StreamWaiter:
+        self._loop = loop = asyncio.get_running_loop()
+        deadline = float("inf") if self._seconds is None else loop.time() + self._seconds
+        session = await self._open(deadline)
+        calls, call = session.calls, self._call
+        inflow = Inflow(call.window, lambda n: _grant(calls, call, n), permitted=True)
+        waiter = StreamWaiter(inflow, self.method, deadline, self._on_progress)
+        calls.begin(call, waiter)
+        self._calls, self._waiter = calls, waiter
+        return waiter
+
+    def _abandon(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            if self._calls is not None and self._waiter is not None:
+                _give_up(self._calls, self._call, self._waiter)
+
+
+def _grant(calls: Calls, call: StreamCall, n: int) -> None:
+    calls.send(call.credit(n))
+
+
+def _give_up(calls: Calls, call: StreamCall, waiter: StreamWaiter) -> None:
+    calls.give_up(call)
+    waiter.inflow.end()
+    waiter.inflow.clear()

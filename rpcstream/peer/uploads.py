@@ -1,0 +1,113 @@
+"""Streams as arguments: iterators that a caller passes go out item by item while the call runs.
+
+Owns the tasks that feed them, one for each, which end with the call. (Wire page of `docs/`, "Streams as arguments".)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+from ..codec import TAG_KEY
+from ..errors import InternalError, RpcError
+from ..wire import envelope
+from .flows import argument_key
+from .streams import Outflow
+
+if TYPE_CHECKING:
+    from .calls import Calls
+
+#: The tag of what stands for a stream among the params.
+STREAM_TAG = "stream"
+
+
+def is_stream(value: object) -> bool:
+    """Is this argument to be sent item by item? An iterator, sync or async; not what could be iterated again."""
+    kind = type(value)
+    return hasattr(kind, "__anext__") or hasattr(kind, "__next__") or hasattr(kind, "__aiter__")
+
+
+def holds_streams(params: Any) -> bool:
+    """Is one of the arguments of a call a stream?"""
+    return any(map(is_stream, params.values() if isinstance(params, dict) else params or ()))
+
+
+class Uploads:
+    """The streams that go with one call.
+
+    Args:
+        fail: called with what an iterator raised: then the call cannot be carried out as it was meant.
+    """
+
+    def __init__(self, calls: Calls, method: str, fail: Callable[[Exception], None]) -> None:
+        self._calls = calls
+        self._method = method
+        self._fail = fail
+        self._sources: dict[str, Any] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def replaced(self, params: Any) -> Any:
+        """The params with what stands for each stream in its place."""
+        if isinstance(params, dict):
+            return {name: self._replaced(value) for name, value in params.items()}
+        return [self._replaced(value) for value in params]
+
+    def start(self) -> None:
+        """The call was sent: items go out as soon as they are permitted."""
+        loop = asyncio.get_running_loop()
+        for token, source in self._sources.items():
+            outflow = Outflow(self._calls.flows, 0)
+            self._calls.flows.out[argument_key(token)] = outflow
+            self._tasks.append(loop.create_task(self._feed(token, source, outflow)))
+
+    def stop(self) -> None:
+        """The call is over: nobody wants the rest."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _replaced(self, value: Any) -> Any:
+        if not is_stream(value):
+            return value
+        token = self._calls.flows.new_token()
+        self._sources[token] = value
+        return {TAG_KEY: STREAM_TAG, "id": token}
+
+    async def _feed(self, token: str, source: Any, outflow: Outflow) -> None:
+        items = _async_iterator(source)
+        try:
+            while True:
+                await outflow.permitted()
+                try:
+                    item = await anext(items)
+                except StopAsyncIteration:
+                    self._send(envelope.end(token))
+                    return
+                self._send(envelope.request(envelope.ITEM, {"stream": token, "value": item}))
+        except Exception as error:
+            told = error if isinstance(error, RpcError) else InternalError("The caller's stream broke off")
+            self._send(envelope.end(token, told))
+            self._fail(error)
+        finally:
+            self._calls.flows.out.pop(argument_key(token), None)
+            close = getattr(items, "aclose", None)
+            if close is not None:
+                await close()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._calls.send(self._calls.marshaller.encode(message, self._method))
+
+
+def _async_iterator(source: Any) -> AsyncIterator[Any]:
+    return aiter(source) if hasattr(type(source), "__aiter__") else _stepped(source)
+
+
+async def _stepped(source: Any) -> AsyncIterator[Any]:
+    """A plain iterator; each step keeps the event loop for as long as it takes."""
+    try:
+        for item in source:
+            yield item
+    finally:
+        close = getattr(source, "close", None)
+        if close is not None:
+            close()

@@ -1,0 +1,79 @@
+"""The handlers at work for one connection: which task works for which message, how to stop one of them.
+
+Owns the table of running tasks, which also keeps them alive. Knows neither transports nor methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+
+class Work:
+    """What runs at the moment.
+
+    Attributes:
+        running: the tasks, and the messages they work for; a batch is one of them.
+        members: the tasks of the members of batches.
+        load: how many calls that are.
+    """
+
+    __slots__ = ("load", "members", "running")
+
+    def __init__(self) -> None:
+        self.running: dict[asyncio.Task[Any], Any] = {}
+        self.members: dict[asyncio.Task[Any], dict[str, Any]] = {}
+        self.load = 0
+
+    def start(self, task: asyncio.Task[Any], message: Any) -> None:
+        self.running[task] = message
+        self.load += len(message) if type(message) is list else 1  # a batch counts with each of its members
+
+    def finish(self, task: asyncio.Task[Any]) -> Any:
+        """The message that the task worked for."""
+        message = self.running.pop(task)
+        self.load -= len(message) if type(message) is list else 1
+        return message
+
+    def start_member(self, task: asyncio.Task[Any], message: dict[str, Any]) -> None:
+        """A member of a batch runs; the task of the batch is running too."""
+        self.members[task] = message
+        task.add_done_callback(self.members.pop)
+
+    def cancel(self, call_id: Any) -> bool:
+        """Stop the call with this id (a string or an integer); false if there is none.
+
+        A look at every call that runs, `max_calls` at most: so nothing is kept for a cancel that never comes.
+        """
+        for table in (self.running, self.members):
+            for task, message in table.items():
+                if type(message) is dict and is_same_id(message.get("id"), call_id):
+                    _cancel_once(task)
+                    return True
+        return False
+
+    def abandon(self, goes_on: Callable[[Any], bool]) -> None:
+        """Nobody waits any more: stop every call, except those that are to go on.
+
+        A batch ends with its members.
+        """
+        for table in (self.running, self.members):
+            for task, message in list(table.items()):
+                if type(message) is dict and not goes_on(message):
+                    _cancel_once(task)
+
+    def cancel_all(self) -> None:
+        for task in [*self.running, *self.members]:
+            task.cancel()
+
+
+def is_same_id(left: Any, right: Any) -> bool:
+    """Are both the same id? (1, 1.0 and True are equal, and yet no two of them are the same.)"""
+    return type(left) is type(right) and bool(left == right)
+
+
+def _cancel_once(task: asyncio.Task[Any]) -> None:
+    """A second cancel would disturb what the handler does in its `finally`."""
+    if not task.cancelling():
+        task.cancel()
