@@ -10,19 +10,50 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Hashable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from ..errors import InternalError, RpcError, ServerBusy
+from ..errors import InternalError, RegistrationError, RpcError, ServerBusy
 from ..observe.batching import BatchCounters
 from .invoke import HandlerFailed
 from .items import Values, WrongResults
 
 log = logging.getLogger("rpcstream.server")
 
+BatchOffload = Literal["thread"] | None
+
 #: Runs the handler for these items: gives a result for each, or raises what the handler raised.
 Handle = Callable[[list[Values]], Coroutine[Any, Any, list[Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """How the calls of one method are gathered; for the meaning of each see `Batches.decorator`."""
+
+    max_size: int
+    max_wait: float
+    threads: int
+    offload: BatchOffload
+    retry_single: bool
+    max_queue: int
+
+    def check(self, method: str) -> None:
+        """Raises RegistrationError for an option that cannot act."""
+        for name in ("max_size", "threads", "max_queue"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise RegistrationError(f"{method}: {name} must be an integer of at least 1, got {value!r}")
+        if not isinstance(self.max_wait, int | float) or not 0 <= self.max_wait < math.inf:
+            raise RegistrationError(f"{method}: max_wait must be a number of seconds, 0 or more, got {self.max_wait!r}")
+        if self.max_queue < self.max_size:
+            raise RegistrationError(
+                f"{method}: max_queue must be at least max_size ({self.max_size}), got {self.max_queue}"
+            )
+        if self.offload not in ("thread", None):
+            raise RegistrationError(f"{method}: offload must be 'thread' or None, got {self.offload!r}")
 
 
 class _Item:
@@ -72,10 +103,9 @@ class Gathering:
     Args:
         method: its name, for the log.
         handle: runs the handler. Awaited in a task of its own, with a copy of `context`.
-        can_stop: a run that nobody waits for any more can be cancelled.
         kind: items of equal kind can be in one run.
+        can_stop: a run that nobody waits for any more can be cancelled.
         places: runs at the same time.
-        max_size, max_wait, max_queue, retry_single: as for `Batches.decorator`.
         clock: seconds, monotonic.
         on_close: called by `close`, to end what `handle` uses.
     """
@@ -84,14 +114,11 @@ class Gathering:
         self,
         method: str,
         handle: Handle,
+        options: BatchOptions,
         *,
         kind: Callable[[Values], Hashable],
         can_stop: bool,
         places: int,
-        max_size: int,
-        max_wait: float,
-        max_queue: int,
-        retry_single: bool,
         context: contextvars.Context,
         counters: BatchCounters,
         clock: Callable[[], float],
@@ -103,10 +130,10 @@ class Gathering:
         self._kind = kind
         self._can_stop = can_stop
         self._places = places
-        self._max_size = max_size
-        self._max_wait = max_wait
-        self._max_queue = max_queue
-        self._retry_single = retry_single
+        self._max_size = options.max_size
+        self._max_wait = options.max_wait
+        self._max_queue = options.max_queue
+        self._retry_single = options.retry_single
         self._context = context
         self._counters = counters
         self._clock = clock
@@ -123,8 +150,8 @@ class Gathering:
 
     @property
     def waiting(self) -> int:
-        """Items that no run has taken yet."""
-        return len(self._waiting) + sum(len(run.items) for run in self._ready)
+        """Items that no run has taken yet. From any thread."""
+        return len(self._waiting) + sum(len(run.items) for run in list(self._ready))
 
     async def call(self, values: Values) -> Any:
         """The result for one item.
@@ -177,12 +204,14 @@ class Gathering:
         self._waiting.pop(item, None)
         if not self._waiting:
             self._disarm()
-        task = item.run.task if item.run is not None else None
-        if task is not None and self._can_stop and not task.done():
-            if not task.cancelling() and all(other.future.done() for other in item.run.items):  # type: ignore[union-attr]
-                task.cancel()
-            if task.cancelling():
-                await asyncio.wait({task})
+        run = item.run
+        if run is None or run.task is None or run.task.done() or not self._can_stop:
+            return
+        # Cancelled once: a second time would end its cleaning up.
+        if not run.task.cancelling() and all(other.future.done() for other in run.items):
+            run.task.cancel()
+        if run.task.cancelling():
+            await asyncio.wait({run.task})
 
     def _arm(self) -> None:
         """Have the first item wait as long as it may; the others with it."""

@@ -11,49 +11,19 @@ import asyncio
 import contextvars
 import functools
 import inspect
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from ..errors import RegistrationError
 from ..observe.batching import BatchCounters
 from .declared import caller_namespace, holds, name_of
-from .gathering import Gathering
+from .gathering import BatchOffload, BatchOptions, Gathering
 from .invoke import DaemonThreads, HandlerFailed
 from .items import Items, Values
 from .registry import MethodRegistry
 
-BatchOffload = Literal["thread"] | None
 Handler = TypeVar("Handler", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchOptions:
-    """How the calls of one method are gathered; for the meaning of each see `Batches.decorator`."""
-
-    max_size: int
-    max_wait: float
-    threads: int
-    offload: BatchOffload
-    retry_single: bool
-    max_queue: int
-
-    def check(self, method: str) -> None:
-        """Raises RegistrationError for an option that cannot act."""
-        for name in ("max_size", "threads", "max_queue"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise RegistrationError(f"{method}: {name} must be an integer of at least 1, got {value!r}")
-        if not isinstance(self.max_wait, int | float) or not 0 <= self.max_wait < math.inf:
-            raise RegistrationError(f"{method}: max_wait must be a number of seconds, 0 or more, got {self.max_wait!r}")
-        if self.max_queue < self.max_size:
-            raise RegistrationError(
-                f"{method}: max_queue must be at least max_size ({self.max_size}), got {self.max_queue}"
-            )
-        if self.offload not in ("thread", None):
-            raise RegistrationError(f"{method}: offload must be 'thread' or None, got {self.offload!r}")
 
 
 class Batcher:
@@ -96,13 +66,14 @@ class Batcher:
         self.single = self._items.of_one(self._call, function)
 
     def stats(self) -> dict[str, Any]:
-        """What was counted since the method was registered.
+        """What was counted since the method was registered. From any thread.
 
         `runs`, `items` in them, `retries` (items run again, alone), `cancelled` (items whose caller left before), and
         `waiting` now; `largest`, `mean_size`, `sizes` (how many runs by size: "8" counts those of 5 to 8 items);
         `mean_wait` and `max_wait`, the seconds from an item's arrival to its run.
         """
-        return {**self._counters.as_dict(), "waiting": self._gathering.waiting if self._gathering else 0}
+        gathering = self._gathering
+        return {**self._counters.as_dict(), "waiting": gathering.waiting if gathering is not None else 0}
 
     def retire(self) -> None:
         """Another method took the place of this one: end with the calls that still wait. From any thread."""
@@ -131,13 +102,10 @@ class Batcher:
         return Gathering(
             self._method,
             functools.partial(self._handle, threads),
+            options,
             kind=self._items.kind,
             can_stop=self._is_async,
             places=options.threads if in_thread or self._is_async else 1,
-            max_size=options.max_size,
-            max_wait=options.max_wait,
-            max_queue=options.max_queue,
-            retry_single=options.retry_single,
             context=self._context,
             counters=self._counters,
             clock=self._clock,
@@ -194,6 +162,7 @@ class Batches(Mapping[str, Batcher]):
         name: str | None = None,
         timeout: float | None = None,
         check_result: bool = True,
+        idempotent: bool = False,
         replace: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Decorator: make a function of many items a remote method of one. The function itself stays as it is.
@@ -208,7 +177,8 @@ class Batches(Mapping[str, Batcher]):
             offload: "thread": a sync function runs in threads of its own; None: in the event loop.
             retry_single: when a run raises, its items are run again, each alone.
             max_queue: items that may wait; one more is answered with -32002.
-            name, timeout, check_result, replace: as for `Server.add`; the time-out is that of a call, waiting included.
+            name, timeout, check_result, idempotent, replace: as for `Server.add`. The time-out is that of one call,
+                waiting included.
 
         Raises:
             RegistrationError: hints, a default or options that cannot be; the text says which.
@@ -222,15 +192,17 @@ class Batches(Mapping[str, Batcher]):
             retry_single=retry_single,
             max_queue=max_queue,
         )
-        others = {"timeout": timeout, "check_result": check_result, "replace": replace}
+        others = {"timeout": timeout, "check_result": check_result, "idempotent": idempotent, "replace": replace}
 
         def decorate(function: Handler) -> Handler:
-            self._add(function, options, name=name, **others)
+            self._add(function, options, name, others)
             return function
 
         return decorate
 
-    def _add(self, function: Callable[..., Any], options: BatchOptions, *, name: str | None, **others: Any) -> None:
+    def _add(
+        self, function: Callable[..., Any], options: BatchOptions, name: str | None, others: dict[str, Any]
+    ) -> None:
         name = name_of(function) if name is None else name
         batcher = Batcher(function, options, method=name, namespace=caller_namespace(), clock=self._clock)
         self._registry.add(batcher.single, name=name, **others)

@@ -40,7 +40,7 @@ class Service:
         self.server = server = Server(**options)
         self.runs: list[Any] = []
 
-        @server.batched(max_wait=max_wait)
+        @server.batched(max_wait=max_wait, idempotent=True)
         def shout(text: list[str], times: Sequence[int] = (1,)) -> list[str]:
             """Louder."""
             self.runs.append(text)
@@ -129,6 +129,8 @@ async def test_discovery_has_the_signature_of_one_item() -> None:
         document = await client.call("rpc.discover")
     methods = {method["name"]: method for method in document["methods"]}
     shout = methods["shout"]
+    assert shout["x-idempotent"] is True
+    assert "x-idempotent" not in methods["twice"]
     assert shout["summary"] == "Louder."
     assert [(each["name"], each["required"], each["schema"]) for each in shout["params"]] == [
         ("text", True, {"type": "string"}),
@@ -365,6 +367,7 @@ async def test_what_has_not_finished_in_time_is_cancelled_before_the_lifespan_en
         raw = await connect(address)
         await raw.send(b"\n".join(map(orjson.dumps, requests("forever", [1, 2, 3]))) + b"\n")
         await begun.wait()
+        await until(lambda: server.batches["forever"].stats()["waiting"] == 1)
     assert log == ["handler cleaned up", "lifespan left"]
     stats = server.batches["forever"].stats()
     assert (stats["runs"], stats["cancelled"], stats["waiting"]) == (1, 1, 0)
