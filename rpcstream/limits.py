@@ -42,6 +42,10 @@ class Limits:
     #: small items; each may be as large as a message, so not many.
     stream_window: int = 16
 
+    #: Topics that one connection may subscribe to. Enough for one of each device in a building; each costs the server
+    #: about a KiB, and a program that subscribes in a loop by mistake is told.
+    max_subscriptions: int = 1024
+
     #: Calls of all connections that wait for a thread or a worker process. Over it callers are told that the server is
     #: busy (-32002): they would wait for long, and each holds its arguments in memory.
     max_queue: int = 10_000

@@ -22,9 +22,11 @@ from .methods.declared import caller_namespace
 from .methods.dispatch import Dispatcher
 from .methods.invoke import Invoker, check_picklable, default_processes, default_threads
 from .methods.microbatch import Batches
-from .methods.own import add_own_methods
+from .methods.own import add_event_methods, add_own_methods
 from .methods.registry import Method, MethodRegistry, Offload
 from .observe.counters import Counters
+from .peer.event_queue import Policy
+from .peer.events import Topics
 from .peer.session import Session
 from .process import LoopName, StopNow, freeze_memory, loop_factory, stop_on_signals
 from .transports.listen import Listener
@@ -59,6 +61,8 @@ class Server:
         delimiter: ends a message on the line stream.
         drain_timeout: seconds that calls in flight have to finish when the server stops.
         slow_call: seconds; a handler that keeps the event loop for longer is named in a warning.
+        event_queue: events of one topic that may wait for one connection that does not take them.
+        event_policy: what is dropped when more would: "drop_oldest", "drop_newest", or "disconnect" the subscriber.
         title, version: of the service, for `rpc.discover`.
     """
 
@@ -74,6 +78,8 @@ class Server:
         delimiter: bytes = b"\n",
         drain_timeout: float = 10.0,
         slow_call: float = 0.1,
+        event_queue: int = 1000,
+        event_policy: Policy = "drop_oldest",
         title: str = "rpcstream server",
         version: str = "0",
     ) -> None:
@@ -96,7 +102,14 @@ class Server:
         self.batches = Batches(self._registry)
         #: Decorator: a function of lists or stacked arrays as a remote method of one item; see `Batches.decorator`.
         self.batched = self.batches.decorator
+        #: How many connections have subscribed to each topic; a mapping to look at.
+        self.topics = Topics(
+            codec=self.codec, limits=limits, counters=self.counters, max_events=event_queue, policy=event_policy
+        )
+        #: Send a value to all subscribers of a topic: `server.publish("ticks", value)`, from any thread; see `Topics`.
+        self.publish = self.topics.publish
         self._running: _Running | None = None
+        add_event_methods(self._registry, self.topics)
         add_own_methods(self._registry, codec=self.codec, title=title, version=version, stats=self._stats)
 
     # -- methods ----------------------------------------------------------------------------------------------------

@@ -13,11 +13,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from ..errors import CallTimeout, DeadlineExceeded, EncodeError, RpcError
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, DeadlineExceeded, EncodeError, RpcError
 from .items import UsageError
 from .output import Look, error_line, for_people, for_programs, visible
+
+if TYPE_CHECKING:
+    from ..client.sync import Client
+    from .progress import StatusLine
 
 OK, ERROR_REPLY, USAGE, NO_CONNECTION, TIME_OUT = 0, 1, 2, 3, 4
 #: What a person at a shell sends and asks for is not ours to refuse before memory does; the server has its own limit.
@@ -65,12 +69,20 @@ def _run(options: argparse.Namespace) -> int:
 
     where = address(options.uri, options.port)
     params = parameters(options)
-    if options.output is not None:
+    if options.stream:
+        from .streaming import check_output
+
+        check_output(options)
+    elif options.output is not None:
         from .save import check_writable
 
         check_writable(options.output)
+    line = _status_line(options)
     try:
-        result = _call(options, where, params)
+        with _client(options, where, line) as client:
+            if options.stream:
+                return _show_stream(client, options, params, line)
+            result = _result(client, options, params, line)
     except CallTimeout as error:
         _complain(visible(str(error)))
         return TIME_OUT
@@ -78,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
         look = _look(sys.stderr)
         sys.stderr.write(error_line(error.code, error.message, error.data, look) + "\n")
         return TIME_OUT if isinstance(error, DeadlineExceeded) else ERROR_REPLY
-    except ConnectionError as error:
+    except (ConnectFailed, ConnectionLost) as error:
         _complain(visible(str(error)))
         return NO_CONNECTION
     except EncodeError as error:
@@ -90,50 +102,85 @@ def _run(options: argparse.Namespace) -> int:
     return _show(options, result)
 
 
-def _call(options: argparse.Namespace, where: str, params: list[Any] | dict[str, Any] | None) -> Any:
-    """The result as plain JSON data, rich values still tagged."""
+def _client(options: argparse.Namespace, where: str, line: StatusLine | None) -> Client:
+    """A client whose results are plain JSON data, rich values still tagged."""
     from ..client.sync import Client
     from ..limits import Limits
-    from ..wire import envelope
     from .call_options import DEFAULT_TIMEOUT
     from .wire import AsReceived
 
     timeout = DEFAULT_TIMEOUT if options.timeout is None else options.timeout or None
     trace: Callable[[str, bytes], None] | None = None
-    bar = None
+    on_send: Callable[[int, int], None] | None = None
     if options.verbose:
         from .trace import tracer
 
         trace = tracer(sys.stderr, _look(sys.stderr))
-    elif sys.stderr.isatty():
-        from .trace import ProgressBar
+    if line is not None and sys.stderr.isatty():
+        from .progress import Sending
 
-        bar = ProgressBar(sys.stderr)
-    connect_timeout = min(10.0, timeout or 10.0)
+        on_send = Sending(line)
     try:
-        client = Client(
+        return Client(
             where,
             timeout=timeout,
-            connect_timeout=connect_timeout,
+            connect_timeout=min(10.0, timeout or 10.0),
             codec=AsReceived(),
             limits=Limits(max_message_size=MAX_MESSAGE_SIZE),
             trace=trace,
-            on_send=bar,
+            on_send=on_send,
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
-    with client:
-        try:
-            if options.list or options.describe:
-                return client.request("rpc.discover", None)
-            if options.notify:
-                return client(envelope.request(options.method, params))
-            if options.timeout:  # of the call's own, so that the server hears of it too
-                return client.request(options.method, params, timeout=options.timeout)
-            return client.request(options.method, params)
-        finally:
-            if bar is not None:
-                bar.clear()
+
+
+def _result(
+    client: Client, options: argparse.Namespace, params: list[Any] | dict[str, Any] | None, line: StatusLine | None
+) -> Any:
+    from ..wire import envelope
+
+    try:
+        if options.list or options.describe:
+            return client.request("rpc.discover", None)
+        if options.notify:
+            return client(envelope.request(options.method, params))
+        # A time-out of the call's own, if one is given, so that the server hears of it too.
+        limit = {"timeout": options.timeout} if options.timeout else {}
+        return client.request(options.method, params, on_progress=_on_progress(line), **limit)
+    finally:
+        if line is not None:
+            line.clear()
+
+
+def _show_stream(
+    client: Client, options: argparse.Namespace, params: list[Any] | dict[str, Any] | None, line: StatusLine | None
+) -> int:
+    from .streaming import show_items
+
+    stream = client._streamed(options.method, params, options.timeout or None, on_progress=_on_progress(line))
+    try:
+        return show_items(stream, options, _show, line)
+    finally:
+        if line is not None:
+            line.clear()
+
+
+def _status_line(options: argparse.Namespace) -> StatusLine | None:
+    """The line for progress, if it is wanted: with -v the messages themselves are shown."""
+    is_terminal = sys.stderr.isatty()
+    if options.verbose or not (is_terminal if options.progress is None else options.progress):
+        return None
+    from .progress import StatusLine
+
+    return StatusLine(sys.stderr, _look(sys.stderr).width, is_rewritten=is_terminal)
+
+
+def _on_progress(line: StatusLine | None) -> Callable[[Any], object] | None:
+    if line is None:
+        return None
+    from .progress import Progress
+
+    return Progress(line)
 
 
 def _show_description(options: argparse.Namespace, document: Any) -> int:

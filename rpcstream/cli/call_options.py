@@ -40,6 +40,10 @@ the format of FILE's ending, bytes as they are, anything else as JSON, and array
 if FILE ends in .json. A result that does not fit the ending is saved in its own form, with a
 complaint and exit status 2. FILE - is standard output.
 
+--stream: each item is shown like a result, in a pipe at once and on one line. -o x.png saves them as
+x-0001.png, x-0002.png... There is no time-out but --timeout, which is for the whole stream; Ctrl-C
+stops METHOD at the server.
+
 exit status: 0 a result, 1 an error reply, 2 wrong use, 3 no connection or a lost one, 4 time-out
 
 examples:
@@ -89,6 +93,10 @@ def _add_manner(add: Callable[..., object]) -> None:
     waiting = f"wait so long for the answer (default {DEFAULT_TIMEOUT:g}; 0: without end)"
     add("--timeout", metavar="SECONDS", type=seconds, help=waiting)
     add("--notify", action="store_true", help="send a notification: no answer is waited for")
+    add("--stream", action="store_true", help="show the items that METHOD gives as they come, see below")
+    bar = "show how far METHOD says it is, on standard error (as is usual if that is a terminal)"
+    add("--progress", action="store_true", default=None, help=bar)
+    add("--no-progress", dest="progress", action="store_false", default=None, help="never show that")
     add("--list", action="store_true", help="show the methods of the server")
     add("--describe", action="store_true", help="show METHOD's parameters and documentation")
     add("-v", "--verbose", action="store_true", help="show the messages on standard error, long strings cut")
@@ -126,6 +134,8 @@ def _complaint(options: argparse.Namespace) -> str | None:
         return "--describe takes no parameters"
     if options.notify and (options.list or options.describe or options.output is not None):
         return "--notify has no answer, so it does not go with --list, --describe or -o"
+    if options.stream and (options.list or options.describe or options.notify):
+        return "--stream does not go with --list, --describe or --notify"
     return None
 
 

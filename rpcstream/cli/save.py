@@ -87,7 +87,7 @@ def raw_form(value: Any, codec: Codec) -> tuple[bytes, bool]:
 
 def _form(path: str, value: Any, codec: Codec, *, raw: bool) -> tuple[bytes, str | None]:
     """What to write, and what is wrong with it."""
-    ending = os.path.splitext(path)[1].lower() if path != "-" and _is_regular(path) else ""
+    ending = os.path.splitext(path)[1].lower() if path != "-" and is_regular(path) else ""
     ending = ".jpeg" if ending == ".jpg" else ending
     image = image_as_it_came(value)
     if image is not None and ending in ("", image[1]):
@@ -148,7 +148,7 @@ def _is_image(value: Any) -> bool:
     return hasattr(value, "getbands")
 
 
-def _is_regular(path: str) -> bool:
+def is_regular(path: str) -> bool:
     """Is it a file, or will it be one? Devices and pipes have no endings that promise anything."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)

@@ -1,4 +1,4 @@
-"""What standard error shows while a call runs: the messages on the wire (-v) and the progress of a large upload.
+"""What standard error shows with -v: the messages on the wire.
 
 Knows the bytes of messages only as text to be shortened.
 """
@@ -16,7 +16,6 @@ _LONG_STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _STRING = 60
 #: Longer messages are cut to this many characters after that: a list of a million numbers.
 _MESSAGE = 4000
-_BAR = 30
 
 
 def shortened_message(message: bytes | bytearray | memoryview) -> str:
@@ -42,30 +41,3 @@ def tracer(stream: TextIO, look: Look) -> Callable[[str, bytes], None]:
         stream.flush()
 
     return trace
-
-
-class ProgressBar:
-    """For `Client(on_send=...)`: one line that grows while a large message goes out, and vanishes after it."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._shown = ""
-
-    def __call__(self, sent: int, total: int) -> None:
-        share = min(sent / total, 1.0) if total else 1.0
-        filled = int(share * _BAR)
-        text = f"sending [{'#' * filled}{'.' * (_BAR - filled)}] {share:4.0%} of {total / 2**20:.1f} MiB"
-        if text != self._shown:
-            self._shown = text
-            self._stream.write("\r" + text)
-        if share >= 1.0:
-            self.clear()
-        else:
-            self._stream.flush()
-
-    def clear(self) -> None:
-        """Take the line away, so that what comes next stands on a clean one."""
-        if self._shown:
-            self._stream.write("\r" + " " * len(self._shown) + "\r")
-            self._stream.flush()
-            self._shown = ""

@@ -23,11 +23,12 @@ from ..peer.session import Session
 from ..peer.stream import Stream, StreamCall
 from ..wire.pieces import Written
 from .address import Address
-from .batch import Batch, BatchExchange
+from .aio_batch import AsyncBatch
 from .links import Connect, Links, greeting
 from .offered import Offered
 from .retry import Backoff, idempotent_methods, pause_before_retry
 from .settings import Trace, make_settings
+from .subscriptions import Subscriptions
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -99,6 +100,7 @@ class AsyncClient:
         self._marshaller = Marshaller(self._settings.codec, limits, str(self._settings.address))
         self._offered = Offered(self._settings)
         self._links = Links(self._settings, self._marshaller, self._offered, connect)
+        self._subscriptions = Subscriptions(self._links, self._marshaller, self._settings)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._idempotent: frozenset[str] | None = None
         #: For notifications, which have no answer: `await client.notify.name(…)`.
@@ -107,6 +109,8 @@ class AsyncClient:
         self.submit = Methods(self._submit)
         #: For methods that stream: `async for item in client.stream.name(…)`; options as for `call`, gives a `Stream`.
         self.stream = Methods(self._stream)
+        #: For events: `async for value in client.subscribe("ticks")`; see `Subscriptions.subscribe`.
+        self.subscribe = self._subscriptions.subscribe
 
     # -- what users call --------------------------------------------------------------------------------------
 
@@ -245,7 +249,8 @@ class AsyncClient:
         It gets the server as a `Peer`: `await server.call("rpc.authenticate", token=…)`. If it fails, so
         has the attempt to connect.
         """
-        self._links.greetings.append(greeting(hello))
+        # The last greeting subscribes again, which the server may allow only to those it knows.
+        self._links.greetings.insert(-1, greeting(hello))
         return hello
 
     def batch(self, *, timeout: float | None = NOT_GIVEN) -> AsyncBatch:
@@ -256,7 +261,11 @@ class AsyncClient:
         return AsyncBatch(self, timeout)
 
     async def close(self) -> None:
-        """End the connections; calls that wait fail with ConnectionLost. What was sent is given time to leave."""
+        """End the connections; calls that wait fail with ConnectionLost. What was sent is given time to leave.
+
+        Loops over events end behind what waits for them.
+        """
+        self._subscriptions.close()
         await self._links.close()
         self._offered.close()
 
@@ -371,29 +380,3 @@ class AsyncClient:
         self._tasks.add(task)  # the loop itself would not keep it alive
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-class AsyncBatch(Batch):
-    """The batch of an `AsyncClient`; an async context manager."""
-
-    def __init__(self, client: AsyncClient, timeout: Any) -> None:
-        super().__init__(client._marshaller, timeout)
-        self._client = client
-
-    async def __aenter__(self) -> AsyncBatch:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            return
-        outgoing = self._outgoing()
-        if isinstance(outgoing, BatchExchange):
-            try:
-                await self._client._perform(outgoing, self._timeout)
-            except Exception as failure:
-                outgoing.failed(failure)
-                raise
-        elif outgoing is not None:
-            await self._client._send(outgoing, "batch", self._timeout)

@@ -1,35 +1,34 @@
 """One blocking connection of the sync client, shared by any number of threads, with no thread of its own.
 
-Owns the socket, its bytes in both directions and the table of calls. Threads send for themselves; which of those that
-wait reads for all is the matter of the reader role. Knows neither methods nor values, and of a message only whose
-answer it is.
-
-Locks: `state` guards the table, the role and the end of the connection; it is held for moments and innermost.
-`_sending` is held while a message is written.
+Owns the bytes in both directions. Threads send for themselves; which of those that wait reads for all is the matter of
+the reader role. Knows neither methods nor values, and of a message only whose answer it is. (Locks: see `state`.)
 """
 
 from __future__ import annotations
 
 import socket
-from _thread import allocate_lock
 from collections.abc import Callable
 from threading import TIMEOUT_MAX
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import orjson
 
-from ..errors import CallTimeout, ConnectionLost
+from ..errors import CallTimeout
 from ..peer.call import Outgoing
 from ..peer.deadline import INFINITE
-from ..peer.pending import PendingCalls
 from ..peer.pending import Waiter as AnyWaiter
+from ..wire import envelope
 from ..wire.framing import LONG
 from ..wire.pieces import Written, parts_of
 from .inbox import Inbox
 from .readiness import milliseconds, waiter
-from .retry import Unsent
-from .role import ReaderRole, Waiter
+from .role import Waiter
 from .settings import Settings
+from .state import ConnectionState
+
+if TYPE_CHECKING:
+    from ..peer.calls import OnProgress  # imports asyncio, which plain calls do without
 
 #: Up to this size (bytes) a message is copied together with its delimiter, to be sent with one system call.
 JOIN_MAX = 64 * 1024
@@ -38,8 +37,8 @@ READ_SIZE = 64 * 1024
 READ_SIZE_LONG = 1024 * 1024
 #: How much of a long message is offered to the system at once; of a longer one the progress is reported.
 SEND_SIZE = 1024 * 1024
-#: Refusals of the peer's own requests that may wait to be sent (bytes).
-REFUSALS_MAX = 256 * 1024
+#: Bytes that are said in passing (refusals of the peer's requests, cancels of our own) and may wait to be sent.
+ASIDES_MAX = 256 * 1024
 #: While a send is stuck and another thread reads, look this often (s) whether it still does.
 GLANCE = 0.01
 
@@ -49,10 +48,10 @@ LOOK_AFTER = 0.001
 _BRACE, _LINE_FEED = b"{\n"
 
 
-class Connection:
+class Connection(ConnectionState):
     """A connected socket and the calls that wait on it; safe to use from several threads.
 
-    For a call there is `exchange`; for what somebody else waits for, `check`, `enter_held` and `send`.
+    For a call there is `exchange`; for what somebody else waits for, `check`, `enter_held`, `send` and `give_up_held`.
 
     Args:
         sock: connected; from here on it belongs to this object.
@@ -60,41 +59,34 @@ class Connection:
 
     def __init__(self, sock: socket.socket, settings: Settings) -> None:
         sock.setblocking(False)
-        max_size = settings.limits.max_message_size
-        self.address = str(settings.address)
-        self.pending = PendingCalls()
-        self.state = allocate_lock()
-        self.role = ReaderRole(self.state)
-        #: Why the connection is over; None while it is not.
-        self.lost: str | None = None
-        #: Run, with no lock held, when what was read has been handled; appended to while `state` is held.
-        self.afterwards: list[Callable[[], None]] = []
-        self._socket = sock
+        super().__init__(sock, str(settings.address))
         self._trace = settings.trace
         self._on_send = settings.on_send
         self._delimiter = settings.delimiter
         #: Bytes that end in a line feed may be read without framing, if they are one message.
-        self._is_plain = settings.delimiter == b"\n" and max_size >= READ_SIZE and settings.trace is None
+        self._is_plain = settings.trace is None and settings.delimiter == b"\n"
+        self._is_plain &= settings.limits.max_message_size >= READ_SIZE
         #: A message has begun and its end has not come.
         self._is_partial = False
-        later = lambda function: self.afterwards.append(function)  # noqa: E731
-        self._inbox = Inbox(self.pending, self.state, settings, lose=self._lose_held, afterwards=later)
+        self._inbox = Inbox(self.pending, self.state, settings, lose=self._lose_held)
         self._soon = self._inbox.soon.append
-        self._refusals = bytearray()
-        self._sending = allocate_lock()
-        self._was_used = False
+        self._asides = bytearray()
         self._last_sent = 0.0
         self._wait_readable = waiter(sock, read=True)
 
     # -- a call -----------------------------------------------------------------------------------------------
 
-    def exchange(self, outgoing: Outgoing, deadline: float) -> Waiter:
+    def exchange(self, outgoing: Outgoing, deadline: float, on_progress: OnProgress | None = None) -> Waiter:
         """Send a call and wait until it is answered, the connection lost or the time over (then it is not `done`).
+
+        A call that is left unanswered, for lack of time or since the thread was interrupted, is cancelled at the peer.
 
         Raises what `Outgoing` and `send` raise; Unsent if the connection was over before the call was sent.
         """
         own = Waiter()
         own.method = outgoing.method
+        if on_progress is not None:
+            own.on_progress = on_progress
         role = self.role
         state = self.state
         state.acquire()  # here and below not `with`: that takes twice as long, on the way of every call
@@ -107,15 +99,19 @@ class Connection:
                 role.taken = True
         finally:
             state.release()
+        was_sent = False
         try:
             now = monotonic()
-            if leads and now - self._last_sent > LOOK_AFTER and self._wait_readable(0):
+            if not leads:
+                self._inbox.check_may_wait(outgoing.method)
+            elif now - self._last_sent > LOOK_AFTER and self._wait_readable(0):
                 self._catch_up(outgoing.method)
             self._last_sent = now
             left = deadline - now
             if left <= 0:
                 raise self._unsent_in_time(outgoing.method)
             message = outgoing.encode(left)
+            was_sent = True  # or it will be: if this thread is interrupted meanwhile, nobody can say
             if self._sending.acquire(False):
                 self._write(message, deadline, outgoing.method, leads)
             else:
@@ -127,17 +123,22 @@ class Connection:
                 leads = role.take_or_sleep(own, deadline)
             if leads:
                 self._read_for(own, deadline)
+        except CallTimeout:  # of sending
+            was_sent = False
+            raise
         finally:
             state.acquire()
             try:
+                if not own.done:
+                    self.give_up_held(outgoing, was_sent)
                 if leads:
                     role.pass_on()
-                if not own.done:
-                    outgoing.leave(self.pending)
             finally:
                 state.release()
             if self.lost is not None:
                 self._close_if_left()
+            elif not own.done:
+                self.say_asides()
         return own
 
     def check(self, method: str) -> None:
@@ -164,6 +165,13 @@ class Connection:
             raise self._unsent(outgoing.method)
         outgoing.enter(self.pending, own, self._soon)
 
+    def give_up_held(self, outgoing: Outgoing, was_sent: bool = True) -> None:
+        """Nobody waits for the call any more (`state` is held); the peer learns it with `say_asides`."""
+        call_ids = outgoing.leave(self.pending)
+        # The peer cancels by itself when the connection is lost. Cancels that find no room are left out.
+        if was_sent and len(self._asides) < ASIDES_MAX:
+            self._asides += b"".join(envelope.cancel(call_id) + self._delimiter for call_id in call_ids)
+
     def read_while(self, wanted: Callable[[], object]) -> None:
         """Read for others as long as `wanted` gives true; for a thread that was handed the role."""
         try:
@@ -172,16 +180,6 @@ class Connection:
                     self._read()
         finally:
             self._leave_role()
-
-    def close(self, reason: str) -> None:
-        """End the connection; every call that waits fails with the reason."""
-        self._lose(reason)
-        self._close_if_left()
-
-    def abandon(self) -> None:
-        """Forget the connection in a process that was forked; it goes on in the one that made it."""
-        self.lost = "the connection belongs to the process that this one was forked from"
-        self._socket.close()
 
     # -- sending ----------------------------------------------------------------------------------------------
 
@@ -205,7 +203,7 @@ class Connection:
         try:
             if self._trace is not None:
                 self._trace("send", bytes(message))
-            if isinstance(message, bytes) and len(message) <= JOIN_MAX and not self._refusals:
+            if isinstance(message, bytes) and len(message) <= JOIN_MAX and not self._asides:
                 message += self._delimiter
                 try:
                     sent = self._socket.send(message)
@@ -214,15 +212,15 @@ class Connection:
                 if sent != len(message):
                     self._send_rest([memoryview(message)[sent:]], deadline, method, reads, begun=bool(sent))
             else:
-                refusals = self._take_refusals()
-                parts = [memoryview(part) for part in (refusals, *parts_of(message), self._delimiter)]
-                self._send_rest(parts, deadline, method, reads, begun=bool(refusals))
+                asides = self._take_asides()
+                parts = [memoryview(part) for part in (asides, *parts_of(message), self._delimiter)]
+                self._send_rest(parts, deadline, method, reads, begun=bool(asides))
         finally:
             self._sending.release()
             if self.lost is not None:
                 self._close_if_left()
-            elif self._refusals:
-                self._send_refusals()
+            elif self._asides:
+                self.say_asides()
 
     def _send_some(self, data: bytes | memoryview, method: str) -> int:
         try:
@@ -270,27 +268,27 @@ class Connection:
         if self.lost is not None:
             raise self._loss(method)
 
-    def _take_refusals(self) -> bytes:
+    def _take_asides(self) -> bytes:
         with self.state:
-            refusals = bytes(self._refusals)
-            self._refusals.clear()
-        return refusals
+            asides = bytes(self._asides)
+            self._asides.clear()
+        return asides
 
-    def _send_refusals(self) -> None:
-        """Answer the peer's own requests, as far as that is possible without waiting."""
-        if self._sending.acquire(False):
+    def say_asides(self) -> None:
+        """Send what is said in passing, as far as that is possible without waiting."""
+        while self._asides and self._sending.acquire(False):
             try:
-                refusals = self._take_refusals()
+                asides = self._take_asides()
                 try:
-                    sent = self._socket.send(refusals)
+                    sent = self._socket.send(asides)
                 except OSError:
                     sent = 0  # what is wrong shows when the connection is read
                 with self.state:
-                    self._refusals[:0] = refusals[sent:]
+                    self._asides[:0] = asides[sent:]
             finally:
                 self._sending.release()
-        if len(self._refusals) > REFUSALS_MAX:
-            self._lose("the peer asks and does not read the answers")
+            if sent < len(asides):
+                break
 
     # -- reading, for the thread that has the role ------------------------------------------------------------
 
@@ -336,8 +334,10 @@ class Connection:
             self._is_partial = self._inbox.partial
             if refusals:
                 with self.state:
-                    self._refusals += b"".join(refusal + self._delimiter for refusal in refusals)
-                self._send_refusals()
+                    self._asides += b"".join(refusal + self._delimiter for refusal in refusals)
+                self.say_asides()
+                if len(self._asides) > ASIDES_MAX:
+                    self._lose("the peer asks and does not read the answers")
             if end is not None:
                 self._lose(end)
             if self.afterwards:
@@ -362,42 +362,3 @@ class Connection:
             self.role.pass_on()
         if self.lost is not None:
             self._close_if_left()
-
-    # -- the end ----------------------------------------------------------------------------------------------
-
-    def _lose(self, reason: str) -> None:
-        """The connection is over: everything that waits fails, at once."""
-        with self.state:
-            self._lose_held(reason)
-        self._run_afterwards()
-
-    def _lose_held(self, reason: str) -> None:
-        if self.lost is not None:
-            return
-        self.lost = self.pending.explained(reason)
-        self.pending.fail_all(self._loss)
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for the socket
-        except OSError:
-            pass
-
-    def _close_if_left(self) -> None:
-        """Close the socket of a lost connection, unless a thread still uses it; then that one will, when it leaves."""
-        if self._sending.acquire(False):
-            try:
-                with self.state:
-                    if not self.role.taken:
-                        self._socket.close()
-            finally:
-                self._sending.release()
-
-    def _loss(self, method: str) -> ConnectionLost:
-        return ConnectionLost(self.lost or "the connection is over", method=method, address=self.address)
-
-    def _unsent(self, method: str) -> ConnectionLost:
-        """Nothing of the call was sent. A connection that was never good for anything is not worth another attempt."""
-        kind = Unsent if self._was_used else ConnectionLost
-        return kind(self.lost or "the connection is over", method=method, address=self.address)
-
-    def _unsent_in_time(self, method: str) -> CallTimeout:
-        return CallTimeout("the server did not take the call in time", method=method, address=self.address)

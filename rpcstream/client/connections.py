@@ -28,6 +28,7 @@ class Connections:
     def __init__(self, settings: Settings) -> None:
         self.address = str(settings.address)
         self.is_closed = False
+        self._is_retired = False
         self._settings = settings
         self._places = [_Place() for _ in range(settings.pool)]
         #: The only connection, where the pool has but one: for calls, which then need not ask for it.
@@ -58,7 +59,7 @@ class Connections:
             # Another thread may have been here first.
             if place.connection is None or place.connection is seen or place.connection.lost is not None:
                 place.connection = self._connect(method, deadline)
-                if len(self._places) == 1 and not self.is_closed:
+                if len(self._places) == 1 and not (self.is_closed or self._is_retired):
                     self.only = place.connection
             return place.connection
         finally:
@@ -68,6 +69,22 @@ class Connections:
     def dropped(self) -> int:
         """Replies on the present connections that nobody waited for."""
         return sum(place.connection.pending.dropped for place in self._places if place.connection is not None)
+
+    @property
+    def has_open(self) -> bool:
+        """One is not known to be lost."""
+        return any(place.is_open for place in self._places)
+
+    def retire(self) -> None:
+        """No call is to be made here any more: each connection ends when no call waits on it.
+
+        Calls that come all the same, being on their way already, find it lost and are Unsent.
+        """
+        self._is_retired = True
+        self.only = None
+        for place in self._places:
+            if place.connection is not None:
+                place.connection.retire()
 
     def close(self) -> None:
         """End all; what waits fails."""
@@ -92,6 +109,8 @@ class Connections:
         connection = Connection(sock, self._settings)
         if self.is_closed:
             connection.close(CLOSED)
+        elif self._is_retired:
+            connection.retire()
         return connection
 
     def leave_to_parent(self) -> None:

@@ -14,13 +14,16 @@ from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CallTimeout, ConnectionLost
 from ..peer.call import Outgoing, overdue
 from ..peer.deadline import INFINITE
 from .connection import Connection
 from .connections import generation
+
+if TYPE_CHECKING:
+    from ..peer.calls import OnProgress
 
 _log = logging.getLogger("rpcstream.client")
 
@@ -152,7 +155,14 @@ class Futures:
         """A future that is not done."""
         return CallFuture(self._callbacks)
 
-    def submit(self, connection: Connection, outgoing: Outgoing, future: CallFuture, deadline: float) -> None:
+    def submit(
+        self,
+        connection: Connection,
+        outgoing: Outgoing,
+        future: CallFuture,
+        deadline: float,
+        on_progress: OnProgress | None = None,
+    ) -> None:
         """Send a call whose answer, or whose loss, the future gets.
 
         Raises:
@@ -166,7 +176,7 @@ class Futures:
                     del self._on[other]
                 on = self._on.setdefault(connection, _OnConnection(connection))
                 on.offer_to_read()
-        on.submit(_FutureCall(on, outgoing, future, deadline))
+        on.submit(_FutureCall(on, outgoing, future, deadline, on_progress))
         self._alarm.set(deadline)
 
     def stop(self) -> None:
@@ -183,13 +193,21 @@ class Futures:
 class _FutureCall:
     """Waits for the answer to a call that has a future."""
 
-    __slots__ = ("_on", "deadline", "future", "method", "outgoing")
+    __slots__ = ("_on", "deadline", "future", "method", "on_progress", "outgoing")
 
-    def __init__(self, on: _OnConnection, outgoing: Outgoing, future: CallFuture, deadline: float) -> None:
+    def __init__(
+        self,
+        on: _OnConnection,
+        outgoing: Outgoing,
+        future: CallFuture,
+        deadline: float,
+        on_progress: OnProgress | None,
+    ) -> None:
         self.method = outgoing.method
         self.outgoing = outgoing
         self.future = future
         self.deadline = deadline
+        self.on_progress = on_progress
         self._on = on
 
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
@@ -230,15 +248,20 @@ class _OnConnection:
         with connection.state:
             connection.enter_held(call.outgoing, call)
             self._waiting[call] = None
-        call.future.forget = partial(self._forget, call)
+        call.future.forget = partial(self._cancel, call)
         try:
-            connection.send(call.outgoing.encode(call.deadline - monotonic()), call.deadline, call.method)
+            message = call.outgoing.encode(call.deadline - monotonic())
+        except BaseException:
+            self._take_out(call, was_sent=False)
+            raise
+        try:
+            connection.send(message, call.deadline, call.method)
         except (ConnectionLost, CallTimeout) as error:
-            if self._forget(call):
+            if self._take_out(call, was_sent=False):
                 call.future.reject(error)
             return
         except BaseException:
-            self._forget(call)
+            self._cancel(call)
             raise
         with connection.state:
             connection.role.call_background()
@@ -253,21 +276,30 @@ class _OnConnection:
         with self.connection.state:
             late, earliest = overdue(((call, call) for call in self._waiting), now)
             for call, _ in late:
-                self._take_out(call)
+                self._take_out_held(call)
+        if late:
+            self.connection.say_asides()
         for call, _ in late:
             call.future.reject(CallTimeout("no answer in time", method=call.method, address=self.connection.address))
         return earliest
 
-    def _forget(self, call: _FutureCall) -> bool:
+    def _cancel(self, call: _FutureCall) -> bool:
+        was_waiting = self._take_out(call)
+        if was_waiting:
+            self.connection.say_asides()
+        return was_waiting
+
+    def _take_out(self, call: _FutureCall, *, was_sent: bool = True) -> bool:
+        """Nobody waits for the answer any more; false if it is there."""
         with self.connection.state:
             if call not in self._waiting:
                 return False
-            self._take_out(call)
+            self._take_out_held(call, was_sent)
             return True
 
-    def _take_out(self, call: _FutureCall) -> None:
+    def _take_out_held(self, call: _FutureCall, was_sent: bool = True) -> None:
         del self._waiting[call]
-        call.outgoing.leave(self.connection.pending)
+        self.connection.give_up_held(call.outgoing, was_sent)
 
     def _take_role(self) -> bool:
         """The role's `background` (the lock is held)."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from _thread import LockType
 from collections.abc import Callable
-from functools import partial
+from threading import get_ident
 from typing import Any
 
 import orjson
 
+from ..peer.call import Marshaller
 from ..peer.pending import PendingCalls
 from ..wire import envelope
 from ..wire.framing import LONG, LineFramer, Message, Oversize
@@ -26,17 +27,10 @@ class Inbox:
     Args:
         pending: the table of calls, guarded by `state`.
         lose: ends the connection, with the reason; called while `state` is held.
-        afterwards: takes what is to be run when `state` is free.
     """
 
     def __init__(
-        self,
-        pending: PendingCalls,
-        state: LockType,
-        settings: Settings,
-        *,
-        lose: Callable[[str], object],
-        afterwards: Callable[[Callable[[], None]], None],
+        self, pending: PendingCalls, state: LockType, settings: Settings, *, lose: Callable[[str], object]
     ) -> None:
         max_size = settings.limits.max_message_size
         #: A message has begun and its end has not come.
@@ -45,7 +39,9 @@ class Inbox:
         self.soon: list[Callable[[], None]] = []
         self._pending = pending
         self._state = state
-        self._afterwards = afterwards
+        self._settings = settings
+        #: The thread that runs an `on_progress` now.
+        self._telling: int | None = None
         self._parse_long = settings.codec.parse
         self._trace = settings.trace
         self._framer = LineFramer(max_size=max_size, delimiter=settings.delimiter)
@@ -65,6 +61,11 @@ class Inbox:
         refusals = self._handle(self._framer.feed(data))
         self.partial = self._framer.partial
         return refusals, "the peer ended the conversation with an empty line" if self._framer.ended else None
+
+    def check_may_wait(self, method: str) -> None:
+        """Raises RuntimeError in a function that is told of progress: what it waited for would never be read."""
+        if self._telling == get_ident():
+            raise RuntimeError(f"{method!r} was called in on_progress, which must not wait: this thread reads for all")
 
     def _handle(self, messages: list[Message]) -> list[bytes]:
         refusals = []
@@ -95,6 +96,9 @@ class Inbox:
             with self._state:
                 self._refuse.unreadable(values)
             return None
+        if type(message) is dict and message.get("method") == envelope.PROGRESS and "id" not in message:
+            self._progress(message.get("params"), text)
+            return None
         with self._state:
             refusal = self._settle(message, text)
             if self.soon:
@@ -104,19 +108,29 @@ class Inbox:
         return refusal
 
     def _settle(self, message: Any, line: bytes | bytearray) -> bytes | None:
-        if self._pending.settled(message, line):
-            return None
-        if type(message) is dict and message.get("method") == envelope.PROGRESS and "id" not in message:
-            self._progress(message.get("params"), line)
-            return None
-        return self._refuse.answer_now(message, line)
+        return None if self._pending.settled(message, line) else self._refuse.answer_now(message, line)
 
     def _progress(self, params: Any, line: bytes | bytearray) -> None:
-        """A handler says how far it is; whoever asked to know is told when the lock is free."""
-        waiter = self._pending.find(params.get("token")) if type(params) is dict else None
+        """A handler says how far it is. What the caller's function raises is not the call's fault, nor its end.
+
+        It is told at once, and so before the call is answered.
+        """
+        with self._state:
+            waiter: Any = self._pending.find(params.get("token")) if type(params) is dict else None
         on_progress = getattr(waiter, "on_progress", None)
-        if on_progress is not None:
-            self._afterwards(partial(on_progress, params, line))
+        if on_progress is None:
+            return
+        settings = self._settings
+        marshaller = Marshaller(settings.codec, settings.limits, str(settings.address))
+        self._telling = get_ident()
+        try:
+            on_progress(marshaller.member(waiter.method, params, line, "value"))
+        except Exception:
+            import logging  # which plain calls do without
+
+            logging.getLogger("rpcstream.client").exception("on_progress of a call of %r failed", waiter.method)
+        finally:
+            self._telling = None
 
 
 def _is_json(line: Message) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from ..errors import CallTimeout, ConnectFailed, ConnectionLost, RpcError
 from ..peer.call import Marshaller
-from ..peer.deadline import INFINITE
+from ..peer.deadline import INFINITE, free_context
 from ..peer.remote import Peer
 from ..transports.stream import LineStream
 from .dial import failure
@@ -166,7 +166,8 @@ class Links:
 
     def _begin(self, place: _Place, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Link]:
         if place.opening is None or place.opening.get_loop() is not loop:
-            place.opening = loop.create_task(self._connect(place))
+            # It is not only for the call that wants it first, which may have a deadline.
+            place.opening = loop.create_task(self._connect(place), context=free_context())
             place.opening.add_done_callback(_look_at)
         return place.opening
 

@@ -10,7 +10,10 @@ from _thread import LockType, allocate_lock
 from collections.abc import Callable
 from threading import TIMEOUT_MAX
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..peer.calls import OnProgress
 
 
 class Waiter:
@@ -23,6 +26,8 @@ class Waiter:
     error: Exception | None = None
     reply: dict[str, Any]
     line: bytes | bytearray = b""
+    #: Told what the handler says on its way, by the thread that reads.
+    on_progress: OnProgress | None = None
     #: Locked while the thread sleeps; None while it does not.
     wake: LockType | None = None
     #: The reader role was handed to it.

@@ -1,38 +1,36 @@
 """The client for programs without an event loop: each call blocks its thread, on a socket that stays open.
 
-Owns the connections of one client and the life of a call across them: connect, send, wait, try again where that was
-asked for. How a call becomes bytes is the marshaller's matter, how bytes come and go the connection's.
+Owns what the client looks like to its users. The life of a call is the caller's matter, how it becomes bytes the
+marshaller's.
 """
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections.abc import Callable
-from time import monotonic, sleep
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from ..codec import Codec
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost
 from ..limits import DEFAULT_LIMITS, Limits
-from ..peer.call import NOT_GIVEN, Call, Marshaller, Outgoing, RawCall, check_params, params_of
-from ..peer.deadline import INFINITE
+from ..peer.call import NOT_GIVEN, Call, Marshaller, RawCall, check_params, params_of
 from ..peer.proxy import NAMES_KEPT, Method, Methods, remote_name
-from ..wire.pieces import Written
 from .address import Address
 from .batch import Batch, BatchExchange
-from .connections import Connections
-from .retry import Unsent, pause_before_retry
+from .caller import Caller
+from .retry import Backoff
 from .settings import Trace, make_settings
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
     from concurrent.futures import Future
 
-    from .futures import Futures
+    from ..peer.calls import OnProgress
+    from ..peer.event_queue import Policy
+    from ..peer.remote import BlockingPeer
+    from .bridge import ClientStream, ClientSubscription
 
 T = TypeVar("T")
-
-_making_futures = allocate_lock()
+Function = TypeVar("Function", bound=Callable[..., Any])
+Hello = TypeVar("Hello", bound="Callable[[BlockingPeer], object]")
 
 
 class Client:
@@ -41,18 +39,28 @@ class Client:
     A connection is made with the first call, kept, and made anew with the next call after it was lost. In a process
     that was forked the client makes connections of its own.
 
+    The first use of what needs a conversation (a function that is offered, a stream, a subscription, an iterator as an
+    argument, `on_connect`, `reconnect`, `on_state`) moves the client to a thread with an event loop, which then carries
+    all its calls. That thread ends with `close`; a client that offers nothing may as well be dropped.
+
     Args:
         address: "host:port", "host", "[::1]:8545", "tcp://…" or "unix:///path".
         timeout: seconds that a call may take with everything, None for no limit; each call may say otherwise.
         connect_timeout: seconds that connecting may take.
         pool: up to so many connections; a call takes the one with the fewest calls waiting.
         retries: how often a call is repeated that failed because there was no connection or it was lost. Such a call
-            may have been carried out, so this is for methods that may be repeated. A `submit` is not repeated.
+            may have been carried out, so this is for methods that may be repeated. A `submit` is repeated in a
+            conversation only.
+        retry: which calls are repeated: "all", or only "idempotent" ones, by what the server says of them.
+        reconnect: keep the connection: make it with `with` or the first call, and anew whenever it is lost, with pauses
+            that a Backoff sets (True: the usual ones). Calls then wait for it, as long as their time-out allows.
+        on_state: called with each new `state`, in the thread of the conversation.
         codec: knows the rich types; give one with your own types registered.
         limits: `max_message_size` holds for what is sent and for what is received.
         delimiter: ends each message, as the server expects it.
         trace: called with "send" or "receive" and the bytes of each message.
-        on_send: called with the bytes sent so far and in total, while a message of more than 1 MiB goes out.
+        on_send: called with the bytes sent so far and in total, while a message of more than 1 MiB goes out; not in a
+            conversation.
 
     Raises:
         ValueError: the address or another argument makes no sense.
@@ -66,6 +74,9 @@ class Client:
         connect_timeout: float | None = 10.0,
         pool: int = 1,
         retries: int = 0,
+        retry: Literal["all", "idempotent"] = "all",
+        reconnect: bool | Backoff = False,
+        on_state: Callable[[str], object] | None = None,
         codec: Codec | None = None,
         limits: Limits = DEFAULT_LIMITS,
         delimiter: bytes = b"\n",
@@ -80,18 +91,26 @@ class Client:
             connect_timeout=connect_timeout,
             pool=pool,
             retries=retries,
+            retry=retry,
+            reconnect=(Backoff() if reconnect is True else reconnect) or None,
+            on_state=on_state,
             delimiter=delimiter,
             trace=trace,
             on_send=on_send,
         )
-        self._timeout = timeout
         self._marshaller = Marshaller(self._settings.codec, limits, str(self._settings.address))
-        self._connections = Connections(self._settings)
-        self._futures: Futures | None = None
+        self._caller = Caller(self._settings, self._marshaller)
+        self._connections = self._caller.connections
+        self._perform = self._caller.perform
+        self._send = self._caller.send
         #: For notifications, which have no answer: `client.notify.name(…)` or `client.notify("name", …)`.
         self.notify = Methods(self._notify)
-        #: For futures: `client.submit.name(…)` or `client.submit("name", …)`.
+        #: For futures: `client.submit.name(…)` or `client.submit("name", …)`. In a conversation an error of any kind
+        #: comes with the future.
         self.submit = Methods(self._submit)
+        #: For methods that stream: `for item in client.stream.name(…)`; options as for `call`. Gives a
+        #: `ClientStream`. The time-out is for the whole stream.
+        self.stream = Methods(self._stream)
 
     # -- what users call --------------------------------------------------------------------------------------
 
@@ -101,9 +120,15 @@ class Client:
         return self._marshaller.address
 
     @property
+    def state(self) -> str:
+        """What the (first) connection is like: "idle", "connected", "closed"; and, where it is kept by `reconnect`,
+        "connecting" and "waiting" to connect."""
+        return self._caller.state
+
+    @property
     def replies_dropped(self) -> int:
         """Replies on the present connections that nobody waited for: late, forged or duplicate."""
-        return self._connections.dropped
+        return self._caller.dropped
 
     def __getattr__(self, name: str) -> Any:
         method = Method(self.call, remote_name(self, name))
@@ -112,21 +137,49 @@ class Client:
         return method
 
     @overload
-    def call(self, method: str, /, *args: Any, returns: type[T], timeout: float | None = ..., **kwargs: Any) -> T: ...
+    def call(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        returns: type[T],
+        timeout: float | None = ...,
+        on_progress: OnProgress | None = ...,
+        **kwargs: Any,
+    ) -> T: ...
     @overload
     def call(
-        self, method: str, /, *args: Any, returns: Any = ..., timeout: float | None = ..., **kwargs: Any
+        self,
+        method: str,
+        /,
+        *args: Any,
+        returns: Any = ...,
+        timeout: float | None = ...,
+        on_progress: OnProgress | None = ...,
+        **kwargs: Any,
     ) -> Any: ...
     def call(
-        self, method: str, /, *args: Any, returns: Any = NOT_GIVEN, timeout: Any = NOT_GIVEN, **kwargs: Any
+        self,
+        method: str,
+        /,
+        *args: Any,
+        returns: Any = NOT_GIVEN,
+        timeout: Any = NOT_GIVEN,
+        on_progress: OnProgress | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Call a method by its name and wait for the result.
 
+        A call that is given up (Ctrl-C, time-out) is cancelled at the server. Inside a handler that has a deadline no
+        call takes longer than that.
+
         Args:
-            args, kwargs: the arguments, all by position or all by name. For a parameter that is called `timeout` or
-                `returns` use `request`.
+            args, kwargs: the arguments, all by position or all by name. For a parameter that is called `timeout`,
+                `returns` or `on_progress` use `request`. An iterator is sent item by item, stepped in a thread.
             timeout: seconds that this call may take, None for no limit. The server is told and gives up too.
             returns: a type hint; the result is checked against it and given in that type.
+            on_progress: called with what the handler says on its way (`ctx.progress`), by the thread that reads for
+                all: it must not wait for another call of this client. What it raises is logged.
 
         Raises:
             RpcError: the server answered with an error; subclasses for the codes that are known.
@@ -137,7 +190,7 @@ class Client:
             RuntimeError: the client is closed.
         """
         params = params_of(method, args, kwargs) if kwargs or not args else list(args)
-        return self._perform(Call(self._marshaller, method, params, timeout, returns), timeout)
+        return self._perform(Call(self._marshaller, method, params, timeout, returns), timeout, on_progress)
 
     @overload
     def request(
@@ -147,6 +200,7 @@ class Client:
         *,
         returns: type[T],
         timeout: float | None = ...,
+        on_progress: OnProgress | None = ...,
     ) -> T: ...
     @overload
     def request(
@@ -156,6 +210,7 @@ class Client:
         *,
         returns: Any = ...,
         timeout: float | None = ...,
+        on_progress: OnProgress | None = ...,
     ) -> Any: ...
     def request(
         self,
@@ -164,25 +219,58 @@ class Client:
         *,
         returns: Any = NOT_GIVEN,
         timeout: Any = NOT_GIVEN,
+        on_progress: OnProgress | None = None,
     ) -> Any:
         """As `call`, with the params as they go on the wire: a list, a dict, or None for none."""
-        return self._perform(Call(self._marshaller, method, check_params(method, params), timeout, returns), timeout)
+        call = Call(self._marshaller, method, check_params(method, params), timeout, returns)
+        return self._perform(call, timeout, on_progress)
 
-    def __call__(self, message: dict[str, Any], *, timeout: float | None = NOT_GIVEN) -> dict[str, Any] | None:
-        """Send a request object as it is, id included; the whole response object, rich values decoded.
+    @overload
+    def __call__(self, message: dict[str, Any], /, *, timeout: float | None = ...) -> dict[str, Any] | None: ...
+    @overload
+    def __call__(self, message: Function, /) -> Function: ...
+    @overload
+    def __call__(self, /, **options: Any) -> Callable[[Function], Function]: ...
+    def __call__(self, message: Any = None, /, **options: Any) -> Any:
+        """Decorator: offer a function to the server (`@client`, `@client(name=…)`; options and errors as `Server.add`).
 
+        A plain function runs in a thread: it may wait, ask somebody, and call methods of this client.
+
+        Or, with a request object: send it as it is, id included; gives the whole response object, rich values decoded.
         An error reply is returned, not raised. Without an id the object is a notification, and None is returned.
 
-        Raises:
+        Raises, for a request object:
             ValueError: the id is no string and no integer, or a call with this id is waiting.
         """
-        if not isinstance(message, dict):
-            raise TypeError(f"a request object is a dict, got {type(message).__name__}")
-        if "id" not in message:
-            self._send(self._marshaller.encode(message, "request object"), str(message.get("method", "?")), timeout)
-            return None
-        response: dict[str, Any] = self._perform(RawCall(self._marshaller, message), timeout)
-        return response
+        if isinstance(message, dict):
+            return self._request_as_it_is(message, **options)
+        if message is None:
+            return lambda function: self(function, **options)
+        if not callable(message):
+            raise TypeError(f"a request object is a dict, and what is offered a function; got {type(message).__name__}")
+        self._caller.offer(message, options)
+        return message
+
+    def on_connect(self, hello: Hello) -> Hello:
+        """Decorator: run this function on each new connection, before anything else is sent on it.
+
+        It gets the server as a BlockingPeer: `server.call("rpc.authenticate", token=…)`; calls of the client itself
+        would wait for it. If it fails, so has the attempt to connect.
+        """
+        self._caller.greet(hello)
+        return hello
+
+    def subscribe(
+        self, topic: str, *, returns: Any = NOT_GIVEN, max_queue: int = 1000, policy: Policy = "drop_oldest"
+    ) -> ClientSubscription:
+        """The values that the server publishes to a topic: `for value in client.subscribe("ticks")`.
+
+        `with client.subscribe("ticks") as ticks:` begins when the server has confirmed: what is published from then on
+        comes. Options and errors as for an AsyncClient; what waits for the reader waits here, in memory.
+        """
+        self._caller.converse()
+        options = {"returns": returns, "max_queue": max_queue, "policy": policy}
+        return self._caller.background("rpc.subscribe").subscribe(topic, options)
 
     def batch(self, *, timeout: float | None = NOT_GIVEN) -> SyncBatch:
         """Several calls in one message: `with client.batch() as batch: a = batch.sum(1, 2)`, then `a.result()`.
@@ -193,11 +281,11 @@ class Client:
 
     def close(self) -> None:
         """End the connections; calls that wait in other threads fail with ConnectionLost."""
-        self._connections.close()
-        if self._futures is not None:
-            self._futures.stop()
+        self._caller.close()
 
     def __enter__(self) -> Client:
+        if self._settings.reconnect is not None:
+            self._caller.background("(connect)").begin()
         return self
 
     def __exit__(
@@ -208,94 +296,53 @@ class Client:
     def __repr__(self) -> str:
         return f"<Client of {self.address}{', closed' if self._connections.is_closed else ''}>"
 
-    # -- the life of a call -----------------------------------------------------------------------------------
+    # -- the other ways to call -------------------------------------------------------------------------------
 
-    def _perform(self, outgoing: Outgoing, timeout: Any) -> Any:
-        """Send, wait, and try again as often as that is allowed."""
-        seconds = self._timeout if timeout is NOT_GIVEN else timeout
-        deadline = INFINITE if seconds is None else monotonic() + seconds
-        connections = self._connections
-        attempt = 1
-        while True:
-            try:
-                connection = connections.only
-                if connection is None or connection.lost is not None:
-                    connection = connections.get(outgoing.method, deadline)
-                own = connection.exchange(outgoing, deadline)
-                if own.error is not None:
-                    raise own.error
-                if not own.done:
-                    raise CallTimeout("no answer in time", method=outgoing.method, address=self.address)
-                return outgoing.outcome(own.reply, own.line)
-            except Unsent:
-                continue
-            except (ConnectFailed, ConnectionLost) as error:
-                pause = self._pause(error, attempt, deadline)
-                if pause is None:
-                    raise
-            attempt += 1
-            sleep(pause)
+    def _request_as_it_is(self, message: dict[str, Any], *, timeout: Any = NOT_GIVEN) -> Any:
+        if "id" in message:
+            return self._perform(RawCall(self._marshaller, message), timeout)
+        encoded = self._marshaller.encode(message, "request object")
+        return self._send(encoded, str(message.get("method", "?")), timeout)
 
     def _notify(self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> None:
         self._send(self._marshaller.notification(method, params_of(method, args, kwargs)), method, timeout)
 
-    def _send(self, message: Written, method: str, timeout: Any) -> None:
-        """Send something that has no answer."""
-        deadline = self._deadline(timeout)
-        attempt = 1
-        while True:
-            try:
-                connection = self._connections.get(method, deadline)
-                connection.check(method)
-                return connection.send(message, deadline, method)
-            except Unsent:
-                continue
-            except (ConnectFailed, ConnectionLost) as error:
-                pause = self._pause(error, attempt, deadline)
-                if pause is None:
-                    raise
-            attempt += 1
-            sleep(pause)
-
     def _submit(
-        self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, returns: Any = NOT_GIVEN, **kwargs: Any
+        self,
+        method: str,
+        /,
+        *args: Any,
+        timeout: Any = NOT_GIVEN,
+        returns: Any = NOT_GIVEN,
+        on_progress: OnProgress | None = None,
+        **kwargs: Any,
     ) -> Future[Any]:
         outgoing = Call(self._marshaller, method, params_of(method, args, kwargs), timeout, returns)
-        deadline = self._deadline(timeout)
-        futures = self._futures
-        if futures is None or futures.is_of_parent:
-            futures = self._make_futures()
-        future = futures.make()
-        try:
-            while True:
-                connection = self._connections.get(method, deadline)
-                try:
-                    connection.check(method)
-                    futures.submit(connection, outgoing, future, deadline)
-                    break
-                except Unsent:
-                    continue
-        except (ConnectFailed, ConnectionLost, CallTimeout) as error:
-            future.reject(error)
-        return future
+        return self._caller.submit(outgoing, timeout, on_progress)
 
-    def _make_futures(self) -> Futures:
-        from .futures import Futures  # imports concurrent.futures and logging, which plain calls do without
+    def _stream(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        returns: Any = NOT_GIVEN,
+        on_progress: OnProgress | None = None,
+        **kwargs: Any,
+    ) -> ClientStream:
+        return self._streamed(method, params_of(method, args, kwargs), timeout, returns, on_progress)
 
-        with _making_futures:
-            if self._futures is None or self._futures.is_of_parent:
-                self._futures = Futures()
-            return self._futures
-
-    def _pause(self, error: Exception, attempt: int, deadline: float) -> float | None:
-        pause = pause_before_retry(error, attempt, self._settings.retries)
-        if pause is None or self._connections.is_closed or monotonic() + pause >= deadline:
-            return None
-        return pause
-
-    def _deadline(self, timeout: Any) -> float:
-        seconds = self._timeout if timeout is NOT_GIVEN else timeout
-        return INFINITE if seconds is None else monotonic() + seconds
+    def _streamed(
+        self,
+        method: str,
+        params: list[Any] | dict[str, Any] | None,
+        timeout: float | None = None,
+        returns: Any = NOT_GIVEN,
+        on_progress: OnProgress | None = None,
+    ) -> ClientStream:
+        """As `stream`, with the params as they go on the wire."""
+        self._caller.converse()
+        return self._caller.background(method).stream(method, params, timeout, returns, on_progress)
 
 
 class SyncBatch(Batch):

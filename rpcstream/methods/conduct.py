@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from time import perf_counter
 from typing import Any
 
+from ..errors import CallCancelled, ConnectionLost, MessageTooLarge
 from ..peer.context import Context
 from ..peer.flows import reply_key
 from ..peer.session import Session
@@ -48,8 +49,11 @@ class Conduct:
         self._invoker = invoker
         self._session = session
         self._context = context
-        self._credit = credit
+        self._address = context.address
         self._tokens = tokens
+        self._key = reply_key(context.request_id)
+        # From now on, not only from its start: credit may come with the very request.
+        self._outflow = None if credit is None else session.flows.open_outflow(self._key, credit)
         self._turn = Turn(session) if ordered else None
         self._has_begun = False
 
@@ -59,8 +63,8 @@ class Conduct:
         try:
             if self._turn is not None:
                 await self._turn.come()
-            if self._credit is not None:
-                return await self._stream(method, args, kwargs, self._credit)
+            if self._outflow is not None:
+                return await self._stream(method, args, kwargs, self._outflow)
             if method.is_async or method.offload is not None:
                 result = self._invoker.start(method, args, kwargs)
             else:
@@ -69,6 +73,11 @@ class Conduct:
         except asyncio.CancelledError:
             self._context.cancel()
             raise
+        except ConnectionLost as error:
+            if error.address != self._address:
+                raise
+            # The caller is gone, or says nothing more, and was asked: that is no failure of the handler.
+            raise CallCancelled("Cancelled: the caller left before it had answered") from error
         finally:
             self._end()
 
@@ -80,26 +89,22 @@ class Conduct:
     def _end(self) -> None:
         if self._turn is not None:
             self._turn.over()
+        if self._outflow is not None:
+            self._session.flows.close_outflow(self._key, self._outflow)
         incoming.close(self._session, self._tokens)
         self._context.finish()
 
-    async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], credit: int) -> Any:
+    async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], outflow: Outflow) -> Any:
         """Send the items; gives what the generator returns."""
         assert method.items is not None
-        flows, key = self._session.flows, reply_key(self._context.request_id)
-        outflow = flows.out[key] = Outflow(flows, credit)
-        try:
-            if method.offload == "process":  # a generator cannot be left half run in another process
-                return await self._send(method, _Steps(await self._invoker.start(method, args, kwargs)), outflow)
-            items = method.items(*args, **kwargs)
-            if isinstance(items, AsyncIterator):
-                return await self._send(method, _AsyncSteps(items), outflow)
-            if method.offload == "thread":
-                return await self._send(method, _ThreadSteps(items, self._invoker), outflow)
-            return await self._send(method, _Steps(items), outflow)
-        finally:
-            if flows.out.get(key) is outflow:
-                del flows.out[key]
+        if method.offload == "process":  # a generator cannot be left half run in another process
+            return await self._send(method, _Steps(await self._invoker.start(method, args, kwargs)), outflow)
+        items = method.items(*args, **kwargs)
+        if isinstance(items, AsyncIterator):
+            return await self._send(method, _AsyncSteps(items), outflow)
+        if method.offload == "thread":
+            return await self._send(method, _ThreadSteps(items, self._invoker), outflow)
+        return await self._send(method, _Steps(items), outflow)
 
     async def _send(self, method: Method, steps: _Steps, outflow: Outflow) -> Any:
         since = perf_counter()
@@ -116,13 +121,17 @@ class Conduct:
                     await asyncio.sleep(0)
                     since = perf_counter()
         finally:
-            await steps.close()
+            with self._session.work.undisturbed():
+                await steps.close()
 
     def _item(self, method: Method, item: Any) -> Any:
         if method.check_item is not None:
             item = method.check_item(item)
         params = {"id": self._context.request_id, "value": item}
-        return self._session.calls.marshaller.encode(envelope.request(envelope.ITEM, params), method.name)
+        try:
+            return self._session.calls.marshaller.encode(envelope.request(envelope.ITEM, params), method.name)
+        except MessageTooLarge as error:
+            raise MessageTooLarge(error.message, error.data) from None  # this handler's, not one from elsewhere
 
 
 class _Steps:

@@ -12,7 +12,7 @@ import inspect
 import logging
 import traceback
 from types import CoroutineType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..codec import Codec, payloads
 from ..errors import (
@@ -46,6 +46,13 @@ log = logging.getLogger("rpcstream.server")
 
 Line = bytes | bytearray
 _ABSENT: Any = object()
+
+
+class _Limit(NamedTuple):
+    """How long a call may take (s), and when that time is over (loop time, s)."""
+
+    seconds: float
+    ends: float
 
 
 class Dispatcher:
@@ -152,11 +159,14 @@ class Dispatcher:
         try:
             args, kwargs = method.bind(message.get("params"), line, tagged)
             if method.inline:
+                if session.waited and "timeout" in message:
+                    _timeout_of(method, message, session.waited)
                 result = method.function(*args, **kwargs) if kwargs else method.function(*args)
                 return self._reply(method, call_id, result)
             timeout = _timeout_of(method, message, session.waited) if "timeout" in message else method.timeout
             if method.extras is None and method.stream is None and not method.ordered:
-                return self._call_later(self._invoker, method, call_id, args, kwargs, timeout)
+                limit = None if timeout is None else _Limit(timeout, session.loop.time() + timeout)
+                return self._call_later(self._invoker, method, call_id, args, kwargs, limit)
             return self._call_in_conversation(method, message, not line, args, kwargs, timeout, session)
         except KeyboardInterrupt:
             raise
@@ -200,8 +210,7 @@ class Dispatcher:
         credit = None
         if method.stream is not None and call_id is not _ABSENT and "stream" in message:
             method, credit = method.stream, _credit_of(message)
-        in_thread = method.offload == "thread"
-        context = Context(session, message, timeout=timeout, in_thread=in_thread, in_batch=in_batch)
+        context = Context(session, message, timeout=timeout, is_async=method.is_async, in_batch=in_batch)
         tokens: list[str] = []
         if method.extras is not None:
             (args, kwargs), tokens = method.extras.fill((args, kwargs), context, session)
@@ -211,7 +220,8 @@ class Dispatcher:
             finally:
                 context.finish()
         conduct = Conduct(self._invoker, session, context, credit=credit, tokens=tokens, ordered=method.ordered)
-        return self._call_later(conduct, method, call_id, args, kwargs, timeout)
+        limit = None if timeout is None else _Limit(timeout, session.loop.time() + timeout)
+        return self._call_later(conduct, method, call_id, args, kwargs, limit)
 
     async def _call_later(
         self,
@@ -220,23 +230,27 @@ class Dispatcher:
         call_id: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        timeout: float | None,
+        limit: _Limit | None,
     ) -> Written | None:
         try:
+            if limit is not None:
+                left = limit.ends - asyncio.get_running_loop().time()
+                if left <= 0:  # a member of a batch that waited for room
+                    return self._too_late(method, call_id, limit.seconds)
+                inherit(left)
             result = starter.start(method, args, kwargs)
             if type(result) is CoroutineType or inspect.isawaitable(result):
-                if timeout is None:
+                if limit is None:
                     result = await result
                 else:
-                    inherit(timeout)
-                    async with asyncio.timeout(timeout) as deadline:
+                    async with asyncio.timeout_at(limit.ends) as deadline:
                         result = await result
             return self._reply(method, call_id, result)
         except KeyboardInterrupt:
             raise
         except TimeoutError as error:
-            if timeout is not None and _has_passed(deadline):
-                return self._error(call_id, DeadlineExceeded(data={"method": method.name, "timeout": timeout}))
+            if limit is not None and _has_passed(deadline):
+                return self._too_late(method, call_id, limit.seconds)
             return self._failed(method, call_id, error)
         except asyncio.CancelledError:
             # Whoever cancelled it: a caller that is still there is told. The task ends here all the same.
@@ -278,6 +292,10 @@ class Dispatcher:
                 batch.put(place, self._error(None, InvalidRequest(data=reason)))
             elif "id" not in member and control.is_word(member):
                 batch.words.append(member)
+            elif envelope.is_reply(member):
+                session.pending.settle(member, line)
+            elif session.was_overtaken(member):
+                batch.put(place, self.cancelled(member))
             else:
                 reply = self.answer(member, b"", session, tagged)
                 if reply is None or isinstance(reply, Written):
@@ -307,6 +325,9 @@ class Dispatcher:
             call_id = None
         reason = f"more than {self._max_depth} arrays and objects inside each other (the {self._side}'s max_depth)"
         return self._error(call_id, InvalidRequest(data={"reason": reason, "limit": self._max_depth}))
+
+    def _too_late(self, method: Method, call_id: Any, seconds: float) -> Written | None:
+        return self._error(call_id, DeadlineExceeded(data={"method": method.name, "timeout": seconds}))
 
     def _failed(self, method: Method, call_id: Any, error: BaseException) -> Written | None:
         """The error reply for what was raised while answering; nothing internal goes out unless debugging."""
@@ -355,7 +376,7 @@ def _timeout_of(method: Method, message: dict[str, Any], waited: float) -> float
     """Seconds for this call: the method's, or the caller's if that is shorter, less what it has `waited` here.
 
     Raises:
-        DeadlineExceeded: it waited too long; it is not begun.
+        DeadlineExceeded: it waited too long, or may take no time at all; it is not begun.
     """
     asked = message.get("timeout")
     if asked is None:
@@ -363,14 +384,20 @@ def _timeout_of(method: Method, message: dict[str, Any], waited: float) -> float
     if not isinstance(asked, int | float) or isinstance(asked, bool) or asked < 0:
         raise InvalidRequest(data={"reason": "the member 'timeout' must be a number of seconds, not negative"})
     left = asked if method.timeout is None else min(asked, method.timeout + waited)
-    if waited and left <= waited:
+    if left <= waited:
         raise DeadlineExceeded(data={"method": method.name, "timeout": asked})
     return left - waited
 
 
 def _credit_of(message: dict[str, Any]) -> int | None:
-    """The items that the caller permits at first; None if it wants no stream."""
+    """The items that the caller permits at first; None if it wants no stream.
+
+    Raises:
+        InvalidRequest: it is no number of items, or the id is none that items and credit could name.
+    """
     credit = message.get("stream")
+    if credit is not None and type(message.get("id")) not in (int, str, type(None)):
+        raise InvalidRequest(data={"reason": "the id of a stream must be a string or an integer of 64 bits"})
     if credit is not None and (type(credit) is not int or credit < 0):
         raise InvalidRequest(data={"reason": "the member 'stream' must be a number of items, not negative"})
     return credit

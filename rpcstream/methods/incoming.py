@@ -119,22 +119,18 @@ def opened(value: Any, bind: BindItem, session: Session, bridge: Bridge | None) 
         return value, None
     if isinstance(value, list):
         return (_Given(value) if bridge is None else iter(value)), None
-    token, coming = value.token, session.flows.coming
-    if token in coming:
+    token, flows = value.token, session.flows
+    if token in flows.coming:
         raise InvalidParams(f"Invalid params: the stream {token!r} is open already", {"stream": token})
 
     def grant(n: int) -> None:
         session.send(envelope.credit({"stream": token}, n))
 
-    coming[token] = inflow = Inflow(session.limits.stream_window, grant, permitted=False)
-    items = Incoming(inflow, bind)
+    items = Incoming(flows.open_inflow(token, session.limits.stream_window, grant), bind)
     return (items if bridge is None else BlockingStream(bridge, lambda: items)), token
 
 
 def close(session: Session, tokens: list[str]) -> None:
     """The handler is done; what still comes is dropped."""
     for token in tokens:
-        inflow = session.flows.coming.pop(token, None)
-        if inflow is not None:
-            inflow.end()
-            inflow.clear()
+        session.flows.close_inflow(token)

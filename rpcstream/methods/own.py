@@ -1,4 +1,4 @@
-"""The methods that every end has which offers any: `rpc.discover`, `rpc.ping`, `rpc.stats`."""
+"""The methods that every end has which offers any, `rpc.discover`, `rpc.ping`, `rpc.stats`; and those for events."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..codec import Codec
+from ..errors import InvalidRequest
+from ..peer.context import Context
+from ..peer.events import Topics
 from .discovery import describe
 from .registry import MethodRegistry
 
@@ -39,3 +42,24 @@ def add_own_methods(
 
     for name, function in (("discover", discover), ("ping", ping), ("stats", counted)):
         registry.add(function, name=f"rpc.{name}", reserved=True)
+
+
+def add_event_methods(registry: MethodRegistry, topics: Topics) -> None:
+    """Enter those with which clients subscribe to the topics."""
+
+    def subscribe(topic: str, ctx: Context) -> dict[str, Any]:
+        """Sends what is published to a topic from now on, as `$/event` notifications; this reply comes first.
+
+        Says what becomes of events that the subscriber is too slow for: how many wait, and the policy then.
+        """
+        if ctx.in_batch:
+            # The replies of a batch come together, when the last is ready: events would overtake this one.
+            raise InvalidRequest(data={"reason": "rpc.subscribe must not stand in a batch"})
+        return topics.subscribe(ctx.session, topic)
+
+    def unsubscribe(topic: str, ctx: Context) -> bool:
+        """Sends no more of a topic, not even what waits to be sent; false if it was not subscribed to."""
+        return topics.unsubscribe(ctx.session, topic)
+
+    for function in (subscribe, unsubscribe):
+        registry.add(function, name=f"rpc.{function.__name__}", reserved=True)

@@ -1,6 +1,7 @@
 """What a server counts about itself.
 
-Plain integers that only the event loop writes: counting must cost next to nothing on the path of a call.
+Plain integers that only the event loop writes (those of events: whoever has the lock of the topics): counting must
+cost next to nothing on the path of a call.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ class Counters:
         "connections_refused",
         "connections_total",
         "errors",
+        "events_dropped",
+        "events_published",
+        "events_sent",
         "handler_failures",
         "replies_dropped",
         "requests",
+        "subscriptions",
         "turned_away",
     )
 
@@ -30,7 +35,7 @@ class Counters:
         self.connections_total = 0
         #: Turned away because `max_connections` were open.
         self.connections_refused = 0
-        #: Closed because a time limit passed.
+        #: Closed because a time limit passed, or too much waited to be read by the peer.
         self.closed_for_limits = 0
         #: Requests and notifications taken, each member of a batch by itself.
         self.requests = 0
@@ -44,6 +49,13 @@ class Counters:
         self.turned_away = 0
         #: Replies that nobody waited for.
         self.replies_dropped = 0
+        #: Open now: topics, counted for each connection that has subscribed to them.
+        self.subscriptions = 0
+        #: Values, however many have subscribed to their topic.
+        self.events_published = 0
+        #: Handed to a connection; and not, since its subscriber was too slow, or left. Each counts for each subscriber.
+        self.events_sent = 0
+        self.events_dropped = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Name to number, sorted by name."""

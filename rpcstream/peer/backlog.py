@@ -21,17 +21,27 @@ Answer = Callable[[Any, "bytes | bytearray", "Session"], Written | Later | None]
 
 
 class Backlog:
-    """A queue of messages, cut as they came from the connection."""
+    """A queue of messages, cut as they came from the connection.
 
-    __slots__ = ("_cancelled", "_chunks", "_count", "_max_calls", "_max_size", "_size")
+    Attributes:
+        noted: cancels that came before their request was read, all in all. Each means only requests that had come by
+            then: a later one with the same id is another call.
+    """
+
+    __slots__ = ("_cancelled", "_chunks", "_count", "_max_calls", "_max_size", "_size", "_taken", "noted")
 
     def __init__(self, limits: Limits) -> None:
         self._max_calls = limits.max_calls
         self._max_size = limits.write_buffer
-        self._chunks: list[tuple[float, list[Message]]] = []
+        #: When they came, how many cancels had been noted before, and the messages.
+        self._chunks: list[tuple[float, int, list[Message]]] = []
         self._count = self._size = 0
-        #: Ids that were cancelled before their request was read, as text: peers choose ids, not our hashes.
-        self._cancelled: set[str] | None = None
+        self.noted = 0
+        #: The same number for what was taken last.
+        self._taken = 0
+        #: Ids that were cancelled before their request was read, as text (peers choose ids, not our hashes), and the
+        #: number of the cancel.
+        self._cancelled: dict[str, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self._chunks)
@@ -41,19 +51,19 @@ class Backlog:
         """As many messages wait as one connection may have calls, or they hold as many bytes as replies may."""
         return self._count >= self._max_calls or self._size > self._max_size
 
-    def put(self, messages: list[Message], now: float) -> None:
-        """Behind all others; they came at `now` (s)."""
-        self._chunks.append((now, messages))
+    def put(self, messages: list[Message], now: float, noted: int) -> None:
+        """Behind all others; they came at `now` (s), when so many cancels had been noted."""
+        self._chunks.append((now, noted, messages))
         self._add(messages, 1)
 
     def put_back(self, messages: list[Message], since: float) -> None:
         """Before all others: the rest of what was taken, or of what has just come."""
-        self._chunks.insert(0, (since, messages))
+        self._chunks.insert(0, (since, self._taken, messages))
         self._add(messages, 1)
 
     def take(self) -> tuple[list[Message], float]:
         """The messages that came first, all from one read, and when that was."""
-        since, messages = self._chunks.pop(0)
+        since, self._taken, messages = self._chunks.pop(0)
         self._add(messages, -1)
         return messages, since
 
@@ -61,30 +71,32 @@ class Backlog:
         """Leave out the messages for which the function gives true."""
         chunks, self._chunks = self._chunks, []
         self._count = self._size = 0
-        for since, messages in chunks:
+        for since, noted, messages in chunks:
             kept = [line for line in messages if not heeded(line)]
             if kept:
-                self.put(kept, since)
+                self.put(kept, since, noted)
 
     def cancel(self, call_id: Any) -> None:
         """The request with this id, which is perhaps one of these, is to be answered without being carried out."""
-        if self._cancelled is None:
-            self._cancelled = set()
         if len(self._cancelled) < self._max_calls:
-            self._cancelled.add(repr(call_id))
+            self._cancelled[repr(call_id)] = self.noted
+            self.noted += 1
 
-    def was_cancelled(self, call_id: Any) -> bool:
-        """Was it? Asked once for each request."""
-        if self._cancelled and repr(call_id) in self._cancelled:
-            self._cancelled.remove(repr(call_id))
-            return True
-        return False
+    def was_cancelled(self, message: dict[str, Any]) -> bool:
+        """Was a request cancelled that was taken last? Asked once for each."""
+        if not self._cancelled:
+            return False
+        name = repr(message.get("id"))
+        if self._cancelled.get(name, -1) < self._taken:
+            return False
+        del self._cancelled[name]
+        return True
 
     def unless_cancelled(self, dispatch: Dispatch) -> Answer:
         """What answers requests as long as some are noted that are not to be carried out."""
 
         def answer(message: Any, line: bytes | bytearray, session: Session) -> Written | Later | None:
-            if type(message) is dict and self.was_cancelled(message.get("id")):
+            if type(message) is dict and self.was_cancelled(message):
                 return dispatch.cancelled(message)
             return dispatch.answer(message, line, session)
 
@@ -92,12 +104,13 @@ class Backlog:
 
     def forget_cancelled(self) -> None:
         """All requests have been read: what is still noted was never among them."""
-        self._cancelled = None
+        self._cancelled.clear()
+        self.noted = self._taken = 0
 
     def clear(self) -> None:
         self._chunks.clear()
         self._count = self._size = 0
-        self._cancelled = None
+        self.forget_cancelled()
 
     def _add(self, messages: list[Message], sign: int) -> None:
         self._count += sign * len(messages)

@@ -26,6 +26,12 @@ class Bridge:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._waiting: set[Future[Any]] = set()
+        self._cancel_is_due = False
+
+    @property
+    def is_here(self) -> bool:
+        """This thread runs the event loop."""
+        return asyncio._get_running_loop() is self.loop
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run what `make` gives and wait for its result.
@@ -45,7 +51,7 @@ class Bridge:
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run what `make` gives; the future can be cancelled."""
-        if asyncio._get_running_loop() is self.loop:
+        if self.is_here:
             raise RuntimeError(
                 "this would wait for the event loop that it runs in: make the handler async, or offload it to a thread"
             )
@@ -57,11 +63,16 @@ class Bridge:
             raise
         self._waiting.add(future)
         future.add_done_callback(self._waiting.discard)
+        if self._cancel_is_due:
+            self._cancel_is_due = False
+            future.cancel()
         return future
 
     def cancel(self) -> None:
-        """Cancel everything that a thread waits for now."""
-        for future in list(self._waiting):
+        """Cancel everything that a thread waits for now; if it is nothing, what it waits for next."""
+        waiting = list(self._waiting)
+        self._cancel_is_due = not waiting
+        for future in waiting:
             future.cancel()
 
 

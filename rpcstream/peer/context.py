@@ -34,7 +34,7 @@ class Context:
     """
 
     def __init__(
-        self, session: Session, message: dict[str, Any], *, timeout: float | None, in_thread: bool, in_batch: bool
+        self, session: Session, message: dict[str, Any], *, timeout: float | None, is_async: bool, in_batch: bool
     ) -> None:
         self.method: str = message["method"]
         self.request_id: Any = message.get("id")
@@ -45,8 +45,8 @@ class Context:
         # Made here if need be, in the event loop, since a handler may be in a thread when it first says something.
         self._marshaller = session.calls.marshaller
         self._loop_thread = threading.get_ident()
-        #: For a handler in a thread: waits in the event loop for what the thread wants.
-        self.bridge = Bridge(session.loop) if in_thread else None
+        #: For a sync handler: waits in the event loop for what its thread wants, and refuses where it is in the loop.
+        self.bridge = None if is_async else Bridge(session.loop)
         self._peer: Peer | BlockingPeer | None = None
         self._is_cancelled = False
         self._latest: Written | None = None
@@ -72,7 +72,7 @@ class Context:
     @property
     def address(self) -> str:
         """Of the caller: "127.0.0.1:50412"."""
-        return self._session.channel.address if self._session.channel is not None else ""
+        return self._marshaller.address
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -93,11 +93,11 @@ class Context:
     def cancelled(self) -> bool:
         """Nobody waits for the result any more. For handlers in threads, which nothing else stops; others are
         cancelled themselves."""
-        return self._is_cancelled
+        return self._is_cancelled or now() >= self._deadline
 
     def check(self) -> None:
         """Raise CallCancelled if nobody waits any more; for loops in handlers that run in threads."""
-        if self._is_cancelled:
+        if self.cancelled:
             raise CallCancelled()
 
     def progress(self, value: Any) -> None:

@@ -15,7 +15,7 @@ from ..errors import InvalidRequest, error_from_wire
 from ..wire import envelope
 from ..wire.framing import Message, Oversize
 from .flows import argument_key, reply_key
-from .streams import Outflow
+from .streams import Inflow, Outflow
 
 if TYPE_CHECKING:
     from .session import Session
@@ -47,15 +47,28 @@ def handle(session: Session, message: dict[str, Any], line: Line) -> bool:
 
 def heed(session: Session, line: Message) -> bool:
     """Handle a message now if it is a reply or a word of the conversation; false for anything else, which may wait."""
-    if isinstance(line, Oversize) or (b'"method"' in line and b'"$/' not in line):
+    if isinstance(line, Oversize):
+        return session.pending.settled_too_long(line, session.limits.max_message_size, session.side)
+    # Most are plain requests, and need not be read for that. ("$\\/item" is the same name in JSON.)
+    if b'"method"' in line and not (b'"$' in line or b'"result"' in line or b'"error"' in line):
         return False
     try:
         message, line = session.codec.parse(line)
     except orjson.JSONDecodeError:
         return False
     if type(message) is dict and "method" in message:
-        return "id" not in message and handle(session, message, line)
+        return "id" not in message and not _is_early(session, message) and handle(session, message, line)
     return session.pending.settled(message, line)
+
+
+def _is_early(session: Session, message: dict[str, Any]) -> bool:
+    """Is it about a stream that is not known (yet)? Its request may wait unread; then this stays behind it."""
+    method, params = message["method"], message.get("params")
+    if type(params) is not dict:
+        return False
+    if method == envelope.CREDIT:
+        return _outflow(session, params) is None
+    return bool(method == envelope.END) and _inflow(session, params) is None
 
 
 def _cancel(session: Session, params: dict[str, Any], line: Line) -> None:
@@ -76,7 +89,7 @@ def _item(session: Session, params: dict[str, Any], line: Line) -> None:
         waiter: Any = session.pending.find(params.get("id"))
         put = getattr(waiter, "item", None)
     else:
-        inflow = session.flows.coming.get(token) if type(token) is str else None
+        inflow = _inflow(session, params)
         put = inflow.put if inflow is not None else None
     if put is None:
         session.pending.dropped += 1
@@ -91,22 +104,28 @@ def _item(session: Session, params: dict[str, Any], line: Line) -> None:
 
 
 def _end(session: Session, params: dict[str, Any], line: Line) -> None:
-    token = params.get("stream")
-    inflow = session.flows.coming.get(token) if type(token) is str else None
+    inflow = _inflow(session, params)
     if inflow is not None:
         error = params.get("error")
         inflow.end(None if error is None else error_from_wire(error))
 
 
 def _credit(session: Session, params: dict[str, Any], line: Line) -> None:
-    n, token = params.get("n"), params.get("stream")
-    outflow: Outflow | None = None
-    if type(token) is str:
-        outflow = session.flows.out.get(argument_key(token))
-    elif "id" in params:
-        outflow = session.flows.out.get(reply_key(params["id"]))
+    n, outflow = params.get("n"), _outflow(session, params)
     if outflow is not None and type(n) is int and n > 0:
         outflow.permit(n)
+
+
+def _inflow(session: Session, params: dict[str, Any]) -> Inflow | None:
+    token = params.get("stream")
+    return session.flows.coming.get(token) if type(token) is str else None
+
+
+def _outflow(session: Session, params: dict[str, Any]) -> Outflow | None:
+    token = params.get("stream")
+    if type(token) is str:
+        return session.flows.out.get(argument_key(token))
+    return session.flows.out.get(reply_key(params["id"])) if "id" in params else None
 
 
 def _event(session: Session, params: dict[str, Any], line: Line) -> None:

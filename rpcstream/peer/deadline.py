@@ -7,7 +7,7 @@ thread and every event loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from time import monotonic
 
 INFINITE = float("inf")
@@ -24,6 +24,13 @@ inherited = _deadline.get
 def now() -> float:
     """The time that deadlines are held against (s)."""
     return clock()
+
+
+def free_context() -> Context:
+    """The present context without its deadline: for what serves many calls and happens to begin in one of them."""
+    context = copy_context()
+    context.run(_deadline.set, INFINITE)
+    return context
 
 
 def inherit(seconds: float) -> None:

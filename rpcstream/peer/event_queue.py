@@ -25,14 +25,25 @@ class EventQueue(Generic[E]):
         max_bytes: that the events of all topics may have together; a single one may have more.
 
     Attributes:
-        dropped: events that were not kept, or not taken before they were forgotten.
+        size: bytes of the events that wait.
+        dropped: events that there was no room for.
         has_overflowed: it was full, and the policy is "disconnect". Nothing is kept from then on.
 
     Raises:
         ValueError: `max_events` or the policy makes no sense.
     """
 
-    __slots__ = ("_events", "_last", "_max_bytes", "_max_events", "_numbers", "_policy", "dropped", "has_overflowed")
+    __slots__ = (
+        "_events",
+        "_last",
+        "_max_bytes",
+        "_max_events",
+        "_numbers",
+        "_policy",
+        "dropped",
+        "has_overflowed",
+        "size",
+    )
 
     def __init__(self, max_events: int, max_bytes: int, policy: Policy) -> None:
         check(max_events, policy)
@@ -79,22 +90,26 @@ class EventQueue(Generic[E]):
 
     def take_some(self, size: int) -> list[E]:
         """The oldest events until they have `size` bytes together; at least one, if there is any."""
-        events, rest = [], self.size - size
+        events: list[E] = []
+        rest = self.size - size
         while self._events and (self.size > rest or not events):
             events.append(self._remove(next(iter(self._events))))
         return events
 
-    def forget(self, topic: str) -> None:
-        """Drop what waits of a topic."""
-        for number in list(self._numbers.get(topic, ())):
-            self._drop(number)
+    def forget(self, topic: str) -> int:
+        """Nobody wants what waits of a topic; how many events that was."""
+        numbers = list(self._numbers.get(topic, ()))
+        for number in numbers:
+            self._remove(number)
+        return len(numbers)
 
-    def clear(self) -> None:
-        """Drop all that waits."""
-        self.dropped += len(self._events)
+    def clear(self) -> int:
+        """Nobody wants what waits; how many events that was."""
+        count = len(self._events)
         self._events.clear()
         self._numbers.clear()
         self.size = 0
+        return count
 
     def _drop(self, number: int) -> None:
         self._remove(number)

@@ -7,6 +7,8 @@ Streams that come in as replies are calls that wait, and stand among those.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import CallCancelled
@@ -33,10 +35,11 @@ class Flows:
         out: streams of items that this end makes.
         coming: streams that were passed to a handler here, by their token.
         stalled: the peer does not read what is sent.
+        has_ended: the peer says nothing more.
         unsent: bytes that were sent in this turn of the loop and not yet handed to the transport.
     """
 
-    __slots__ = ("_crowd", "_flowing", "_last_token", "coming", "out", "stalled", "unsent")
+    __slots__ = ("_crowd", "_last_token", "_waiting", "coming", "has_ended", "out", "stalled", "unsent")
 
     def __init__(self, crowd: int) -> None:
         self._crowd = crowd
@@ -44,8 +47,10 @@ class Flows:
         self.out: dict[str, Outflow] = {}
         self.coming: dict[str, Inflow] = {}
         self.stalled = False
-        self._flowing: asyncio.Future[None] | None = None
+        #: Those who wait until the peer reads, in the order in which they came.
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._last_token = 0
+        self.has_ended = False
 
     def __bool__(self) -> bool:
         return bool(self.out or self.coming)
@@ -55,11 +60,36 @@ class Flows:
         self._last_token += 1
         return f"s{self._last_token}"
 
+    def open_outflow(self, key: str, credit: int) -> Outflow:
+        """A stream that goes out from now on; to be closed by `close_outflow`."""
+        outflow = self.out[key] = Outflow(self, credit)
+        if self.has_ended:
+            outflow.close()
+        return outflow
+
+    def close_outflow(self, key: str, outflow: Outflow) -> None:
+        """It is over. A later one may have its name already."""
+        if self.out.get(key) is outflow:
+            del self.out[key]
+
+    def open_inflow(self, token: str, window: int, grant: Callable[[int], None]) -> Inflow:
+        """A stream that comes as an argument; to be closed by `close_inflow`."""
+        inflow = self.coming[token] = Inflow(window, grant, permitted=False)
+        if self.has_ended:
+            inflow.end(_ended())
+        return inflow
+
+    def close_inflow(self, token: str) -> None:
+        """Nobody reads it any more; what still comes is dropped."""
+        inflow = self.coming.pop(token, None)
+        if inflow is not None:
+            # Should somebody read it still, that is not to look like the whole.
+            inflow.end(CallCancelled("Cancelled: the call that the stream belonged to is over"))
+            inflow.clear()
+
     def set_stalled(self, stalled: bool) -> None:
         self.stalled = stalled
-        if not stalled and self._flowing is not None:
-            self._flowing.set_result(None)
-            self._flowing = None
+        self._next()
 
     @property
     def is_free(self) -> bool:
@@ -67,18 +97,49 @@ class Flows:
         return not self.stalled and self.unsent <= self._crowd
 
     async def flowing(self) -> None:
-        """Wait until the peer reads again, or is gone, and what was sent in this turn is on its way."""
-        while not self.is_free:
-            if not self.stalled:
-                await asyncio.sleep(0)
-                continue
-            if self._flowing is None:
-                self._flowing = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._flowing)
+        """Wait until the peer reads again, or is gone, and what was sent in this turn is on its way.
+
+        Those who wait go on one by one, in the order in which they came: so each may send something before another has
+        filled the connection again.
+        """
+        if not self.stalled:
+            await asyncio.sleep(0)
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        finally:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def when_flowing(self, function: Callable[[], object]) -> None:
+        """Call this once, soon after the peer reads again or is gone. To be used while it is stalled."""
+        waiter = asyncio.get_running_loop().create_future()
+        waiter.add_done_callback(lambda _: self._have_turn(function))
+        self._waiting.append(waiter)
+
+    def _have_turn(self, function: Callable[[], object]) -> None:
+        try:
+            function()
+        finally:
+            self._next()
+
+    def _next(self) -> None:
+        """Whoever waits next may go on, if there is still room."""
+        while self._waiting and not self.stalled:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
 
     def end(self) -> None:
-        """The peer says nothing more: nothing more comes in, no more credit either."""
+        """The peer says nothing more: nothing more comes in, no more credit either, now and from now on."""
+        self.has_ended = True
         for inflow in list(self.coming.values()):
-            inflow.end(CallCancelled("Cancelled: the caller ended the conversation before its stream"))
+            inflow.end(_ended())
         for outflow in list(self.out.values()):
             outflow.close()
+
+
+def _ended() -> CallCancelled:
+    return CallCancelled("Cancelled: the caller ended the conversation before its stream")

@@ -22,6 +22,9 @@ class Channel(Protocol):
     #: Of the other end, for people.
     address: str
 
+    #: Why it was lost, if the peer did not simply close it.
+    reason: str | None
+
     def send(self, messages: list[Written]) -> None:
         """Write these messages, in order, with one write. May call `blocked` before it returns."""
 

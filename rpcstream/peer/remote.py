@@ -79,10 +79,11 @@ class Peer:
                     await session.flows.flowing()
             except TimeoutError:
                 raise CallTimeout("the call could not be sent in time", method=method, address=self.address) from None
+            self._opened(method)
         return await calls.ask(call, deadline, on_progress)
 
     def _notify(self, method: str, /, *args: Any, **kwargs: Any) -> None:
-        calls = self._opened(method).calls
+        calls = self._opened(method, answers=False).calls
         calls.send(calls.marshaller.notification(method, params_of(method, args, kwargs)))
 
     def _stream(
@@ -105,17 +106,20 @@ class Peer:
 
         return Stream(opened, call, seconds, on_progress)
 
-    def _opened(self, method: str) -> Session:
-        if not self._session.is_open and self._session.channel is None:
-            raise ConnectionLost("the connection is over", method=method, address=self.address)
-        return self._session
+    def _opened(self, method: str, *, answers: bool = True) -> Session:
+        """The conversation, if it still goes on; and if an answer may still come, unless none is wanted."""
+        session = self._session
+        if session.channel is None or (answers and session.flows.has_ended):
+            reason = "the connection is over" if session.channel is None else "the peer says nothing more"
+            raise ConnectionLost(reason, method=method, address=self.address)
+        return session
 
     def __repr__(self) -> str:
         return f"<peer at {self.address}>"
 
 
 class BlockingPeer:
-    """The same for a handler in a thread: `peer.confirm("…")` waits for the result.
+    """The same for a sync handler: `peer.confirm("…")` waits for the result, if it runs in a thread.
 
     Args:
         bridge: runs coroutines in the connection's event loop.
@@ -146,7 +150,10 @@ class BlockingPeer:
         return self._bridge.run(lambda: self._peer.call(method, *args, **options))
 
     def _notify(self, method: str, /, *args: Any, **kwargs: Any) -> None:
-        self._bridge.run(_called(lambda: self._peer.notify(method, *args, **kwargs)))
+        if self._bridge.is_here:
+            self._peer.notify(method, *args, **kwargs)
+        else:
+            self._bridge.run(_called(lambda: self._peer.notify(method, *args, **kwargs)))
 
     def _stream(self, method: str, /, *args: Any, **options: Any) -> BlockingStream:
         return BlockingStream(self._bridge, lambda: self._peer.stream(method, *args, **options))

@@ -25,6 +25,7 @@ from . import control
 from .backlog import Backlog
 from .call import Marshaller
 from .calls import Calls
+from .deadline import free_context
 from .flows import Flows
 from .interfaces import Channel, Dispatch, Later
 from .pending import PendingCalls
@@ -94,11 +95,15 @@ class Session:
         # Not longer than `slow`, so that one look at the clock is enough for both.
         self._turn_time = min(TURN, slow)
         self._on_gone = on_gone
+        # Handlers begin in whatever callback has read their request, or made room for it: that may be another call's.
+        self._context = free_context()
         self._calls: Calls | None = None
         self._backlog = Backlog(limits)
         self._outbox: list[Written] = []
         #: No more requests are taken; the transport is not read; a turn is due.
         self._ending = self._paused = self._scheduled = False
+        #: Messages are handled that come behind requests which wait unread.
+        self._is_sifting = False
         #: Connected, none of these, no backlog, and room for calls: `_regulate` would find nothing to do.
         self._is_calm = False
 
@@ -132,7 +137,9 @@ class Session:
         self.flows.set_stalled(blocked)
         self._is_calm = False
         if blocked:
+            self._is_sifting = True
             self._backlog.sift(lambda line: control.heed(self, line))
+            self._is_sifting = False
         self._schedule()
 
     def lost(self, make_error: MakeError) -> None:
@@ -197,10 +204,14 @@ class Session:
 
     def cancel(self, call_id: Any) -> None:
         """The peer does not wait for this call any more. Unknown and finished ones are ignored."""
-        if not self.work.cancel(call_id) and self._backlog:
-            # It overtook its request, which waits unread.
+        if not self.work.cancel(call_id) and self._is_sifting:
+            # It overtakes its request, which waits unread.
             self._backlog.cancel(call_id)
             self._answer = self._backlog.unless_cancelled(self._dispatch)
+
+    def was_overtaken(self, message: dict[str, Any]) -> bool:
+        """Was this member of a batch cancelled while the batch waited unread?"""
+        return self._backlog.was_cancelled(message)
 
     # -- the way of a message ---------------------------------------------------------------------------------------
 
@@ -283,11 +294,11 @@ class Session:
     def _start(self, later: Later, message: Any) -> Written | None:
         """Run a handler that waits; its reply now, if it did not wait after all."""
         if sys.version_info >= (3, 12):
-            task = asyncio.Task(later, loop=self.loop, eager_start=True)
+            task = asyncio.Task(later, loop=self.loop, eager_start=True, context=self._context.copy())
             if task.done():
                 return self._reply_of(task, message)
         else:
-            task = self.loop.create_task(later)
+            task = self.loop.create_task(later, context=self._context.copy())
         self.work.start(task, message)
         task.add_done_callback(self._finished)
         return None
@@ -324,19 +335,22 @@ class Session:
         return bool(self.pending or self.flows) and not self.flows.stalled
 
     def _sifted(self, messages: list[Message]) -> list[Message]:
-        """There is no room for requests. Handle what they may be waiting for; give the others."""
-        return [line for line in messages if not control.heed(self, line)]
+        """Requests have to wait. Handle what those may be waiting for that run; give the others."""
+        self._is_sifting = True
+        rest = [line for line in messages if not control.heed(self, line)]
+        self._is_sifting = False
+        return rest
 
     def _keep(self, messages: list[Message]) -> None:
-        """Keep requests until there is room for them."""
-        if self._ending or not self._has_room():
-            messages = self._sifted(messages)
+        """Keep requests until there is room for them. Only these: what runs may wait for the rest, and takes the room."""
+        noted = self._backlog.noted
+        messages = self._sifted(messages)
         if self._ending or not messages:
             return
         if self._backlog.is_full and self._must_read():
             self._outbox += [reply for line in messages if (reply := self._turned_away(line)) is not None]
         else:
-            self._backlog.put(messages, self.loop.time())
+            self._backlog.put(messages, self.loop.time(), noted)
 
     def _turned_away(self, line: Message) -> Written | None:
         """The answer to a request that can neither be kept nor left unread."""
@@ -350,7 +364,7 @@ class Session:
         """Have a turn, soon, and once however many ask for it."""
         if not self._scheduled and self.channel is not None:
             self._scheduled = True
-            self.loop.call_soon(self._turn)
+            self.loop.call_soon(self._turn, context=self._context)
 
     def _turn(self) -> None:
         """Take up what was kept for later, as far as there is room; write what has come together."""
@@ -361,9 +375,6 @@ class Session:
             self.waited = self.loop.time() - since
             self._work(messages)
             self.waited = 0.0
-            if not self._backlog and self._answer is not self._dispatch.answer:
-                self._backlog.forget_cancelled()
-                self._answer = self._dispatch.answer
         self._settle()
 
     def _settle(self) -> None:
@@ -380,7 +391,10 @@ class Session:
         if channel is None:
             return
         has_room = self._has_room()
-        if self._backlog and has_room:
+        if not self._backlog:
+            self._backlog.forget_cancelled()
+            self._answer = self._dispatch.answer
+        elif has_room:
             self._schedule()
         if self._ending and not self.busy:
             channel.close()

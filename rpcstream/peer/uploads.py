@@ -6,17 +6,21 @@ Owns the tasks that feed them, one for each, which end with the call. (Wire page
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 from ..codec import TAG_KEY
-from ..errors import InternalError, RpcError
+from ..errors import EncodeError, InternalError, RpcError
 from ..wire import envelope
 from .flows import argument_key
 from .streams import Outflow
 
 if TYPE_CHECKING:
     from .calls import Calls
+
+log = logging.getLogger("rpcstream.client")
 
 #: The tag of what stands for a stream among the params.
 STREAM_TAG = "stream"
@@ -57,9 +61,12 @@ class Uploads:
         """The call was sent: items go out as soon as they are permitted."""
         loop = asyncio.get_running_loop()
         for token, source in self._sources.items():
-            outflow = Outflow(self._calls.flows, 0)
-            self._calls.flows.out[argument_key(token)] = outflow
-            self._tasks.append(loop.create_task(self._feed(token, source, outflow)))
+            key = argument_key(token)
+            outflow = self._calls.flows.open_outflow(key, 0)
+            task = loop.create_task(self._feed(token, source, outflow))
+            # Not in the task itself, which may be cancelled before its first step.
+            task.add_done_callback(functools.partial(self._ended, key, outflow))
+            self._tasks.append(task)
 
     def stop(self) -> None:
         """The call is over: nobody wants the rest."""
@@ -85,14 +92,24 @@ class Uploads:
                     return
                 self._send(envelope.request(envelope.ITEM, {"stream": token, "value": item}))
         except Exception as error:
-            told = error if isinstance(error, RpcError) else InternalError("The caller's stream broke off")
-            self._send(envelope.end(token, told))
-            self._fail(error)
+            self._break_off(token, error)
         finally:
-            self._calls.flows.out.pop(argument_key(token), None)
             close = getattr(items, "aclose", None)
             if close is not None:
                 await close()
+
+    def _break_off(self, token: str, error: Exception) -> None:
+        told = error if isinstance(error, RpcError) else InternalError("The caller's stream broke off")
+        try:
+            self._send(envelope.end(token, told))
+        except (EncodeError, RpcError):  # the error's data cannot be sent: the call is given up all the same
+            pass
+        self._fail(error)
+
+    def _ended(self, key: str, outflow: Outflow, task: asyncio.Task[None]) -> None:
+        self._calls.flows.close_outflow(key, outflow)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("an iterator failed while it was closed", exc_info=task.exception())
 
     def _send(self, message: dict[str, Any]) -> None:
         self._calls.send(self._calls.marshaller.encode(message, self._method))

@@ -6,7 +6,8 @@ Owns the table of running tasks, which also keeps them alive. Knows neither tran
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -19,12 +20,13 @@ class Work:
         load: how many calls that are.
     """
 
-    __slots__ = ("load", "members", "running")
+    __slots__ = ("_undisturbed", "load", "members", "running")
 
     def __init__(self) -> None:
         self.running: dict[asyncio.Task[Any], Any] = {}
         self.members: dict[asyncio.Task[Any], dict[str, Any]] = {}
         self.load = 0
+        self._undisturbed: set[asyncio.Task[Any]] = set()
 
     def start(self, task: asyncio.Task[Any], message: Any) -> None:
         self.running[task] = message
@@ -49,7 +51,7 @@ class Work:
         for table in (self.running, self.members):
             for task, message in table.items():
                 if type(message) is dict and is_same_id(message.get("id"), call_id):
-                    _cancel_once(task)
+                    self._cancel_once(task)
                     return True
         return False
 
@@ -61,19 +63,29 @@ class Work:
         for table in (self.running, self.members):
             for task, message in list(table.items()):
                 if type(message) is dict and not goes_on(message):
-                    _cancel_once(task)
+                    self._cancel_once(task)
 
     def cancel_all(self) -> None:
         for task in [*self.running, *self.members]:
+            task.cancel()
+
+    @contextlib.contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """The current task tidies up, and ends soon: only `cancel_all` stops it."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._undisturbed.add(task)
+        try:
+            yield
+        finally:
+            self._undisturbed.discard(task)
+
+    def _cancel_once(self, task: asyncio.Task[Any]) -> None:
+        """A second cancel would disturb what the handler does in its `finally`."""
+        if not task.cancelling() and task not in self._undisturbed:
             task.cancel()
 
 
 def is_same_id(left: Any, right: Any) -> bool:
     """Are both the same id? (1, 1.0 and True are equal, and yet no two of them are the same.)"""
     return type(left) is type(right) and bool(left == right)
-
-
-def _cancel_once(task: asyncio.Task[Any]) -> None:
-    """A second cancel would disturb what the handler does in its `finally`."""
-    if not task.cancelling():
-        task.cancel()

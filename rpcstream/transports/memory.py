@@ -7,7 +7,8 @@ ending. Knows nothing of messages.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextvars
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -17,6 +18,7 @@ class MemoryTransport(asyncio.Transport):
     def __init__(self, name: str) -> None:
         super().__init__({"peername": name})
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
         self._protocol: asyncio.Protocol | None = None
         self._other: MemoryTransport | None = None
         self._unread = bytearray()
@@ -29,14 +31,17 @@ class MemoryTransport(asyncio.Transport):
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def write(self, data: Any) -> None:
-        if self._closing or self._other is None:
+        if self._closing:
+            return
+        if self._other is None or self._other._closing:
+            self._end(ConnectionResetError("the other end is closed"))
             return
         self._other._unread += data
         if not self._writing_paused and self.get_write_buffer_size() > self._high:
             self._writing_paused = True
             assert self._protocol is not None
             self._protocol.pause_writing()
-        self._loop.call_soon(self._other._deliver)
+        self._other._soon(self._other._deliver)
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
         self.write(b"".join(list_of_data))
@@ -53,7 +58,10 @@ class MemoryTransport(asyncio.Transport):
     def write_eof(self) -> None:
         if self._other is not None:
             self._other._got_eof = True
-            self._loop.call_soon(self._other._deliver)
+            self._other._soon(self._other._deliver)
+
+    def _soon(self, function: Callable[..., None], *args: Any) -> None:
+        self._loop.call_soon(function, *args, context=self._context)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -62,7 +70,7 @@ class MemoryTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._reading = True
-        self._loop.call_soon(self._deliver)
+        self._soon(self._deliver)
 
     def is_reading(self) -> bool:
         return self._reading and not self._closing
@@ -102,15 +110,17 @@ class MemoryTransport(asyncio.Transport):
             self._closing = True
             if self._other is not None:
                 self._other._got_eof = True
-                self._loop.call_soon(self._other._deliver)
-            self._loop.call_soon(self._lost, error)
+                self._other._soon(self._other._deliver)
+            self._soon(self._lost, error)
 
     def _lost(self, error: Exception | None) -> None:
         protocol, self._protocol = self._protocol, None
         other, self._other = self._other, None
         if other is not None and not other._closing:
-            # Nobody reads at this end any more: what the other end still writes goes nowhere.
+            # Nobody reads at this end any more: what the other end still writes goes nowhere, what waits there neither.
             other._other = None
+            if other._writing_paused:
+                other._end(ConnectionResetError("the other end is closed"))
         if protocol is not None:
             protocol.connection_lost(error)
 

@@ -226,11 +226,12 @@ class LineStream(asyncio.Protocol):
         return reason
 
     def probe(self) -> None:
-        """See whether a peer that said its last word still listens: if it does not, nobody wants what is worked on.
+        """See whether a peer still listens that said its last word, or is not read: if not, nobody wants what runs.
 
         That shows only when something is written: a blank, which may stand before any message.
         """
-        if self._peer_ended and self.session.work.running and self._transport is not None:
+        unheard = self._peer_ended or (self._paused and not self._is_full)
+        if unheard and self.session.work.running and self._transport is not None:
             self._transport.write(b" ")
 
     def _close_for_limit(self, reason: str) -> None:

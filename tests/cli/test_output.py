@@ -23,7 +23,7 @@ from rpcstream.cli.items import UsageError
 from rpcstream.cli.output import Look, error_line, for_people, for_programs, visible
 from rpcstream.cli.picture import half_blocks
 from rpcstream.cli.save import check_writable, raw_form, save
-from rpcstream.cli.trace import ProgressBar, shortened_message, tracer
+from rpcstream.cli.trace import shortened_message, tracer
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
@@ -276,17 +276,6 @@ class TestTrace:
         trace("send", b'{"id":1}\n')
         trace("receive", b'{"id":1,"result":2}')
         assert out.getvalue() == '> {"id":1}\n< {"id":1,"result":2}\n'
-
-    def test_the_progress_bar_grows_and_vanishes(self) -> None:
-        out = io.StringIO()
-        bar = ProgressBar(out)
-        bar(2**20, 4 * 2**20)
-        assert out.getvalue() == "\rsending [#######.......................]  25% of 4.0 MiB"
-        bar(4 * 2**20, 4 * 2**20)
-        assert out.getvalue().endswith("\r" + " " * 56 + "\r")
-        before = out.getvalue()
-        bar.clear()
-        assert out.getvalue() == before
 
 
 class TestDescribe:

@@ -7,6 +7,8 @@ What the first words behind the three backticks say:
 * `console`: the lines behind `$ ` are run by the shell, on a terminal without colour; what they print must be the lines
   below. A command that ends with `&` is a server: it runs until the next one or the end of the page. Commands whose
   program is not installed are skipped.
+* `text talk`: lines on one connection of their own to that server. Those behind `-->` are sent, those behind `<--` must
+  come, in this order; three dots stand for anything.
 * `file=NAME` behind the language: not run, but written to that file, for the blocks below.
 * `no-run` behind the language, and every other language: a fragment, not run.
 
@@ -20,6 +22,7 @@ import contextlib
 import fcntl
 import fnmatch
 import io
+import json
 import os
 import pty
 import re
@@ -100,6 +103,8 @@ class PageRun:
             (self._folder / files[0]).write_text(self._on_free_port(block.code))
         elif "no-run" in block.options:
             return
+        elif "talk" in block.options:
+            self._talk(block)
         elif block.language == "python":
             self._run_python(block)
         elif block.language == "console":
@@ -119,6 +124,21 @@ class PageRun:
     @staticmethod
     def _with_port(found: re.Match[str]) -> str:
         return found[1] + ('("127.0.0.1:8545")' if found[1] == "Client" else "(port=8545)")
+
+    # -- lines on the wire ------------------------------------------------------------------------------------------
+
+    def _talk(self, block: Block) -> None:
+        address = ("127.0.0.1", int(self._port))
+        with socket.create_connection(address, 20) as connection, connection.makefile("rwb") as lines:
+            for line in block.code.splitlines():
+                direction, _, text = line.partition(" ")
+                if direction == "-->":
+                    lines.write(text.encode() + b"\n")
+                    lines.flush()
+                else:
+                    assert direction == "<--", line
+                    said = lines.readline().decode()
+                    assert matches(_spaced(said), _spaced(text)), f"got\n{said}instead of\n{text}"
 
     # -- commands ---------------------------------------------------------------------------------------------------
 
@@ -181,6 +201,14 @@ def _read(terminal: io.FileIO) -> bytes:
         return terminal.read(65536) or b""
     except OSError:  # Linux's way of saying that nobody is at the other end any more
         return b""
+
+
+def _spaced(text: str) -> str:
+    """JSON with the blanks that it is written with in the pages, where it can be read at all."""
+    try:
+        return json.dumps(json.loads(text))
+    except ValueError:  # of a page, with three dots
+        return text
 
 
 class _Expecting(ast.NodeTransformer):

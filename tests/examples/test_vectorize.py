@@ -89,7 +89,18 @@ def test_called_from_the_command_line(served, python, on_a_terminal, promised, v
         assert np.array_equal(client.vectorize(photo=cat, description="a tabby cat"), vector)
 
 
-@pytest.mark.parametrize("example", ["vectorize.py", "numpy_service.py", "custom_type.py", "embedding_service.py"])
+@pytest.mark.parametrize(
+    "example",
+    [
+        "vectorize.py",
+        "numpy_service.py",
+        "custom_type.py",
+        "embedding_service.py",
+        "long_computation.py",
+        "confirm.py",
+        "video_filter.py",
+    ],
+)
 def test_run_as_a_program_it_serves_at_the_default_port(example, examples, python):
     """Run with the port replaced, which is all that the test cannot take: 8545 may be in use here."""
     if example == "custom_type.py":

@@ -10,7 +10,20 @@ from typing import Any, assert_type
 import numpy as np
 from numpy.typing import NDArray
 
-from rpcstream import AsyncClient, Client, Codec, ImageOptions, Limits, RpcError, Server, Shape
+from rpcstream import (
+    AsyncClient,
+    Backoff,
+    Client,
+    Codec,
+    Context,
+    ImageOptions,
+    Limits,
+    RpcError,
+    Server,
+    Shape,
+    Stream,
+)
+from rpcstream.peer.remote import BlockingPeer, Peer
 
 server = Server(limits=Limits(max_batch=5), codec=Codec(images=ImageOptions(format="jpeg", quality=90)), debug=True)
 
@@ -64,6 +77,67 @@ async def async_calls(client: AsyncClient) -> None:
     async with client.batch() as batch:
         first = batch.add(1, 2)
     first.result()
+
+
+def sync_conversation(client: Client) -> None:
+    # What is offered is the function, as with a server; a dict is still a request object.
+    @client
+    def confirm(text: str) -> bool:
+        return bool(text)
+
+    @client(name="tools.double", timeout=1.0)
+    def double(value: int, ctx: Context | None = None) -> int:
+        return 2 * value
+
+    @client.on_connect
+    def hello(server: BlockingPeer) -> None:
+        server.call("rpc.authenticate", token="x")
+
+    assert_type(confirm("x"), bool)
+    assert_type(double(2), int)
+    hello("server")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
+    assert_type(client({"jsonrpc": "2.0", "method": "add", "params": [1, 2], "id": 1}), dict[str, Any] | None)
+    client(3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]  # wrong
+
+    assert_type(client.call("train", 3, on_progress=print, returns=str), str)
+    assert_type(client.request("train", [3], on_progress=print), Any)
+    client.call("train", 3, on_progress="print")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]  # wrong
+    client.train(3, on_progress=lambda value: value["done"])
+
+    for item in client.stream.count(10):
+        print(item)
+    with client.subscribe("ticks", policy="drop_newest") as ticks:
+        assert_type(ticks.dropped, int)
+        for value in ticks:
+            assert_type(value, Any)
+    client.subscribe("ticks", policy="drop")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
+
+    Client(reconnect=Backoff(longest=5.0), on_state=print, retry="idempotent", retries=2)
+    Client(retry="never")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
+
+
+async def async_conversation(client: AsyncClient) -> None:
+    @client
+    async def confirm(text: str) -> bool:
+        return bool(text)
+
+    @client(name="tools.double")
+    def double(value: int) -> int:
+        return 2 * value
+
+    @client.on_connect
+    async def hello(server: Peer) -> None:
+        await server.call("rpc.authenticate", token="x")
+
+    assert_type(await confirm("x"), bool)
+    assert_type(double(2), int)
+    await client({"jsonrpc": "2.0", "method": "add", "params": [1, 2], "id": 1})
+    assert_type(await client.call("train", 3, on_progress=print, returns=str), str)
+    stream: Stream = client.stream.count(10)
+    async for item in stream:
+        print(item)
+    async with client.subscribe("ticks", returns=float) as ticks:
+        assert_type(ticks.reconnects, int)
 
 
 async def serving() -> None:

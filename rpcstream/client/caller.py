@@ -1,0 +1,262 @@
+"""The life of a sync client's calls: connect, send, wait, try again where that was asked for.
+
+Owns the choice between the two ways that a call may go: on blocking connections, with no thread but the caller's, and,
+once the client takes part in a conversation, in the background, from then on for all calls. How a call becomes bytes is
+the marshaller's matter.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections.abc import Callable
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, EncodeError
+from ..peer.call import NOT_GIVEN, Call, Marshaller, Outgoing
+from ..peer.deadline import INFINITE, inherited, time_left
+from ..wire.pieces import Written
+from .connections import Connections
+from .retry import Unsent, idempotent_methods, pause_before_retry
+from .settings import Settings
+
+if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
+    from ..peer.calls import OnProgress
+    from .background import Background
+    from .futures import CallFuture, Futures
+    from .offered import Offered
+    from .stepped import Hello
+
+
+class Caller:
+    """Makes the calls of one client.
+
+    Attributes:
+        converses: calls go by the background.
+        connections: the blocking ones.
+    """
+
+    def __init__(self, settings: Settings, marshaller: Marshaller) -> None:
+        self.connections = Connections(settings)
+        self.converses = False
+        self._settings = settings
+        self._timeout = settings.timeout
+        self._marshaller = marshaller
+        self._making = allocate_lock()
+        self._futures: Futures | None = None
+        self._background: Background | None = None
+        self._offered: Offered | None = None
+        #: What was offered: a child process that was forked offers it anew.
+        self._offers: list[tuple[Callable[..., Any], dict[str, Any]]] = []
+        self._greetings: list[Hello] = []
+        self._idempotent: frozenset[str] | None = None
+        if settings.reconnect is not None or settings.on_state is not None:
+            self.converse()
+
+    # -- calls ------------------------------------------------------------------------------------------------------
+
+    def perform(self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None = None) -> Any:
+        """Send, wait, and try again as often as that is allowed."""
+        seconds = self._timeout if timeout is NOT_GIVEN else timeout
+        if inherited() != INFINITE:
+            seconds, outgoing.tells_time = time_left(seconds), True
+        deadline = INFINITE if seconds is None else monotonic() + seconds
+        connections = self.connections
+        attempt = 1
+        while True:
+            try:
+                connection = connections.only
+                if connection is None or connection.lost is not None:
+                    if self.converses:
+                        break
+                    connection = connections.get(outgoing.method, deadline)
+                own = connection.exchange(outgoing, deadline, on_progress)
+                if own.error is not None:
+                    raise own.error
+                if not own.done:
+                    raise CallTimeout("no answer in time", method=outgoing.method, address=self._marshaller.address)
+                return outgoing.outcome(own.reply, own.line)
+            except Unsent:
+                continue
+            except EncodeError:
+                if not self._needs_streams(outgoing):
+                    raise
+                continue
+            except (ConnectFailed, ConnectionLost) as error:
+                pause = self._pause(error, attempt, deadline) if outgoing.is_repeatable else None
+                if pause is None:
+                    raise
+                may_have_run = isinstance(error, ConnectionLost)
+            attempt += 1
+            sleep(pause)
+            if may_have_run:
+                self._check_repeatable(outgoing.method, deadline)
+        return self.background(outgoing.method).perform(outgoing, _left(deadline), on_progress)
+
+    def send(self, message: Written, method: str, timeout: Any) -> None:
+        """Send something that has no answer."""
+        seconds = self._timeout if timeout is NOT_GIVEN else timeout
+        deadline = INFINITE if seconds is None else monotonic() + seconds
+        attempt = 1
+        while not self.converses:
+            try:
+                connection = self.connections.get(method, deadline)
+                connection.check(method)
+                return connection.send(message, deadline, method)
+            except Unsent:
+                continue
+            except (ConnectFailed, ConnectionLost) as error:
+                pause = self._pause(error, attempt, deadline)
+                if pause is None:
+                    raise
+            attempt += 1
+            sleep(pause)
+        return self.background(method).send(message, method, _left(deadline))
+
+    def submit(self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None) -> CallFuture:
+        """Send, and give a future that gets the outcome."""
+        method = outgoing.method
+        seconds = self._timeout if timeout is NOT_GIVEN else timeout
+        if inherited() != INFINITE:
+            seconds, outgoing.tells_time = time_left(seconds), True
+        deadline = INFINITE if seconds is None else monotonic() + seconds
+        futures = self._futures
+        if futures is None or futures.is_of_parent:
+            futures = self._make_futures()
+        future = futures.make()
+        try:
+            while not self.converses:
+                connection = self.connections.get(method, deadline)
+                try:
+                    connection.check(method)
+                    futures.submit(connection, outgoing, future, deadline, on_progress)
+                    return future
+                except Unsent:
+                    continue
+                except EncodeError:
+                    if not self._needs_streams(outgoing):
+                        raise
+        except (ConnectFailed, ConnectionLost, CallTimeout) as error:
+            future.reject(error)
+        else:
+            self.background(method).submit(outgoing, _left(deadline), on_progress, future)
+        return future
+
+    def close(self) -> None:
+        """End everything; calls that wait fail."""
+        self.connections.close()
+        if self._futures is not None:
+            self._futures.stop()
+        with self._making:
+            background = self._background
+        if background is not None:
+            background.close()
+
+    # -- the conversation -------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """What the (first) connection is like."""
+        if self.connections.is_closed:
+            return "closed"
+        if self._background is not None:
+            return self._background.state
+        return "connected" if self.connections.has_open else "idle"
+
+    @property
+    def dropped(self) -> int:
+        """Replies on the present connections that nobody waited for."""
+        return self.connections.dropped + (self._background.dropped if self._background is not None else 0)
+
+    def converse(self) -> None:
+        """From now on all calls are part of one conversation; those that wait already come to their end."""
+        self.converses = True
+        self.connections.retire()
+
+    def offer(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        """Let the server call a function."""
+        with self._making:
+            if self._offered is None:
+                self._offered = self._make_offered()
+        self._offered.add(function, **options)
+        self._offers.append((function, options))
+        self.converse()
+
+    def greet(self, hello: Hello) -> None:
+        """Run a function on each new connection."""
+        with self._making:
+            self._greetings.append(hello)
+            if self._background is not None:
+                self._background.greet(hello)
+        self.converse()
+
+    def background(self, method: str) -> Background:
+        """The conversation, begun with the first call.
+
+        Raises:
+            RuntimeError: the client is closed.
+        """
+        background = self._background
+        if background is None or background.is_over:
+            with self._making:
+                if self.connections.is_closed:
+                    address = self._marshaller.address
+                    raise RuntimeError(f"{method!r} was called on a closed client (of {address})")
+                background = self._background
+                if background is None or background.is_over:
+                    background = self._background = self._begin(background)
+        return background
+
+    def _begin(self, before: Background | None) -> Background:
+        from .background import Background
+
+        if self._offered is None or before is not None:
+            self._offered = self._make_offered()
+            for function, options in self._offers:
+                self._offered.add(function, **options)
+        return Background(self._settings, self._offered, self._greetings)
+
+    def _make_offered(self) -> Offered:
+        from .offered import Offered
+
+        return Offered(self._settings, in_threads=True)
+
+    def _needs_streams(self, outgoing: Outgoing) -> bool:
+        """A call could not be encoded: is that for an iterator among its arguments? Then a conversation begins."""
+        from ..peer.uploads import holds_streams
+
+        if not holds_streams(outgoing.params):
+            return False
+        self.converse()
+        return True
+
+    # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _make_futures(self) -> Futures:
+        from .futures import Futures  # imports concurrent.futures and logging, which plain calls do without
+
+        with self._making:
+            if self._futures is None or self._futures.is_of_parent:
+                self._futures = Futures()
+            return self._futures
+
+    def _pause(self, error: Exception, attempt: int, deadline: float) -> float | None:
+        pause = pause_before_retry(error, attempt, self._settings.retries)
+        if pause is None or self.connections.is_closed or monotonic() + pause >= deadline:
+            return None
+        return pause
+
+    def _check_repeatable(self, method: str, deadline: float) -> None:
+        """Raises ConnectionLost unless the call may be repeated, by the client's `retry`."""
+        if self._settings.retry == "all" or method == "rpc.discover":
+            return
+        if self._idempotent is None:
+            discover = Call(self._marshaller, "rpc.discover", None, NOT_GIVEN, NOT_GIVEN)
+            self._idempotent = idempotent_methods(self.perform(discover, _left(deadline)))
+        if method not in self._idempotent:
+            reason = "the connection was lost, and the method is not idempotent"
+            raise ConnectionLost(reason, method=method, address=self._marshaller.address)
+
+
+def _left(deadline: float) -> float | None:
+    return None if deadline == INFINITE else deadline - monotonic()

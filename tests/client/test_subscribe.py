@@ -1,0 +1,619 @@
+"""Events at the async client: one subscription for all readers of a topic, in order, bounded, made again when lost."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from rpcstream import (
+    AsyncClient,
+    Backoff,
+    CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    Context,
+    InternalError,
+    InvalidParams,
+    Limits,
+    MethodNotFound,
+    NotPermitted,
+    Server,
+    ServerBusy,
+)
+from rpcstream.peer.blocking import BlockingStream, Bridge
+from rpcstream.peer.event_queue import Policy
+from rpcstream.testing import memory_client
+from rpcstream.transports.memory import join
+
+Scripted = Callable[[Callable[[Any], None]], str]
+Joined = tuple[Server, AsyncClient]
+
+AT_ONCE = Backoff(first=0.001, longest=0.01)
+
+
+@dataclass
+class Reading:
+    sensor: str
+    celsius: float
+
+
+def make_server(**options: Any) -> Server:
+    server = Server(drain_timeout=1000, **options)
+
+    @server
+    def publish(value: Any, topic: str = "a") -> int:
+        return server.publish(topic, value)
+
+    @server
+    def cut(ctx: Context) -> None:
+        ctx.session.abort("cut off")
+
+    return server
+
+
+@asynccontextmanager
+async def over_tcp(server: Server, **options: Any) -> AsyncIterator[AsyncClient]:
+    async with server.listening(port=0) as address, AsyncClient(address, **options) as client:
+        yield client
+
+
+@pytest.fixture(params=[memory_client, over_tcp], ids=["memory", "tcp"])
+async def joined(request: pytest.FixtureRequest) -> AsyncIterator[Joined]:
+    """A server and a client of it."""
+    server = make_server()
+    async with request.param(server) as client:
+        yield server, client
+
+
+async def take(events: Any, count: int) -> list[Any]:
+    return [await anext(events) for _ in range(count)]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that happens by itself; the time-out of the test ends it."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def tables_of(client: AsyncClient) -> tuple[Any, Any]:
+    subscriptions = client._subscriptions
+    return subscriptions._readers, subscriptions._confirmed
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_published_from_the_entry_on_comes_in_order(joined: Joined) -> None:
+    server, client = joined
+    async with client.subscribe("a") as events:
+        assert repr(events) == "<subscription to 'a', open>"
+        assert [server.publish("a", number) for number in range(100)] == [1] * 100
+        assert await take(events, 100) == list(range(100))
+        assert await client.publish("from a handler") == 1
+        assert await anext(events) == "from a handler"
+        assert (events.topic, events.dropped, events.reconnects) == ("a", 0, 0)
+    await until(lambda: not server.topics)
+    assert tables_of(client) == ({}, set())
+
+
+async def test_the_first_value_that_is_wanted_subscribes(joined: Joined) -> None:
+    server, client = joined
+    events = client.subscribe("a")
+    assert repr(events) == "<subscription to 'a', not started>"
+    task = asyncio.create_task(anext(events))  # type: ignore[arg-type]
+    await until(lambda: server.topics)
+    server.publish("a", None)
+    assert await task is None
+    await events.aclose()
+    with pytest.raises(StopAsyncIteration):
+        await anext(events)
+    assert repr(events) == "<subscription to 'a', ended>"
+    await until(lambda: not server.topics)
+
+
+async def test_breaking_out_of_the_loop_unsubscribes(joined: Joined) -> None:
+    server, client = joined
+
+    async def read() -> Any:
+        async for value in client.subscribe("a"):
+            return value
+
+    task = asyncio.create_task(read())
+    await until(lambda: server.topics)
+    server.publish("a", 1)
+    assert await task == 1
+    gc.collect()
+    await until(lambda: not server.topics)
+    assert tables_of(client) == ({}, set())
+
+
+async def test_rich_values_and_exact_integers(joined: Joined) -> None:
+    server, client = joined
+    async with client.subscribe("a") as events:
+        server.publish("a", np.arange(6.0).reshape(2, 3))
+        server.publish("a", {"photo": Image.new("RGB", (4, 3)), "raw": b"\0\1"})
+        server.publish("a", [2**70, -(2**64), 2**53 + 1])
+        server.publish("a", np.zeros(1_000_000, np.uint8))
+        array, photo, integers, large = await take(events, 4)
+    assert array.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert (photo["photo"].size, photo["raw"]) == ((4, 3), b"\0\1")
+    assert integers == [2**70, -(2**64), 2**53 + 1]
+    assert (large.dtype, large.shape) == (np.uint8, (1_000_000,))
+
+
+async def test_values_in_the_type_that_is_asked_for(joined: Joined) -> None:
+    server, client = joined
+    async with (
+        client.subscribe("a", returns=Reading) as events,
+        client.subscribe("b", returns=NDArray[np.float32]) as b,
+    ):
+        server.publish("a", Reading("roof", 21.5))
+        server.publish("a", {"sensor": "roof"})
+        server.publish("a", {"sensor": "cellar", "celsius": 9})
+        assert await anext(events) == Reading("roof", 21.5)
+        with pytest.raises(TypeError, match=r"'a' at .* does not fit returns=: .*celsius"):
+            await anext(events)
+        assert await anext(events) == Reading("cellar", 9.0), "the next one can be read"
+        server.publish("b", np.ones(2, np.float32))
+        assert (await anext(b)).dtype == np.float32
+
+
+async def test_giving_up_a_wait_loses_nothing(joined: Joined) -> None:
+    server, client = joined
+    async with client.subscribe("a") as events:
+        for number in range(5):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(events), 0.001)
+            server.publish("a", number)
+            assert await anext(events) == number
+
+
+# -- several readers ---------------------------------------------------------------------------------------------------
+
+
+async def test_readers_of_a_topic_share_one_subscription(joined: Joined) -> None:
+    server, client = joined
+    async with client.subscribe("a") as one:
+        requests = server.counters.requests
+        async with client.subscribe("a") as two, client.subscribe("b") as other:
+            assert (dict(server.topics), server.counters.requests) == ({"a": 1, "b": 1}, requests + 1)
+            assert server.publish("a", 1) == 1
+            server.publish("b", 2)
+            assert [await anext(events) for events in (one, two, other)] == [1, 1, 2]
+        assert await client.publish(3) == 1, "one of the readers is still there"
+        assert await anext(one) == 3
+        assert dict(server.topics) == {"a": 1}
+    assert await client.publish(4) == 0
+
+
+async def test_readers_that_begin_together_share_one_connection_of_the_pool() -> None:
+    server = make_server()
+    async with over_tcp(server, pool=3) as client:
+        readers = [client.subscribe(topic) for topic in "aaabbb"]
+        await asyncio.gather(*(reader.__aenter__() for reader in readers))
+        await asyncio.gather(*(client.publish("other calls", "nobody's") for _ in range(20)))
+        assert dict(server.topics) == {"a": 1, "b": 1}
+        assert (server.publish("a", 1), server.publish("b", 2)) == (1, 1)
+        assert await asyncio.gather(*map(anext, readers)) == [1, 1, 1, 2, 2, 2]
+        await asyncio.gather(*(reader.aclose() for reader in readers))
+        await until(lambda: not server.topics)
+
+
+async def test_a_reader_joins_while_another_leaves(joined: Joined) -> None:
+    server, client = joined
+    first = client.subscribe("a")
+    await first.__aenter__()
+    for number in range(20):
+        second = client.subscribe("a")
+        await asyncio.gather(first.aclose(), second.__aenter__())
+        assert server.publish("a", number) == 1
+        assert await anext(second) == number
+        first = second
+    await first.aclose()
+    await until(lambda: not server.topics)
+
+
+# -- slow readers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "values"), [("drop_oldest", [7, 8, 9, "more"]), ("drop_newest", [0, 1, 2]), ("disconnect", [0, 1, 2])]
+)
+async def test_a_slow_reader_is_bounded_by_its_own_policy(joined: Joined, policy: Policy, values: list[Any]) -> None:
+    server, client = joined
+    async with client.subscribe("a", max_queue=3, policy=policy) as slow, client.subscribe("a") as other:
+        for number in range(10):
+            server.publish("a", number)
+        assert await take(other, 10) == list(range(10))
+        assert slow.dropped == (1 if policy == "disconnect" else 7)
+        if policy == "drop_oldest":
+            assert await anext(slow) == 7
+            server.publish("a", "more")
+            assert await take(slow, 3) == [8, 9, "more"]
+        else:
+            assert await take(slow, 3) == values
+        if policy == "disconnect":
+            with pytest.raises(ConnectionLost, match=r"no more events of 'a': the reader was too slow"):
+                await anext(slow)
+            with pytest.raises(StopAsyncIteration):
+                await anext(slow)
+        assert other.dropped == 0
+        server.publish("a", "for the other")
+        assert (await take(other, 2 if policy == "drop_oldest" else 1))[-1] == "for the other"
+
+
+async def test_what_waits_for_a_reader_is_no_more_than_a_message_may_be() -> None:
+    server = make_server()
+    limits = Limits(max_message_size=10_000)
+    async with memory_client(server, limits=limits) as client, client.subscribe("a") as events:
+        for number in range(20):
+            server.publish("a", str(number) + "x" * 3000)
+        await until(lambda: events.dropped == 17)
+        assert [value.strip("x") for value in await take(events, 3)] == ["17", "18", "19"]
+
+
+async def test_a_reader_that_is_disconnected_was_the_last_one(joined: Joined) -> None:
+    server, client = joined
+    async with client.subscribe("a", max_queue=1, policy="disconnect") as events:
+        for number in range(3):
+            server.publish("a", number)
+        await until(lambda: not server.topics)
+        assert await anext(events) == 0
+        with pytest.raises(ConnectionLost):
+            await anext(events)
+
+
+@pytest.mark.parametrize("options", [{"max_queue": 0}, {"policy": "wait"}])
+async def test_options_that_make_no_sense(joined: Joined, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"room for at least|policy must be"):
+        joined[1].subscribe("a", **options)
+
+
+async def test_a_topic_is_a_str(joined: Joined) -> None:
+    with pytest.raises(TypeError, match="a topic is a str, got list"):
+        joined[1].subscribe(["a"])  # type: ignore[arg-type]
+
+
+# -- refused -----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_the_server_refuses_is_raised_and_nothing_is_left() -> None:
+    server = make_server(limits=Limits(max_subscriptions=1))
+    async with memory_client(server) as client:
+        async with client.subscribe("a") as events:
+            for topic, error in (("", InvalidParams), ("b", ServerBusy), ("rpc.x", InvalidParams)):
+                refused = client.subscribe(topic)
+                with pytest.raises(error):
+                    await anext(refused)
+                with pytest.raises(error):
+                    await refused.__aenter__()
+            server.publish("a", 1)
+            assert await anext(events) == 1
+            assert tables_of(client)[0].keys() == {"a"}
+        assert await client.publish(1) == 0
+        async with client.subscribe("b"):
+            assert dict(server.topics) == {"b": 1}
+
+
+async def test_a_server_that_knows_no_events(scripted: Scripted) -> None:
+    def script(line: Any) -> None:
+        request = line.read()
+        line.say({"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32601, "message": "Method not found"}})
+        assert line.read() is None
+
+    async with AsyncClient(scripted(script)) as client:
+        with pytest.raises(MethodNotFound):
+            await anext(client.subscribe("a"))
+
+
+async def test_nobody_there(free_address: str) -> None:
+    async with AsyncClient(free_address) as client:
+        with pytest.raises(ConnectFailed):
+            await anext(client.subscribe("a"))
+        assert tables_of(client) == ({}, set())
+
+
+async def test_giving_up_the_entry_takes_it_back_and_it_can_be_tried_again(scripted: Scripted) -> None:
+    seen: list[Any] = []
+
+    def script(line: Any) -> None:
+        first = line.read()
+        seen.extend([line.read()["method"]])
+        second = line.read()
+        line.say({"jsonrpc": "2.0", "id": first["id"], "result": {}})
+        line.answer(second, {})
+        line.say({"jsonrpc": "2.0", "method": "$/event", "params": {"topic": "a", "value": 1}})
+        assert line.cancelled == [first["id"]]
+        line.read()
+
+    async with AsyncClient(scripted(script), timeout=20) as client:
+        events = client.subscribe("a")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(events), 0.05)
+        assert tables_of(client) == ({}, set())
+        assert await anext(events) == 1
+        assert seen == ["rpc.unsubscribe"]
+
+
+async def test_no_answer_in_time(scripted: Scripted) -> None:
+    async with AsyncClient(scripted(lambda line: line.read() and line.read()), timeout=0.05) as client:
+        with pytest.raises(CallTimeout, match=r"rpc\.subscribe"):
+            await anext(client.subscribe("a"))
+
+
+# -- what servers may send ---------------------------------------------------------------------------------------------
+
+
+async def test_the_first_event_may_come_with_the_reply(scripted: Scripted) -> None:
+    def script(line: Any) -> None:
+        event = {"jsonrpc": "2.0", "method": "$/event", "params": {"topic": "a", "value": "at once"}}
+        line.say({"jsonrpc": "2.0", "id": line.read()["id"], "result": {}}, event)
+        line.read()
+
+    async with AsyncClient(scripted(script)) as client, client.subscribe("a") as events:
+        assert await anext(events) == "at once"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"topic": "b", "value": 1},
+        {"topic": ["a"], "value": 1},
+        {"topic": None, "value": 1},
+        {"topic": {}, "value": 1},
+        {"value": 1},
+        {},
+        ["a", 1],
+        None,
+    ],
+)
+async def test_events_that_nobody_reads_are_dropped(scripted: Scripted, params: Any) -> None:
+    def script(line: Any) -> None:
+        line.answer(line.read(), {})
+        line.say({"jsonrpc": "2.0", "method": "$/event", "params": params})
+        line.say({"jsonrpc": "2.0", "method": "$/event", "params": {"topic": "a", "value": "good"}})
+        line.read()
+
+    async with AsyncClient(scripted(script)) as client, client.subscribe("a") as events:
+        assert await anext(events) == "good"
+
+
+async def test_broken_events_are_raised_one_by_one(scripted: Scripted) -> None:
+    broken = {"$type": "ndarray", "dtype": "<f4", "shape": [5], "data": "AA=="}
+
+    def script(line: Any) -> None:
+        line.answer(line.read(), {})
+        for params in ({"topic": "a"}, {"topic": "a", "value": broken}, {"topic": "a", "value": "good"}):
+            line.say({"jsonrpc": "2.0", "method": "$/event", "params": params})
+        line.read()
+
+    async with AsyncClient(scripted(script)) as client, client.subscribe("a") as events:
+        for _ in range(2):
+            with pytest.raises(InternalError):
+                await anext(events)
+        assert await anext(events) == "good"
+
+
+# -- lost connections --------------------------------------------------------------------------------------------------
+
+
+async def test_without_reconnect_the_loop_ends_behind_what_waits(joined: Joined) -> None:
+    server, client = joined
+    one, two = client.subscribe("a"), client.subscribe("b")
+    await one.__aenter__()
+    await two.__aenter__()
+    waiting = asyncio.create_task(anext(two))  # type: ignore[arg-type]
+    await client.publish(1)
+    await client.notify.cut()
+    with pytest.raises(ConnectionLost, match=r"no more events of 'b'.* \(at "):
+        await waiting
+    assert await anext(one) == 1
+    with pytest.raises(ConnectionLost, match=r"no more events of 'a'"):
+        await anext(one)
+    with pytest.raises(StopAsyncIteration):
+        await anext(one)
+    assert tables_of(client) == ({}, set())
+    # A new subscription makes a new connection.
+    async with client.subscribe("a") as events:
+        server.publish("a", 2)
+        assert await anext(events) == 2
+
+
+async def test_a_server_that_stops_ends_the_loop() -> None:
+    server = make_server()
+    async with server.listening(port=0) as address:
+        client = AsyncClient(address)
+        events = client.subscribe("a")
+        await events.__aenter__()
+    with pytest.raises(ConnectionLost):
+        await anext(events)
+    await client.close()
+
+
+@pytest.mark.parametrize("where", [memory_client, over_tcp], ids=["memory", "tcp"])
+async def test_with_reconnect_the_client_subscribes_again(where: Any) -> None:
+    server = make_server()
+    greeted: list[str] = []
+    async with where(server, reconnect=AT_ONCE) as client, client.subscribe("a") as one, client.subscribe("a") as two:
+        async with client.subscribe("b") as other:
+
+            @client.on_connect  # also when it was said later than what was subscribed to
+            async def hello(peer: Any) -> None:
+                greeted.append(dict(server.topics) and "too late")
+                await peer.call("rpc.ping")
+
+            await client.publish("before")
+            for number in range(1, 4):
+                await client.notify.cut()
+                await until(lambda number=number: [each.reconnects for each in (one, two, other)] == [number] * 3)
+                assert dict(server.topics) == {"a": 1, "b": 1}
+                assert await client.publish(number) == 1
+            assert greeted == [{}, {}, {}]
+            assert await take(one, 4) == await take(two, 4) == ["before", 1, 2, 3]
+        assert await client.publish("nobody", "b") == 0
+    assert client.state == "closed"
+
+
+async def test_what_is_no_more_allowed_ends_and_the_connection_stays(scripted: Scripted) -> None:
+    connections: list[Any] = []
+
+    def script(line: Any) -> None:
+        connections.append(line)
+        refuses = len(connections) > 1
+        for _ in range(2):
+            request = line.read()
+            if refuses and request["params"]["topic"] == "bad":
+                error = {"code": -32006, "message": "Not permitted"}
+                line.say({"jsonrpc": "2.0", "id": request["id"], "error": error})
+            else:
+                line.answer(request, {})
+        request = line.read()
+        if refuses:
+            line.say({"jsonrpc": "2.0", "method": "$/event", "params": {"topic": "good", "value": 1}})
+            line.answer(request, "a call")
+            line.read()
+
+    async with (
+        AsyncClient(scripted(script), reconnect=AT_ONCE) as client,
+        client.subscribe("good") as good,
+        client.subscribe("bad") as bad,
+    ):
+        await client.notify.enough()
+        with pytest.raises(NotPermitted):
+            await anext(bad)
+        assert await client.anything() == "a call"
+        assert await anext(good) == 1
+        assert (good.reconnects, bad.reconnects) == (1, 0)
+
+
+async def test_a_connection_that_is_lost_during_the_entry_is_made_again(scripted: Scripted) -> None:
+    connections: list[Any] = []
+
+    def script(line: Any) -> None:
+        connections.append(line)
+        request = line.read()
+        if len(connections) > 2:
+            line.answer(request, {})
+            line.say({"jsonrpc": "2.0", "method": "$/event", "params": {"topic": "a", "value": 1}})
+            line.read()
+
+    async with AsyncClient(scripted(script), reconnect=AT_ONCE) as client, client.subscribe("a") as events:
+        assert await anext(events) == 1
+        assert (len(connections), events.reconnects) == (3, 0)
+
+
+async def test_a_connection_that_is_lost_during_the_entry_is_an_error_without_reconnect(scripted: Scripted) -> None:
+    async with AsyncClient(scripted(lambda line: line.read())) as client:
+        with pytest.raises(ConnectionLost):
+            await client.subscribe("a").__aenter__()
+        assert tables_of(client) == ({}, set())
+
+
+# -- the end of the client ---------------------------------------------------------------------------------------------
+
+
+async def test_closing_the_client_ends_loops_behind_what_waits(joined: Joined) -> None:
+    server, client = joined
+    one, two = client.subscribe("a"), client.subscribe("b")
+    await one.__aenter__()
+    await two.__aenter__()
+
+    async def read() -> list[Any]:
+        return [value async for value in two]
+
+    task = asyncio.create_task(read())
+    await client.publish(1)
+    await until(lambda: one._reader.queue)
+    await client.close()
+    assert [value async for value in one] == [1]
+    assert await task == []
+    await until(lambda: not server.topics)
+    with pytest.raises(RuntimeError, match="closed client"):
+        await anext(client.subscribe("a"))
+
+
+async def test_closing_a_client_that_has_no_connection_ends_loops_too() -> None:
+    server = make_server()
+    async with server.listening(port=0) as address:
+        client = AsyncClient(address, reconnect=Backoff(first=1000, longest=1000))
+        events = client.subscribe("a")
+        await events.__aenter__()
+        task = asyncio.create_task(anext(events))  # type: ignore[arg-type]
+    await until(lambda: client.state == "waiting")
+    assert not task.done()
+    await client.close()
+    with pytest.raises(StopAsyncIteration):
+        await events.__anext__()
+    assert isinstance((await asyncio.gather(task, return_exceptions=True))[0], StopAsyncIteration)
+
+
+# -- from elsewhere ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_thread_reads_through_the_loop(joined: Joined) -> None:
+    server, client = joined
+    stream = BlockingStream(Bridge(asyncio.get_running_loop()), lambda: client.subscribe("a"))
+
+    def read() -> list[Any]:
+        values = []
+        for value in stream:
+            values.append(value)
+            if value == 2:
+                break
+        stream.close()
+        return values
+
+    task = asyncio.create_task(asyncio.to_thread(read))
+    await until(lambda: server.topics)
+    for number in range(3):
+        server.publish("a", number)
+    assert await task == [0, 1, 2]
+    await until(lambda: not server.topics)
+
+
+class OneEvent(asyncio.Protocol):
+    """A server that answers every request, and a subscription with its topic as the first event."""
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        for line in data.splitlines():
+            request = orjson.loads(line)
+            params = {**request["params"], "value": request["params"]["topic"]}
+            for message in ({"id": request["id"], "result": True}, {"method": "$/event", "params": params}):
+                self.transport.write(orjson.dumps({"jsonrpc": "2.0", **message}) + b"\n")
+
+
+def test_readers_in_an_event_loop_that_is_over_are_left_behind() -> None:
+    async def connect(make_stream: Any) -> Any:
+        stream = make_stream()
+        join(stream, OneEvent())
+        return stream
+
+    client = AsyncClient("memory", connect=connect, reconnect=True)
+    left_open = []
+
+    async def read(topic: str) -> Any:
+        events = client.subscribe(topic)
+        left_open.append(events)
+        return await anext(events)
+
+    topics = ["a", "b", "a"]
+    assert [asyncio.run(read(topic)) for topic in topics] == topics
+    assert [events.reconnects for events in left_open] == [0, 0, 0]
+    assert tables_of(client)[0].keys() == {"a"}
+    assert asyncio.run(client.call("anything", topic="x")) is True
+    assert tables_of(client) == ({}, set()), "a new connection is not greeted for them"
+    asyncio.run(left_open[0].aclose())
+    asyncio.run(client.close())
