@@ -358,9 +358,9 @@ def load_with_threads(options: Options, calls: Sequence[Call], make_topic: Topic
     return tally.result()
 
 
-async def load_with_tasks(options: Options, calls: Sequence[Call]) -> Result:
+async def load_with_tasks(options: Options, calls: Sequence[Call], make_topic: TopicMaker | None = None) -> Result:
     """`calls`: one a connection, to be awaited; each is used by `--in-flight` tasks at once."""
-    workers = make_workers(options, calls)
+    workers = make_workers(options, calls, make_topic)
     tally = Tally(options)
     await asyncio.gather(*(work_async(worker, tally) for worker in workers))
     return tally.result()

@@ -90,7 +90,7 @@ def run_case(case: Case, settings: Settings) -> Table:
             _entry(contender, loads[contender.name], problems.of.get(contender.name), servers.find(contender.server))
             for contender in contenders
         ]
-    return Table(title=case.title, entries=tuple(entries), bases=case.bases, payload=case.payload)
+    return Table(title=case.title, entries=tuple(entries), bases=case.bases, unit=case.unit, payload=case.payload)
 
 
 def _prepared(

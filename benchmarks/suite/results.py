@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 
 from .load import Load
 
-#: What a figure counts. Of the first more is better, of the others less.
-Unit = Literal["calls/s", "ms", "bytes"]
+#: What a figure counts. Of the first two more is better, of the others less.
+Unit = Literal["calls/s", "items/s", "ms", "bytes"]
 
 
 #: With what the problem of an entry begins, by its kind.

@@ -74,6 +74,10 @@ def check_load(script: str, port: int, *options: str) -> None:
 ARRAY = ("--topic", "array", "--bytes", "65536")
 DRIVEN: dict[str, list[tuple[str, ...]]] = {
     "bare_exchange.py": [("--bytes", "65536", "--connections", "2")],
+    "embedding_.py": [
+        ("--connections", "4", "--method", method)
+        for method in ("alone", "alone_in_threads", "batched", "batched_at_once")
+    ],
     "flight_.py": [ARRAY],
     "grpc_aio.py": [("--topic", "image")],
     "grpc_sync.py": [(*ARRAY, "--connections", "2", "--in-flight", "2")],
@@ -89,6 +93,10 @@ DRIVEN: dict[str, list[tuple[str, ...]]] = {
             "--topic",
             "login",
         )
+    ],
+    "streams_.py": [
+        *(("--way", way) for way in ("call", "back", "there", "both")),
+        *((*ARRAY, "--way", way) for way in ("call", "back", "there", "both")),
     ],
     "zerorpc_.py": [
         (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ..contenders import Case
 from ..measure import Settings, run_case
 from ..results import Table
-from . import clients, idle, java, large, many, small, startup
+from . import clients, conversation, idle, java, large, many, small, startup
 
 Topic = Callable[[Settings], Sequence[Table]]
 
@@ -27,6 +27,8 @@ TOPICS: dict[str, Topic] = {
     "array": _cases(large.array),
     "image": _cases(large.image),
     "clients": _cases(clients.clients),
+    "batching": _cases(conversation.batching),
+    "streams": _cases(conversation.streams),
     "idle": idle.idle,
     "startup": startup.startup,
     "http-seeds": _cases(small.http_seeds),
