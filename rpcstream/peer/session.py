@@ -342,7 +342,7 @@ class Session:
         return rest
 
     def _keep(self, messages: list[Message]) -> None:
-        """Keep requests until there is room for them. Only these: what runs may wait for the rest, and takes the room."""
+        """Keep requests until there is room for them. Only those: what runs may wait for the others."""
         noted = self._backlog.noted
         messages = self._sifted(messages)
         if self._ending or not messages:

@@ -1,4 +1,4 @@
-"""Where two things meet: what comes early, in between or behind the last word. Nothing is lost, nothing waits for ever."""
+"""Where two things meet: what comes early, in between, or behind the last word. Nothing is lost or waits for ever."""
 
 from __future__ import annotations
 
