@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
 from ..codec import Codec
-from ..errors import ConnectFailed, ConnectionLost
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost
 from ..limits import DEFAULT_LIMITS, Limits
 from ..peer.call import NOT_GIVEN, Call, Marshaller, Outgoing, RawCall, check_params, params_of
 from ..peer.calls import AsyncWaiter, OnProgress
@@ -99,10 +99,11 @@ class AsyncClient:
         self._timeout = timeout
         self._marshaller = Marshaller(self._settings.codec, limits, str(self._settings.address))
         self._offered = Offered(self._settings)
-        self._links = Links(self._settings, self._marshaller, self._offered, connect)
+        self._links = Links(self._settings, self._marshaller, lambda: self._offered.dispatcher, connect)
         self._subscriptions = Subscriptions(self._links, self._marshaller, self._settings)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._idempotent: frozenset[str] | None = None
+        self._asking: asyncio.Task[Any] | None = None
         #: For notifications, which have no answer: `await client.notify.name(…)`.
         self.notify = Methods(self._notify)
         #: For calls that go on by themselves: `client.submit.name(…)` gives an `asyncio.Task`.
@@ -198,6 +199,7 @@ class AsyncClient:
         *,
         returns: type[T],
         timeout: float | None = ...,
+        on_progress: OnProgress | None = ...,
     ) -> Coroutine[Any, Any, T]: ...
     @overload
     def request(
@@ -207,6 +209,7 @@ class AsyncClient:
         *,
         returns: Any = ...,
         timeout: float | None = ...,
+        on_progress: OnProgress | None = ...,
     ) -> Coroutine[Any, Any, Any]: ...
     def request(
         self,
@@ -215,9 +218,11 @@ class AsyncClient:
         *,
         returns: Any = NOT_GIVEN,
         timeout: Any = NOT_GIVEN,
+        on_progress: OnProgress | None = None,
     ) -> Coroutine[Any, Any, Any]:
         """As `call`, with the params as they go on the wire: a list, a dict, or None for none."""
-        return self._perform(Call(self._marshaller, method, check_params(method, params), timeout, returns), timeout)
+        call = Call(self._marshaller, method, check_params(method, params), timeout, returns)
+        return self._perform(call, timeout, on_progress)
 
     @overload
     def __call__(self, message: dict[str, Any], /, *, timeout: float | None = ...) -> Awaitable[Any]: ...
@@ -306,11 +311,13 @@ class AsyncClient:
                 pause = self._pause(error, attempt, deadline) if outgoing.is_repeatable else None
                 if pause is None:
                     raise
+                may_have_run = isinstance(error, ConnectionLost)
             else:
                 return outgoing.outcome(reply, line)
             attempt += 1
             await asyncio.sleep(pause)
-            await self._check_repeatable(outgoing, deadline)
+            if may_have_run:
+                await self._check_repeatable(outgoing.method, deadline)
 
     async def _send(self, message: Written, method: str, timeout: Any) -> None:
         """Send something that has no answer."""
@@ -335,16 +342,24 @@ class AsyncClient:
             return None
         return pause
 
-    async def _check_repeatable(self, outgoing: Outgoing, deadline: float) -> None:
+    async def _check_repeatable(self, method: str, deadline: float) -> None:
         """Raises ConnectionLost unless the call may be repeated, by the client's `retry`."""
-        if self._settings.retry == "all":
+        if self._settings.retry == "all" or method == "rpc.discover":
             return
+        loop = asyncio.get_running_loop()
         if self._idempotent is None:
-            left = deadline - asyncio.get_running_loop().time()
-            self._idempotent = idempotent_methods(await self.call("rpc.discover", timeout=left))
-        if outgoing.method not in self._idempotent:
+            asking = self._asking
+            if asking is None or asking.done() or asking.get_loop() is not loop:
+                # All calls that were lost together want to know it.
+                asking = self._asking = self._submit("rpc.discover")
+                asking.add_done_callback(lambda task: task.cancelled() or task.exception())
+            await asyncio.wait([asking], timeout=None if deadline == INFINITE else deadline - loop.time())
+            if not asking.done():
+                raise CallTimeout("no answer in time", method=method, address=self.address)
+            self._idempotent = idempotent_methods(asking.result())
+        if method not in self._idempotent:
             reason = "the connection was lost, and the method is not idempotent"
-            raise ConnectionLost(reason, method=outgoing.method, address=self.address)
+            raise ConnectionLost(reason, method=method, address=self.address)
 
     async def _request_as_it_is(self, message: dict[str, Any], *, timeout: Any = NOT_GIVEN) -> Any:
         if "id" in message:
@@ -362,8 +377,12 @@ class AsyncClient:
         on_progress: OnProgress | None = None,
         **kwargs: Any,
     ) -> Stream:
+        return self._streamed(method, params_of(method, args, kwargs), timeout, returns, on_progress)
+
+    def _streamed(
+        self, method: str, params: Any, timeout: float | None, returns: Any, on_progress: OnProgress | None
+    ) -> Stream:
         seconds, window = time_left(timeout), self._settings.limits.stream_window
-        params = params_of(method, args, kwargs)
         call = StreamCall(self._marshaller, method, params, NOT_GIVEN if seconds is None else seconds, returns, window)
 
         async def opened(deadline: float) -> Session:

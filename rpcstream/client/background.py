@@ -17,11 +17,8 @@ from functools import partial
 from typing import Any, cast
 
 from ..errors import ConnectionLost
-from ..peer.call import NOT_GIVEN, Outgoing
+from ..peer.call import Outgoing
 from ..peer.calls import OnProgress
-from ..peer.deadline import time_left
-from ..peer.session import Session
-from ..peer.stream import Stream, StreamCall
 from ..wire.pieces import Written
 from .aio import AsyncClient
 from .bridge import ClientBridge, ClientStream, ClientSubscription
@@ -115,7 +112,7 @@ class Background:
         self, method: str, params: Any, timeout: float | None, returns: Any, on_progress: OnProgress | None
     ) -> ClientStream:
         """The items of a streaming method."""
-        stream = self._client.streamed(method, stepped_in_threads(params), timeout, returns, on_progress)
+        stream = self._client._streamed(method, stepped_in_threads(params), timeout, returns, on_progress)
         return ClientStream(self._bridge, stream, method, self)
 
     def subscribe(self, topic: str, options: dict[str, Any]) -> ClientSubscription:
@@ -155,21 +152,7 @@ class _Conversation(AsyncClient):
             delimiter=settings.delimiter,
             trace=settings.trace,
         )
-        self._offered = self._links._offered = offered
-
-    def streamed(
-        self, method: str, params: Any, timeout: float | None, returns: Any, on_progress: OnProgress | None
-    ) -> Stream:
-        """As `stream`, with the params as they go on the wire."""
-        seconds, window = time_left(timeout), self._settings.limits.stream_window
-        told = NOT_GIVEN if seconds is None else seconds
-        call = StreamCall(self._marshaller, method, params, told, returns, window)
-
-        async def opened(deadline: float) -> Session:
-            loop = asyncio.get_running_loop()
-            return (self._links.ready(loop) or await self._links.get(method, deadline)).session
-
-        return Stream(opened, call, seconds, on_progress)
+        self._offered = offered
 
 
 def _hand_over(future: CallFuture, lost: ConnectionLost, running: Future[Any]) -> None:

@@ -7,6 +7,7 @@ neither values nor sockets.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from ..errors import ConnectionLost
 from ..peer.call import Marshaller
@@ -14,9 +15,14 @@ from ..peer.calls import Calls
 from ..peer.interfaces import Dispatch
 from ..peer.session import Session
 from .inbound import Inbound
-from .offered import Offered
 from .readiness import Wait
 from .settings import Settings
+
+#: Seconds between two looks whether a server that has said its last word still listens.
+PROBE = 2.0
+
+#: Gives what answers the server's requests; None where the client offers nothing.
+Methods = Callable[[], Dispatch | None]
 
 
 class Link:
@@ -28,13 +34,9 @@ class Link:
         glance: waits for the socket to be readable, if it is known.
     """
 
-    def __init__(self, settings: Settings, marshaller: Marshaller, offered: Offered) -> None:
+    def __init__(self, settings: Settings, marshaller: Marshaller, methods: Methods) -> None:
         limits = settings.limits
         self.loop = asyncio.get_running_loop()
-
-        def methods() -> Dispatch | None:
-            return offered.dispatcher
-
         inbound = Inbound(settle=self._settle, lose=self.lose, max_size=limits.max_message_size, methods=methods)
         self.session = Session(inbound, codec=settings.codec, limits=limits, side="client")
         self.calls: Calls = self.session.use(marshaller)
@@ -76,6 +78,13 @@ class Link:
     def lose(self, reason: str) -> None:
         """End the connection at once."""
         self.session.abort(reason)
+
+    def see_off(self) -> None:
+        """The server says nothing more. If it is gone altogether, what still runs for it is to be cancelled."""
+        channel = self.session.channel
+        if channel is not None and not self.loop.is_closed():
+            channel.probe()
+            self.loop.call_later(PROBE, self.see_off)
 
     def _is_gone(self) -> None:
         if not self._gone.done():

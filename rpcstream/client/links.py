@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from weakref import WeakSet
 
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost, RpcError
+from ..errors import CallTimeout, ConnectFailed, RpcError
 from ..peer.call import Marshaller
 from ..peer.deadline import INFINITE, free_context
 from ..peer.remote import Peer
 from ..transports.stream import LineStream
 from .dial import failure
-from .link import Link
-from .offered import Offered
+from .link import Link, Methods
 from .pool import choose
 from .readiness import waiter
 from .settings import Settings
@@ -53,16 +53,18 @@ class Links:
         on_state: called with each new `state`.
     """
 
-    def __init__(self, settings: Settings, marshaller: Marshaller, offered: Offered, connect: Connect | None) -> None:
+    def __init__(self, settings: Settings, marshaller: Marshaller, methods: Methods, connect: Connect | None) -> None:
         self.address = str(settings.address)
         self.is_closed = False
         self.greetings: list[Greeting] = []
         self._settings = settings
         self._marshaller = marshaller
-        self._offered = offered
+        self._methods = methods
         self._dial = connect or self._dial_address
         self._places = [_Place() for _ in range(settings.pool)]
         self._only = self._places[0] if settings.pool == 1 else None
+        #: Those in the pool, and those that have ended but for what the server still asked of the client.
+        self._links: WeakSet[Link] = WeakSet()
         self._state = "idle"
 
     @property
@@ -101,7 +103,9 @@ class Links:
                         raise RuntimeError(f"{method!r} was called on a closed client (of {self.address})")
                     link = await self._open(self._only or choose(self._places), loop)
                     if not link.is_open:
-                        raise ConnectionLost("the peer closed the connection at once")
+                        if self._settings.reconnect is not None:
+                            continue
+                        raise ConnectFailed(link.session.pending.explained("the peer closed the connection at once"))
                     for _ in range(TURNS):
                         if link.calls.unwritten <= WRITE_MAX and not (link.is_open and link.has_unread()):
                             break
@@ -113,8 +117,6 @@ class Links:
         except ConnectFailed as error:
             # Calls that share the attempt share its error; each is told of its own method.
             raise ConnectFailed(error.reason, method=method, address=self.address) from error
-        except ConnectionLost as error:
-            raise ConnectionLost(error.reason, method=method, address=self.address) from None
         except TimeoutError:
             raise CallTimeout("no connection in time", method=method, address=self.address) from None
 
@@ -142,10 +144,11 @@ class Links:
             if place.opening is not None and place.opening.get_loop() is loop:
                 place.opening.cancel()
                 await asyncio.wait([place.opening])
-            if place.link is not None and place.link.loop is loop:
-                if place.link.session.channel is not None:
-                    place.link.close(CLOSED)
-                closing.append(place.link.gone(CLOSE_TIME))
+        for link in list(self._links):
+            if link.loop is loop:
+                if link.session.channel is not None:
+                    link.close(CLOSED)
+                closing.append(link.gone(CLOSE_TIME))
         await asyncio.gather(*closing)
         self._set_state("closed")
 
@@ -193,8 +196,10 @@ class Links:
             place.opening = None
         place.since = link.loop.time()
         self._set_state("connected", place)
-        link.session.on_lost.append(lambda: self._was_lost(place, link))
-        if link.session.channel is None:
+        self._links.add(link)
+        if link.is_open:
+            link.session.on_end = lambda: self._was_lost(place, link)
+        else:
             self._was_lost(place, link)
         return link
 
@@ -205,7 +210,7 @@ class Links:
             ConnectFailed: nobody is there, or a greeting failed.
         """
         limit = self._settings.connect_timeout
-        link = Link(self._settings, self._marshaller, self._offered)
+        link = Link(self._settings, self._marshaller, self._methods)
         try:
             async with asyncio.timeout(limit):
                 stream = await self._dial(lambda: self._make_stream(link))
@@ -219,6 +224,10 @@ class Links:
         except RpcError as error:
             link.lose("the server refused what was said first")
             raise ConnectFailed(f"the server refused what was said first: {error}", address=self.address) from error
+        except Exception as error:
+            link.lose("the connection could not be made whole")
+            log.exception("a connection to %s could not be made", self.address)
+            raise ConnectFailed(f"could not connect: {error!r}", address=self.address) from error
         except BaseException:
             link.lose("the connection was given up while it was made")
             raise
@@ -227,6 +236,7 @@ class Links:
     def _was_lost(self, place: _Place, link: Link) -> None:
         if self.is_closed or place.link is not link:
             return
+        link.see_off()
         # One that was lost at once is like one that could not be made.
         place.failures = 1 if link.loop.time() - place.since > STABLE else place.failures + 1
         if self._settings.reconnect is None or link.loop.is_closed():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,12 @@ def pause_before_retry(error: Exception, attempt: int, retries: int) -> float | 
     return 0.0 if attempt == 1 else min(0.05 * 2 ** (attempt - 2), 1.0)
 
 
+def _random() -> float:
+    import random  # takes milliseconds, which a plain call from the command line does without
+
+    return random.random()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
     """How long a client waits before it connects again, each time longer. Times are in seconds.
@@ -44,7 +49,7 @@ class Backoff:
     first: float = 0.1
     longest: float = 30.0
     factor: float = 2.0
-    random: Callable[[], float] = random.random
+    random: Callable[[], float] = _random
 
     def __post_init__(self) -> None:
         if not 0 < self.first <= self.longest or self.factor < 1:

@@ -40,6 +40,9 @@ class Channel(Protocol):
     def abort(self, reason: str) -> None:
         """Close at once."""
 
+    def probe(self) -> None:
+        """See whether a peer that says nothing more still listens; if not, the connection will be lost."""
+
 
 class Dispatch(Protocol):
     """What answers requests: one parsed message in, one reply out, now or later."""

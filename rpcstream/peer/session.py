@@ -60,6 +60,7 @@ class Session:
         waited: seconds that the message that is handled now was kept waiting.
         channel: the transport; None before `connected` and after `lost`.
         on_event: told of events (`$/event`): the params, and the message.
+        on_end: called once when calls can be made no more: the peer says nothing more, or the connection is lost.
         on_lost: called once when the connection is lost, in order of entry.
         last_in_order: the last of the calls that keep their order, for the next one to wait for.
     """
@@ -85,6 +86,7 @@ class Session:
         self.limits = limits
         self.side = side
         self.on_event: Callable[[dict[str, Any], bytes | bytearray], None] | None = None
+        self.on_end: Callable[[], object] | None = None
         self.on_lost: list[Callable[[], object]] = []
         self.last_in_order: asyncio.Future[None] | None = None
         self._dispatch = dispatch
@@ -148,7 +150,7 @@ class Session:
         A notification's handler goes on: nobody waits for it, so nothing was lost for it.
         """
         self.channel = None
-        self.is_open = self._is_calm = False
+        self._take_no_calls()
         self._backlog.clear()
         self._outbox.clear()
         self.pending.fail_all(make_error)
@@ -184,7 +186,7 @@ class Session:
 
     def abort(self, reason: str) -> None:
         """Close at once."""
-        self.is_open = False
+        self._take_no_calls()
         if self.channel is not None:
             self.channel.abort(reason)
 
@@ -199,7 +201,7 @@ class Session:
     def drain(self) -> None:
         """Take no more requests; replies are still taken. When nothing is in flight any more, close."""
         self._ending = True
-        self.is_open = self._is_calm = False
+        self._take_no_calls()
         self._settle()
 
     def cancel(self, call_id: Any) -> None:
@@ -409,6 +411,12 @@ class Session:
         self._is_calm = has_room and not (self._backlog or self._ending or self._paused)
 
     # -- the end ----------------------------------------------------------------------------------------------------
+
+    def _take_no_calls(self) -> None:
+        self.is_open = self._is_calm = False
+        told, self.on_end = self.on_end, None
+        if told is not None:
+            told()
 
     def _broken(self, error: BaseException) -> None:
         """Something failed that must not fail: nobody knows what was answered, so the conversation cannot go on."""

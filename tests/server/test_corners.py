@@ -189,14 +189,15 @@ async def test_a_stream_that_is_left_before_its_upload_begins_leaves_nothing() -
 # -- in between ---------------------------------------------------------------------------------------------------
 
 
-async def test_replies_and_words_pass_requests_that_wait_however_many_wait() -> None:
+@pytest.mark.parametrize("turns", range(6))
+async def test_replies_pass_requests_that_wait_however_many_wait(turns: int) -> None:
     service = Service(max_calls=2)
     async with service.by_hand() as hand:
         asked = await hand.say(request("back", call_id="a"), request("wait", call_id="b"))
-        # So many requests wait that no more would be kept; and just when a handler has ended, there is room for one.
         await hand.say(*[request("now", call_id=number) for number in range(2)])
+        # As many wait as are kept; and in one of these turns a handler has ended, so that there is room for one more.
         service.gate.set()
-        for _ in range(3):
+        for _ in range(turns):
             await asyncio.sleep(0)
         said = await hand.say(reply(asked[0]["id"], "confirmed"))
         assert sorted(map(str, what(said))) == ["confirmed", "now", "now", "waited"]
@@ -210,9 +211,9 @@ async def test_a_reply_that_speaks_of_methods_is_a_reply() -> None:
 
 
 async def test_a_reply_that_is_too_long_does_not_wait_either() -> None:
-    service = Service(max_calls=1, max_message_size=500)
+    service = Service(max_calls=2, max_message_size=500)
     async with service.by_hand() as hand:
-        asked = await hand.say(request("back", call_id="a"), request("now", call_id="b"))
+        asked = await hand.say(request("back", call_id="a"), request("wait"), request("now", call_id="b"))
         assert what(await hand.say(reply(asked[0]["id"], "x" * 1000))) == [-32603, "now"]
 
 
