@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .client.aio import AsyncClient
     from .client.retry import Backoff
+    from .client.subscriptions import Subscription
     from .client.sync import Client
     from .codec import Codec, ImageOptions, Shape
     from .errors import (
@@ -52,6 +53,7 @@ _HOME = {
     "Server": "server",
     "Shape": "codec",
     "Stream": "peer.stream",
+    "Subscription": "client.subscriptions",
 }
 
 __all__ = [
@@ -84,6 +86,7 @@ __all__ = [
     "ServerBusy",
     "Shape",
     "Stream",
+    "Subscription",
     "__version__",
 ]
 

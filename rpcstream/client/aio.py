@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
 from ..codec import Codec
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost
+from ..errors import ConnectFailed, ConnectionLost, RpcError
 from ..limits import DEFAULT_LIMITS, Limits
 from ..peer.call import NOT_GIVEN, Call, Marshaller, Outgoing, RawCall, check_params, params_of
 from ..peer.calls import AsyncWaiter, OnProgress
@@ -346,20 +346,22 @@ class AsyncClient:
         """Raises ConnectionLost unless the call may be repeated, by the client's `retry`."""
         if self._settings.retry == "all" or method == "rpc.discover":
             return
-        loop = asyncio.get_running_loop()
-        if self._idempotent is None:
-            asking = self._asking
-            if asking is None or asking.done() or asking.get_loop() is not loop:
-                # All calls that were lost together want to know it.
-                asking = self._asking = self._submit("rpc.discover")
-                asking.add_done_callback(lambda task: task.cancelled() or task.exception())
-            await asyncio.wait([asking], timeout=None if deadline == INFINITE else deadline - loop.time())
-            if not asking.done():
-                raise CallTimeout("no answer in time", method=method, address=self.address)
-            self._idempotent = idempotent_methods(asking.result())
-        if method not in self._idempotent:
-            reason = "the connection was lost, and the method is not idempotent"
-            raise ConnectionLost(reason, method=method, address=self.address)
+        known = self._idempotent if self._idempotent is not None else await self._ask_idempotent(deadline)
+        if known is None or method not in known:
+            why = "the method is not idempotent" if known is not None else "the server did not say what is idempotent"
+            raise ConnectionLost(f"the connection was lost, and {why}", method=method, address=self.address)
+
+    async def _ask_idempotent(self, deadline: float) -> frozenset[str] | None:
+        """The methods that may be called again; None if the server does not tell."""
+        asking = self._asking
+        if asking is None or asking.done() or asking.get_loop() is not asyncio.get_running_loop():
+            asking = self._asking = self._submit("rpc.discover")  # for all calls that were lost together
+        try:
+            async with asyncio.timeout_at(None if deadline == INFINITE else deadline):
+                self._idempotent = idempotent_methods(await asyncio.shield(asking))
+        except (RpcError, OSError):  # with the errors of connections and time-outs
+            return None
+        return self._idempotent
 
     async def _request_as_it_is(self, message: dict[str, Any], *, timeout: Any = NOT_GIVEN) -> Any:
         if "id" in message:

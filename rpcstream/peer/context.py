@@ -48,7 +48,7 @@ class Context:
         #: For a sync handler: waits in the event loop for what its thread wants, and refuses where it is in the loop.
         self.bridge = None if is_async else Bridge(session.loop)
         self._peer: Peer | BlockingPeer | None = None
-        self._is_cancelled = False
+        self._is_cancelled = self._is_over = False
         self._latest: Written | None = None
         self._is_due = False
 
@@ -104,12 +104,12 @@ class Context:
         """Tell the caller how far the call is: any value; what `on_progress=` gets at the caller.
 
         Of values that follow each other faster than they can be sent only the latest is; the last one always is, before
-        the result. Nothing is sent for a notification.
+        the result. Nothing is sent for a notification, and nothing after the result.
 
         Raises:
             EncodeError, MessageTooLarge: the value cannot be sent.
         """
-        if self.request_id is None or self._is_cancelled:
+        if self.request_id is None or self._is_cancelled or self._is_over:
             return
         params = {"token": self.request_id, "value": value}
         message = self._marshaller.encode(envelope.request(envelope.PROGRESS, params), self.method)
@@ -129,8 +129,11 @@ class Context:
     def finish(self) -> None:
         """The handler is done, its reply comes next."""
         self._send_latest()
+        self._is_over = True
 
     def _send_soon(self, message: Written) -> None:
+        if self._is_over:
+            return
         self._latest = message
         if not self._is_due and not self._session.flows.stalled:
             self._is_due = True
