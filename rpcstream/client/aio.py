@@ -24,9 +24,9 @@ from ..peer.stream import Stream, StreamCall
 from ..wire.pieces import Written
 from .address import Address
 from .aio_batch import AsyncBatch
-from .links import Connect, Links, greeting
+from .links import Connect, Links, greeting, look_at
 from .offered import Offered
-from .retry import Backoff, idempotent_methods, pause_before_retry
+from .retry import Backoff, Unsent, idempotent_methods, pause_before_retry
 from .settings import Trace, make_settings
 from .subscriptions import Subscriptions
 
@@ -311,7 +311,7 @@ class AsyncClient:
                 pause = self._pause(error, attempt, deadline) if outgoing.is_repeatable else None
                 if pause is None:
                     raise
-                may_have_run = isinstance(error, ConnectionLost)
+                may_have_run = not isinstance(error, ConnectFailed | Unsent)
             else:
                 return outgoing.outcome(reply, line)
             attempt += 1
@@ -356,6 +356,7 @@ class AsyncClient:
         asking = self._asking
         if asking is None or asking.done() or asking.get_loop() is not asyncio.get_running_loop():
             asking = self._asking = self._submit("rpc.discover")  # for all calls that were lost together
+            asking.add_done_callback(look_at)
         try:
             async with asyncio.timeout_at(None if deadline == INFINITE else deadline):
                 self._idempotent = idempotent_methods(await asyncio.shield(asking))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 from weakref import WeakSet
 
 from ..errors import CallTimeout, ConnectFailed, RpcError
@@ -20,6 +21,7 @@ from .dial import failure
 from .link import Link, Methods
 from .pool import choose
 from .readiness import waiter
+from .retry import Unsent
 from .settings import Settings
 
 log = logging.getLogger("rpcstream.client")
@@ -92,7 +94,7 @@ class Links:
             deadline: loop time, seconds; may be infinite.
 
         Raises:
-            ConnectFailed, CallTimeout: there is none.
+            ConnectFailed, CallTimeout, Unsent: there is none.
             RuntimeError: the client is closed.
         """
         loop = asyncio.get_running_loop()
@@ -105,18 +107,20 @@ class Links:
                     if not link.is_open:
                         if self._settings.reconnect is not None:
                             continue
-                        raise ConnectFailed(link.session.pending.explained("the peer closed the connection at once"))
+                        raise Unsent(link.session.pending.explained("the peer closed the connection at once"))
                     for _ in range(TURNS):
-                        if link.calls.unwritten <= WRITE_MAX and not (link.is_open and link.has_unread()):
+                        if not (link.is_open and link.has_unread()):
                             break
                         await asyncio.sleep(0)
-                    if link.session.flows.stalled:
+                    while link.is_open and (link.session.flows.stalled or link.calls.unwritten > WRITE_MAX):
                         await link.session.flows.flowing()
                     if link.is_open:
                         return link
         except ConnectFailed as error:
             # Calls that share the attempt share its error; each is told of its own method.
             raise ConnectFailed(error.reason, method=method, address=self.address) from error
+        except Unsent as error:
+            raise Unsent(error.reason, method=method, address=self.address) from None
         except TimeoutError:
             raise CallTimeout("no connection in time", method=method, address=self.address) from None
 
@@ -171,7 +175,7 @@ class Links:
         if place.opening is None or place.opening.get_loop() is not loop:
             # It is not only for the call that wants it first, which may have a deadline.
             place.opening = loop.create_task(self._connect(place), context=free_context())
-            place.opening.add_done_callback(_look_at)
+            place.opening.add_done_callback(look_at)
         return place.opening
 
     async def _connect(self, place: _Place) -> Link:
@@ -282,7 +286,7 @@ def greeting(hello: Callable[[Peer], Awaitable[object]]) -> Greeting:
     return greet
 
 
-def _look_at(task: asyncio.Task[Link]) -> None:
+def look_at(task: asyncio.Task[Any]) -> None:
     """If all who waited have given up, the failure is nobody's business any more."""
     if not task.cancelled():
         task.exception()

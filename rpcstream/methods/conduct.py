@@ -118,7 +118,7 @@ class Conduct:
                 await outflow.permitted()
                 self._session.send(message)
                 if perf_counter() - since > SLICE:
-                    await asyncio.sleep(0)
+                    await self._session.flows.others_first()
                     since = perf_counter()
         finally:
             with self._session.work.undisturbed():

@@ -28,11 +28,12 @@ class Backlog:
             then: a later one with the same id is another call.
     """
 
-    __slots__ = ("_cancelled", "_chunks", "_count", "_max_calls", "_max_size", "_size", "_taken", "noted")
+    __slots__ = ("_cancelled", "_chunks", "_count", "_max_calls", "_max_size", "_max_size_read", "_size", "_taken", "noted")
 
     def __init__(self, limits: Limits) -> None:
         self._max_calls = limits.max_calls
         self._max_size = limits.write_buffer
+        self._max_size_read = limits.write_buffer + limits.max_message_size
         #: When they came, how many cancels had been noted before, and the messages.
         self._chunks: list[tuple[float, int, list[Message]]] = []
         self._count = self._size = 0
@@ -50,6 +51,12 @@ class Backlog:
     def is_full(self) -> bool:
         """As many messages wait as one connection may have calls, or they hold as many bytes as replies may."""
         return self._count >= self._max_calls or self._size > self._max_size
+
+    @property
+    def is_over(self) -> bool:
+        """No more is to be kept, even if the connection has to be read. Two ends that send each other long messages
+        come so far that each holds some of the other's."""
+        return self._count >= self._max_calls or self._size > self._max_size_read
 
     def put(self, messages: list[Message], now: float, noted: int) -> None:
         """Behind all others; they came at `now` (s), when so many cancels had been noted."""

@@ -91,6 +91,11 @@ class Flows:
         self.stalled = stalled
         self._next()
 
+    def written(self) -> None:
+        """What was sent in this turn is handed to the transport, or will never be."""
+        self.unsent = 0
+        self._next()
+
     @property
     def is_free(self) -> bool:
         """More may be sent now."""
@@ -99,12 +104,9 @@ class Flows:
     async def flowing(self) -> None:
         """Wait until the peer reads again, or is gone, and what was sent in this turn is on its way.
 
-        Those who wait go on one by one, in the order in which they came: so each may send something before another has
-        filled the connection again.
+        Those who wait go on one by one, in the order in which they came, and may send one message each, also if another
+        has filled the connection again meanwhile: so nobody waits for ever.
         """
-        if not self.stalled:
-            await asyncio.sleep(0)
-            return
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
@@ -112,8 +114,15 @@ class Flows:
         finally:
             asyncio.get_running_loop().call_soon(self._next)
 
+    async def others_first(self) -> None:
+        """Let everybody else have a turn: those who wait to send something, too."""
+        if self._waiting:
+            await self.flowing()
+        else:
+            await asyncio.sleep(0)
+
     def when_flowing(self, function: Callable[[], object]) -> None:
-        """Call this once, soon after the peer reads again or is gone. To be used while it is stalled."""
+        """Call this once, soon after the peer reads again or is gone. To be used while nothing more may be sent."""
         waiter = asyncio.get_running_loop().create_future()
         waiter.add_done_callback(lambda _: self._have_turn(function))
         self._waiting.append(waiter)
@@ -126,7 +135,7 @@ class Flows:
 
     def _next(self) -> None:
         """Whoever waits next may go on, if there is still room."""
-        while self._waiting and not self.stalled:
+        while self._waiting and self.is_free:
             waiter = self._waiting.popleft()
             if not waiter.done():
                 waiter.set_result(None)

@@ -73,10 +73,11 @@ class Peer:
         seconds = time_left(None if timeout is NOT_GIVEN else timeout)
         call.tells_time = seconds is not None
         deadline = INFINITE if seconds is None else session.loop.time() + seconds
-        if session.flows.stalled:
+        if not session.flows.is_free:
             try:
                 async with asyncio.timeout(seconds):
-                    await session.flows.flowing()
+                    while not session.flows.is_free:
+                        await session.flows.flowing()
             except TimeoutError:
                 raise CallTimeout("the call could not be sent in time", method=method, address=self.address) from None
             self._opened(method)

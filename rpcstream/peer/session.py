@@ -156,6 +156,7 @@ class Session:
         self.pending.fail_all(make_error)
         self.flows.end()
         self.flows.set_stalled(False)
+        self.flows.written()
         if self._calls is not None:
             self._calls.stop()
         self.work.abandon(lambda message: "id" not in message or self._dispatch.goes_on(message))
@@ -332,9 +333,13 @@ class Session:
     def _must_read(self) -> bool:
         """Does something that runs wait for the peer's words, so that the connection must be read, come what may?
 
-        Not while the peer itself does not read: then what is answered would only pile up.
+        Also while the peer does not read: it may be waiting for the very same. (Not for credit, then, since no item
+        could be sent.)
         """
-        return bool(self.pending or self.flows) and not self.flows.stalled
+        flows = self.flows
+        if self._has_room():  # then what waits is taken up without that
+            return False
+        return bool(self.pending or flows.coming or (flows.out and not flows.stalled))
 
     def _sifted(self, messages: list[Message]) -> list[Message]:
         """Requests have to wait. Handle what those may be waiting for that run; give the others."""
@@ -349,7 +354,7 @@ class Session:
         messages = self._sifted(messages)
         if self._ending or not messages:
             return
-        if self._backlog.is_full and self._must_read():
+        if self._backlog.is_over and self._must_read():
             self._outbox += [reply for line in messages if (reply := self._turned_away(line)) is not None]
         else:
             self._backlog.put(messages, self.loop.time(), noted)
@@ -371,7 +376,7 @@ class Session:
     def _turn(self) -> None:
         """Take up what was kept for later, as far as there is room; write what has come together."""
         self._scheduled = False
-        self.flows.unsent = 0
+        self.flows.written()
         if self._backlog and self.channel is not None and self._has_room():
             messages, since = self._backlog.take()
             self.waited = self.loop.time() - since

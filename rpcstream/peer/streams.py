@@ -62,14 +62,13 @@ class Outflow:
         Raises:
             CallCancelled: that will never be.
         """
-        while not self.credit or not self._flow.is_free:
-            if self.credit:
-                await self._flow.flowing()
-            elif self._closed:
+        while not self.credit:
+            if self._closed:
                 raise CallCancelled("Cancelled: whoever asked for the stream permits no more items")
-            else:
-                self._wake = asyncio.get_running_loop().create_future()
-                await self._wake
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+        if not self._flow.is_free:
+            await self._flow.flowing()
         self.credit -= 1
 
     def _rouse(self) -> None:

@@ -12,6 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 
+#: Bytes that are handed over at a time, as from a socket.
+READ_MAX = 256 * 1024
+
+
 class MemoryTransport(asyncio.Transport):
     """One end. What is written to it arrives at the protocol of the other end with the next turn of the loop."""
 
@@ -81,9 +85,12 @@ class MemoryTransport(asyncio.Transport):
         if protocol is None or self._closing or not self._reading:
             return
         if self._unread:
-            data, self._unread = bytes(self._unread), bytearray()
+            data = bytes(self._unread[:READ_MAX])
+            del self._unread[:READ_MAX]
             protocol.data_received(data)
-            if other is not None and other._writing_paused and not self._unread:
+            if self._unread:
+                self._soon(self._deliver)
+            elif other is not None and other._writing_paused:
                 other._writing_paused = False
                 if other._protocol is not None:
                     other._protocol.resume_writing()

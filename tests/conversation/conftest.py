@@ -1,0 +1,102 @@
+"""Conversations over every transport, after which nothing may be left: no task, call, stream or error in the log.
+
+A test that asks for `talk` runs once for each transport. With the mark `fake_time` it runs in memory alone, on a loop
+whose time jumps to what is due next (`rpcstream.testing.FakeTimeLoop`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rpcstream.peer.session import Session
+from rpcstream.testing import FakeTimeLoop
+
+from .talking import TRANSPORTS, Errors, Talk, Transport, leftovers, until
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "fake_time: in memory, on a loop with a fake clock")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "transport" in metafunc.fixturenames:
+        is_fake = metafunc.definition.get_closest_marker("fake_time") is not None
+        metafunc.parametrize("transport", ["memory"] if is_fake else list(TRANSPORTS), indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]] | None:
+    return {"fake-time": FakeTimeLoop} if item.get_closest_marker("fake_time") else None
+
+
+@pytest.fixture
+def transport(request: pytest.FixtureRequest) -> Transport:
+    return TRANSPORTS[request.param]
+
+
+@pytest.fixture
+async def talk(transport: Transport, tmp_path: Path, sessions: list[Session]) -> Talk:
+    return Talk(transport, tmp_path, sessions)
+
+
+@pytest.fixture
+async def fake_time() -> FakeTimeLoop:
+    """The loop of a test that is marked so."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, FakeTimeLoop)
+    return loop
+
+
+@pytest.fixture
+def errors() -> Iterator[Errors]:
+    """What is logged at ERROR; looked at when the test is over."""
+    errors = Errors()
+    logging.getLogger().addHandler(errors)
+    yield errors
+    logging.getLogger().removeHandler(errors)
+    errors.check()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_collections() -> Iterator[None]:
+    """Each test collects what was dropped unseen; what the modules hold need not be searched every time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+async def sessions(errors: Errors, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Session]]:
+    """Every session of the test, of both ends, in the order in which they were connected.
+
+    What they left behind is looked for when the test is over: calls, streams, tasks, threads, and errors nobody saw.
+    """
+    made: list[Session] = []
+    connected = Session.connected
+
+    def noted(session: Session, channel: Any) -> None:
+        made.append(session)
+        connected(session, channel)
+
+    monkeypatch.setattr(Session, "connected", noted)
+    before, threads = asyncio.all_tasks(), set(threading.enumerate())
+    yield made
+    for session in made:
+        assert session.channel is None, "a connection is still open"
+        assert not leftovers(session)
+    await until(lambda: asyncio.all_tasks() <= before | {asyncio.current_task()})
+    # Threads of earlier tests may end meanwhile.
+    await until(
+        lambda: not [each for each in set(threading.enumerate()) - threads if each.name.startswith("rpcstream-")]
+    )
+    made.clear()
+    gc.collect()

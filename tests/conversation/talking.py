@@ -1,0 +1,419 @@
+"""The transports that conversations are held over, and a raw end that says whatever a test wants.
+
+A transport is one entry in `TRANSPORTS`: a class with `serving` (a real server) and `scripted` (a peer that does what a
+test says), which both give a `Place` where clients and raw ends connect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from rpcstream import AsyncClient, Server
+from rpcstream.peer.session import Session
+from rpcstream.testing import FakeTimeLoop
+from rpcstream.transports.memory import join
+from rpcstream.transports.stream import LineStream
+
+#: Seconds of real time after which something that must happen has not.
+PATIENCE = 1.5
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Turn the event loop until it holds. Fake time stands still meanwhile."""
+    end = time.monotonic() + PATIENCE
+    turns = 0
+    while not condition():
+        await asyncio.sleep(0)
+        turns += 1
+        if turns > 50:
+            time.sleep(0.0005)  # leave the processor to the threads that may be waited for
+        assert time.monotonic() < end, "waited for something that did not happen"
+
+
+class Raw(asyncio.Protocol):
+    """One end of a connection, message by message, without any sense of its own.
+
+    Attributes:
+        inbox: messages that have come and were not asked for yet.
+        is_over: the other end says nothing more.
+    """
+
+    def __init__(self, on_open: Callable[[Raw], object] = lambda raw: None) -> None:
+        self.inbox: deque[Any] = deque()
+        self.is_over = False
+        self.transport: Any = None
+        self._on_open = on_open
+        self._rest = b""
+        self._news: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self.inbox += [orjson.loads(line) for line in lines if line.strip()]
+        self._rouse()
+
+    def eof_received(self) -> bool:
+        self.is_over = True
+        self._rouse()
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_over = True
+        self._rouse()
+
+    def _rouse(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    # -- saying -----------------------------------------------------------------------------------------------------
+
+    def send(self, *messages: Any) -> None:
+        """Objects and arrays as JSON, bytes as they are; all with one write."""
+        lines = [each if isinstance(each, bytes) else orjson.dumps(each) for each in messages]
+        self.transport.write(b"\n".join((*lines, b"")))
+
+    def call(self, method: str, *params: Any, id: Any = 1, **members: Any) -> None:
+        self.send(request(method, *params, id=id, **members))
+
+    def cancel(self, id: Any) -> None:
+        self.send(notification("$/cancelRequest", id=id))
+
+    def answer(self, asked: dict[str, Any], result: Any = None) -> None:
+        self.send({"jsonrpc": "2.0", "id": asked["id"], "result": result})
+
+    def end(self) -> None:
+        """Say that nothing more will be said."""
+        self.transport.write_eof()
+
+    def close(self) -> None:
+        self.transport.abort()
+
+    # -- hearing ----------------------------------------------------------------------------------------------------
+
+    async def receive(self) -> Any:
+        """The next message; None at the end. Fake time goes on while it is waited for."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(PATIENCE if not isinstance(loop, FakeTimeLoop) else None):
+            while not self.inbox and not self.is_over:
+                self._news = loop.create_future()
+                await self._news
+        return self.inbox.popleft() if self.inbox else None
+
+    async def receive_many(self, count: int) -> list[Any]:
+        return [await self.receive() for _ in range(count)]
+
+    async def reply(self, *params: Any, **options: Any) -> Any:
+        """The next message, which must be a reply; with arguments: to this call."""
+        if params:
+            self.call(*params, **options)
+        message = await self.receive()
+        assert message is not None
+        assert "method" not in message, message
+        return message
+
+    async def result(self, *params: Any, **options: Any) -> Any:
+        reply = await self.reply(*params, **options)
+        assert "result" in reply, reply
+        return reply["result"]
+
+    async def code(self, *params: Any, **options: Any) -> int:
+        """The code of the error that comes next."""
+        reply = await self.reply(*params, **options)
+        assert "error" in reply, reply
+        code: int = reply["error"]["code"]
+        return code
+
+    async def silence(self) -> None:
+        """Nothing comes although the other end had its turns: three questions later there are three answers only."""
+        for turn in ("silence 1", "silence 2", "silence 3"):
+            self.call("rpc.ping", id=turn)
+            message = await self.receive()
+            assert message == {"jsonrpc": "2.0", "id": turn, "result": "pong"}, message
+
+
+def request(method: str, *params: Any, id: Any = 1, **members: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id, "method": method, "params": list(params), **members}
+
+
+def notification(method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": method, "params": params}
+
+
+Connect = Callable[[Callable[[], Any]], Awaitable[Any]]
+Script = Callable[[Raw], Awaitable[object]]
+
+
+class Place:
+    """Where somebody listens; what connects there is closed with the test.
+
+    Args:
+        connect: joins the protocol that a function makes to whoever listens, and returns it.
+        address: for clients; None if they have to use `connect`.
+    """
+
+    def __init__(self, connect: Connect, address: str | None) -> None:
+        self._connect = connect
+        self._address = address
+        self._clients: list[AsyncClient] = []
+        self._raws: list[Raw] = []
+
+    def client(self, **options: Any) -> AsyncClient:
+        if self._address is None:
+            client = AsyncClient("memory", connect=self._connect, **options)
+        else:
+            client = AsyncClient(self._address, **options)
+        self._clients.append(client)
+        return client
+
+    async def raw(self) -> Raw:
+        """A raw end, once the server has it."""
+        self._raws.append(raw := await self._connect(Raw))
+        assert await raw.result("rpc.ping", id="here") == "pong"
+        return raw
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+        for raw in self._raws:
+            raw.close()
+
+
+class Transport(Protocol):
+    """How two ends come together."""
+
+    def serving(self, server: Server, folder: Path) -> AbstractAsyncContextManager[Place]:
+        """Serve while the block runs. `folder` is an empty one."""
+
+    def listening(self, accept: Callable[[], Raw], folder: Path) -> AbstractAsyncContextManager[Place]:
+        """Accept connections with what the function makes."""
+
+
+class Tcp:
+    @asynccontextmanager
+    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Place]:
+        async with server.listening(port=0) as address:
+            yield self._place(address)
+
+    @asynccontextmanager
+    async def listening(self, accept: Callable[[], Raw], folder: Path) -> AsyncIterator[Place]:
+        listener = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
+        try:
+            yield self._place(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+        finally:
+            listener.close()
+
+    def _place(self, address: str) -> Place:
+        host, _, port = address.rpartition(":")
+
+        async def connect(make: Callable[[], Any]) -> Any:
+            return (await asyncio.get_running_loop().create_connection(make, host, int(port)))[1]
+
+        return Place(connect, address)
+
+
+class Unix:
+    @asynccontextmanager
+    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Place]:
+        async with server.listening(unix=folder / "socket") as address:
+            yield self._place(address)
+
+    @asynccontextmanager
+    async def listening(self, accept: Callable[[], Raw], folder: Path) -> AsyncIterator[Place]:
+        path = str(folder / "socket")
+        listener = await asyncio.get_running_loop().create_unix_server(accept, path)
+        try:
+            yield self._place(f"unix://{path}")
+        finally:
+            listener.close()
+
+    def _place(self, address: str) -> Place:
+        async def connect(make: Callable[[], Any]) -> Any:
+            path = address.removeprefix("unix://")
+            return (await asyncio.get_running_loop().create_unix_connection(make, path))[1]
+
+        return Place(connect, address)
+
+
+class Memory:
+    @asynccontextmanager
+    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Place]:
+        async with server.in_memory() as accept:
+            yield self._place(accept)
+
+    @asynccontextmanager
+    async def listening(self, accept: Callable[[], Raw], folder: Path) -> AsyncIterator[Place]:
+        yield self._place(accept)
+
+    def _place(self, accept: Callable[[], asyncio.Protocol]) -> Place:
+        async def connect(make: Callable[[], Any]) -> Any:
+            protocol = make()
+            join(protocol, accept())
+            return protocol
+
+        return Place(connect, None)
+
+
+#: Every transport that there is, by the name that tests have for it.
+TRANSPORTS: dict[str, Transport] = {"tcp": Tcp(), "unix": Unix(), "memory": Memory()}
+
+
+# -- nothing is left ------------------------------------------------------------------------------------------------
+
+
+class Errors(logging.Handler):
+    """What was logged as an error, and what a test says that must be."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.logged: list[str] = []
+        self.expected: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.logged.append(self.format(record))
+
+    def expect(self, pattern: str, times: int = 1) -> None:
+        """So many errors that match must be logged, and no others."""
+        self.expected += [pattern] * times
+
+    def check(self) -> None:
+        unexpected = list(self.logged)
+        for pattern in self.expected:
+            found = [text for text in unexpected if re.search(pattern, text)]
+            assert found, f"no error was logged that matches {pattern!r}, only {unexpected}"
+            unexpected.remove(found[0])
+        assert not unexpected, "logged as errors:\n" + "\n".join(unexpected)
+
+
+def leftovers(session: Session) -> dict[str, Any]:
+    """Whatever a session holds of calls and streams."""
+    held = {
+        "running": session.work.running,
+        "members": session.work.members,
+        "load": session.work.load,
+        "pending": session.pending.items(),
+        "out": session.flows.out,
+        "coming": session.flows.coming,
+        "backlog": session._backlog,
+        "outbox": session._outbox,
+    }
+    return {name: value for name, value in held.items() if value}
+
+
+# -- two ends -------------------------------------------------------------------------------------------------------
+
+
+class Talk:
+    """Joins two ends over one transport. Leaving a block, everything that was begun in it must have come to its end,
+    before any connection is closed."""
+
+    def __init__(self, transport: Transport, folder: Path, sessions: list[Session]) -> None:
+        self.sessions = sessions
+        self.transport = transport
+        self.folder = folder
+
+    @property
+    def served(self) -> list[Session]:
+        """The servers' ends, in the order in which they were connected."""
+        return [session for session in self.sessions if session.side == "server"]
+
+    @asynccontextmanager
+    async def place(self, server: Server) -> AsyncIterator[Place]:
+        """A server, and where its clients connect."""
+        async with self.transport.serving(server, self.folder) as place:
+            try:
+                yield place
+                await self.settled()
+            finally:
+                await place.close()
+
+    @asynccontextmanager
+    async def client(self, server: Server, **options: Any) -> AsyncIterator[AsyncClient]:
+        """One client of a server."""
+        async with self.place(server) as place:
+            yield place.client(**options)
+
+    @asynccontextmanager
+    async def raw(self, server: Server) -> AsyncIterator[Raw]:
+        """A raw end, connected to a server."""
+        async with self.place(server) as place:
+            yield await place.raw()
+
+    @asynccontextmanager
+    async def scripted(self, script: Script) -> AsyncIterator[Place]:
+        """In place of a server somebody who does with each connection what the script says, then leaves it open."""
+        tasks: list[asyncio.Task[object]] = []
+        raws: list[Raw] = []
+
+        def opened(raw: Raw) -> None:
+            raws.append(raw)
+            tasks.append(asyncio.ensure_future(script(raw)))
+            tasks[-1].add_done_callback(lambda task: raw.close() if not task.cancelled() and task.exception() else None)
+
+        async with self.transport.listening(lambda: Raw(opened), self.folder) as place:
+            try:
+                yield place
+                await self.settled()
+            finally:
+                await place.close()
+                for raw in raws:
+                    raw.close()
+                for task in tasks:
+                    task.cancel()
+                for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                    if isinstance(outcome, Exception):
+                        raise outcome
+
+    async def lose(self, raw: Raw) -> None:
+        """Close a raw end without a word, and wait until a server's end of a connection has noticed that.
+
+        A peer that is gone looks like one that said its last word: only what is written to it shows the difference.
+        """
+        before = [session for session in self.sessions if session.channel is not None]
+        raw.close()
+
+        def noticed() -> bool:
+            for session in before:
+                if isinstance(stream := session.channel, LineStream):
+                    stream.probe()
+            return any(session.channel is None for session in before)
+
+        await until(noticed)
+
+    async def settled(self) -> None:
+        """Wait until no end holds anything of a call or a stream."""
+        try:
+            await until(lambda: not any(map(leftovers, self.sessions)))
+        except AssertionError:
+            left = [(session.side, found) for session in self.sessions if (found := leftovers(session))]
+            raise AssertionError(f"left behind: {left}") from None
+
+
+class Stopping:
+    """A server that can be stopped in the middle of a test."""
+
+    def __init__(self, talk: Talk, server: Server) -> None:
+        self._serving = talk.transport.serving(server, talk.folder)
+
+    async def __aenter__(self) -> Stopping:
+        self.place = await self._serving.__aenter__()
+        return self
+
+    def stop(self) -> None:
+        self._stopped = asyncio.ensure_future(self._serving.__aexit__(None, None, None))
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self._stopped
+        await self.place.close()

@@ -1,0 +1,794 @@
+"""Streams as arguments: iterators go out item by item, as fast as they are used, and end with the call."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rpcstream import (
+    CallCancelled,
+    CallTimeout,
+    ConnectionLost,
+    Context,
+    EncodeError,
+    InvalidParams,
+    Limits,
+    MessageTooLarge,
+    RegistrationError,
+    RpcError,
+    Server,
+)
+from rpcstream.testing import FakeTimeLoop
+
+from .talking import Errors, Raw, Talk, notification, until
+
+
+class Taking:
+    """A server that takes streams, in every way."""
+
+    def __init__(self, **options: Any) -> None:
+        self.server = server = Server(**options)
+        self.seen: list[Any] = []
+        self.ends: list[str] = []
+
+        async def total(values: AsyncIterator[int], scale: int = 1) -> int:
+            self.seen.append("begun")
+            found = 0
+            try:
+                async for value in values:
+                    self.seen.append(value)
+                    found += value
+            except BaseException as error:
+                self.ends.append(type(error).__name__)
+                raise
+            self.ends.append("whole")
+            return found * scale
+
+        def total_in_thread(values: Iterator[int], scale: int = 1) -> int:
+            self.seen.append("begun")
+            found = 0
+            try:
+                for value in values:
+                    self.seen.append(value)
+                    found += value
+            except BaseException as error:
+                self.ends.append(type(error).__name__)
+                raise
+            self.ends.append("whole")
+            return found * scale
+
+        server.add(total, name="async")
+        server.add(total_in_thread, name="thread", offload="thread")
+        server.add(total, name="ordered", ordered=True)
+
+        @server
+        async def first(values: AsyncIterator[int], count: int) -> list[int]:
+            return [await anext(values) for _ in range(count)]
+
+        @server
+        async def doubled(values: AsyncIterable[int]) -> AsyncIterator[int]:
+            async for value in values:
+                yield 2 * value
+
+        @server(offload="thread")
+        def doubled_in_thread(values: Iterator[int]) -> Iterator[int]:
+            for value in values:
+                yield 2 * value
+
+        @server
+        async def hold(values: AsyncIterator[int]) -> None:
+            self.seen.append("begun")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ends.append("held")
+
+        @server
+        def plain(value: Any) -> Any:
+            return value
+
+
+@pytest.fixture
+async def taking() -> Taking:
+    return Taking()
+
+
+class Source:
+    """Numbers from 0, and what became of them."""
+
+    def __init__(self, n: int = 10**9, *, fail_with: Exception | None = None) -> None:
+        self.n = n
+        self.fail_with = fail_with
+        self.made = 0
+        self.closed = 0
+
+    def sync(self) -> Iterator[int]:
+        try:
+            while self.made < self.n:
+                self.made += 1
+                yield self.made - 1
+            if self.fail_with is not None:
+                raise self.fail_with
+        finally:
+            self.closed += 1
+
+    async def asynchronous(self) -> AsyncIterator[int]:
+        try:
+            for each in self.sync():
+                yield each
+        finally:
+            await asyncio.sleep(0)
+
+    async def silent(self) -> AsyncIterator[int]:
+        try:
+            yield 0
+            await asyncio.Event().wait()
+        finally:
+            self.closed += 1
+
+
+KINDS = ["async", "thread", "ordered"]
+FORMS: dict[str, Callable[[Source], Any]] = {"sync": Source.sync, "async": Source.asynchronous}
+
+
+class OnlyIterable:
+    """Has `__aiter__` and nothing else."""
+
+    def __aiter__(self) -> AsyncIterator[int]:
+        return Source(5).asynchronous()
+
+
+# -- whole streams --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_whatever_iterates(talk: Talk, taking: Taking, kind: str) -> None:
+    async with talk.client(taking.server) as client:
+        for n in (0, 1, 16, 17, 200):
+            expected = sum(range(n))
+            for form in FORMS.values():
+                assert await client.call(kind, form(Source(n))) == expected
+                assert await client.call(kind, values=form(Source(n)), scale=2) == 2 * expected
+            assert await client.call(kind, iter(range(n))) == expected
+            assert await client.call(kind, (each for each in range(n)), 3) == 3 * expected
+            assert await client.call(kind, map(int, "1" * n)) == n
+            assert await client.call(kind, list(range(n))) == expected, "an array is taken as well"
+        assert await client.call(kind, OnlyIterable()) == 10
+
+
+async def test_both_ways_at_once(talk: Talk, taking: Taking) -> None:
+    async with talk.client(taking.server) as client:
+        for method in ("doubled", "doubled_in_thread"):
+            for form in FORMS.values():
+                source = Source(100)
+                got = [each async for each in client.stream(method, form(source))]
+                assert got == [2 * n for n in range(100)]
+                assert source.closed == 1
+            assert await client.call(method, iter(range(5))) == [0, 2, 4, 6, 8]
+
+
+async def test_step_by_step(talk: Talk, taking: Taking) -> None:
+    """What goes out may depend on what came back: nothing waits for a window to be full."""
+    async with talk.client(taking.server) as client:
+        answers: asyncio.Queue[int] = asyncio.Queue()
+
+        async def questions() -> AsyncIterator[int]:
+            value = 1
+            while value < 1000:
+                yield value
+                value = await answers.get()
+
+        got = []
+        async for each in client.stream.doubled(questions()):
+            got.append(each)
+            answers.put_nowait(each)
+        assert got == [2**n for n in range(1, 11)]
+
+
+async def test_several_in_one_call_and_in_many(talk: Talk) -> None:
+    server = Server()
+
+    @server
+    async def zipped(left: AsyncIterator[int], right: AsyncIterator[int], ctx: Context, *, last: Any = None) -> Any:
+        pairs = []
+        async for each in left:
+            pairs.append(each * await anext(right))
+        return [sum(pairs), last]
+
+    @server(offload="thread")
+    def zipped_in_thread(left: Iterator[int], right: Iterator[int], *, last: Any = None) -> Any:
+        return [sum(one * other for one, other in zip(left, right, strict=True)), last]
+
+    async with talk.client(server) as client:
+        expected = sum(n * n for n in range(50))
+        for method in ("zipped", "zipped_in_thread"):
+            arguments = {"left": Source(50).sync(), "right": Source(50).asynchronous(), "last": "x"}
+            assert await client.call(method, **arguments) == [expected, "x"]
+            assert await client.call(method, list(range(50)), iter(range(50))) == [expected, None]
+            calls = [client.call(method, iter(range(50)), Source(50).asynchronous()) for _ in range(5)]
+            assert await asyncio.gather(*calls) == [[expected, None]] * 5
+
+
+async def test_rich_items(talk: Talk) -> None:
+    server = Server()
+
+    @server
+    async def shapes(frames: AsyncIterator[NDArray[np.float32]]) -> list[Any]:
+        return [[list(frame.shape), float(frame.sum())] async for frame in frames]
+
+    @server
+    async def anything(values: AsyncIterator[Any]) -> list[Any]:
+        return [value async for value in values]
+
+    @server(offload="thread")
+    def largest(frames: Iterator[NDArray[np.uint8]]) -> int:
+        return max(int(frame[-1]) for frame in frames)
+
+    async with talk.client(server) as client:
+        frames = [np.full((2, n), n, np.float32) for n in range(3)]
+        assert await client.shapes(iter(frames)) == [[[2, 0], 0], [[2, 1], 2], [[2, 2], 8]]
+        values: list[Any] = [2**70, {"a": [-(2**64)]}, None, b"\x00", 1j, "ü"]
+        assert await client.anything(iter(values)) == values
+        assert await client.largest(np.full(400_000, n, np.uint8) for n in range(20)) == 19
+
+
+async def test_default_values_and_absent_streams(talk: Talk) -> None:
+    server = Server()
+
+    @server
+    async def count(values: AsyncIterator[int] | None = None, *, more: AsyncIterator[int]) -> Any:
+        return [values is None, [each async for each in more]]
+
+    async with talk.client(server) as client:
+        assert await client.count(more=iter([1, 2])) == [True, [1, 2]]
+
+
+async def test_discovery_says_so(talk: Talk, taking: Taking) -> None:
+    async with talk.client(taking.server) as client:
+        methods = {each["name"]: each for each in (await client.call("rpc.discover"))["methods"]}
+        for kind in KINDS:
+            schema = methods[kind]["params"][0]["schema"]
+            assert schema["x-stream"] is True
+            assert schema["items"] == {"type": "integer"}
+        assert methods["doubled"]["x-stream"] is True
+
+
+def test_handlers_that_cannot_take_one() -> None:
+    server = Server()
+
+    def inline(values: AsyncIterator[int]) -> None: ...
+
+    def many(*values: AsyncIterator[int]) -> None: ...
+
+    async def named(**values: AsyncGenerator[int, None]) -> None: ...
+
+    with pytest.raises(RegistrationError, match="inline"):
+        server.add(inline)
+    with pytest.raises(RegistrationError, match="cannot be a stream"):
+        server.add(named)
+    with pytest.raises(RegistrationError, match="cannot be a stream"):
+        server.add(many, offload="thread")
+
+
+async def test_where_a_stream_cannot_be_sent(talk: Talk, taking: Taking) -> None:
+    async with talk.client(taking.server) as client:
+        with pytest.raises(EncodeError):
+            await client.notify.plain(iter([1]))
+        with pytest.raises(EncodeError):
+            await client.plain([iter([1])])
+        with pytest.raises(InvalidParams):
+            await client.first([1], iter([2]))
+        source = Source()
+        with pytest.raises(EncodeError):
+            async with client.batch() as batch:
+                batch.call("async", source.sync())
+        assert await client.plain(1) == 1
+
+
+# -- how fast -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+async def test_a_slow_consumer_slows_its_producer_alone(
+    talk: Talk, taking: Taking, form: Callable[[Source], Any]
+) -> None:
+    source, untouched = Source(), Source()
+    async with talk.client(taking.server) as client:
+        calls = [client.submit.first(form(source), 1), client.submit.hold(form(untouched))]
+        assert await calls[0] == [0]
+        assert source.made <= 17
+        assert source.closed == 1
+        for n in range(30):
+            assert await client.plain(n) == n
+        assert await client.call("async", iter(range(100))) == 4950
+        assert untouched.made == 0, "nothing was permitted"
+        calls[1].cancel()
+        await until(lambda: taking.ends[-1:] == ["held"])
+
+
+async def test_a_consumer_that_waits_in_the_middle(talk: Talk) -> None:
+    server = Server()
+    go = asyncio.Event()
+
+    @server
+    async def waits(values: AsyncIterator[int]) -> int:
+        found = await anext(values)
+        await go.wait()
+        return found + sum([value async for value in values])
+
+    async with talk.client(server, limits=Limits(stream_window=4)) as client:
+        source = Source(1000)
+        call = client.submit.waits(source.asynchronous())
+        for _ in range(30):
+            await client.call("rpc.ping")
+        assert source.made <= 16, "the window is the server's"
+        go.set()
+        assert await call == sum(range(1000))
+
+
+# -- early ends -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+async def test_a_handler_that_has_enough(talk: Talk, taking: Taking, form: Callable[[Source], Any]) -> None:
+    async with talk.client(taking.server) as client:
+        for count in (0, 1, 5, 40):
+            source = Source()
+            assert await client.first(form(source), count) == list(range(count))
+            await until(lambda source=source: source.closed == (source.made > 0))  # type: ignore[misc]
+            assert source.made <= count + 17
+        assert await client.plain("still there") == "still there"
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+async def test_a_handler_that_fails(talk: Talk, form: Callable[[Source], Any], errors: Errors) -> None:
+    server = Server()
+
+    @server
+    async def fails(values: AsyncIterator[int], code: int) -> None:
+        async for value in values:
+            if value == 3:
+                raise RpcError(code, "three") if code else KeyError("three")
+
+    async with talk.client(server) as client:
+        for code in (7, 0):
+            source = Source()
+            with pytest.raises(RpcError) as caught:
+                await client.fails(form(source), code)
+            assert caught.value.code == (code or -32603)
+            await until(lambda source=source: source.closed == 1)  # type: ignore[misc]
+    errors.expect("method 'fails' failed")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+async def test_a_producer_that_fails(talk: Talk, taking: Taking, kind: str, form: Callable[[Source], Any]) -> None:
+    """Its exception is what the caller gets; the handler does not take what came before for the whole."""
+    async with talk.client(taking.server) as client:
+        for failure in (KeyError("mine"), RpcError(7, "mine"), RpcError(8, "mine", object())):
+            for n in (0, 1, 40):
+                taking.ends.clear()
+                with pytest.raises(type(failure), match="mine"):
+                    await client.call(kind, form(Source(n, fail_with=failure)))
+                await until(lambda: taking.ends)
+                assert taking.ends[0] != "whole"
+        assert await client.plain("still there") == "still there"
+
+
+async def test_items_that_cannot_be_sent(talk: Talk, taking: Taking) -> None:
+    async with talk.client(taking.server, limits=Limits(max_message_size=1000)) as client:
+        with pytest.raises(EncodeError):
+            await client.call("async", iter([1, object()]))
+        with pytest.raises(MessageTooLarge, match="the client's limit is 1000"):
+            await client.call("async", iter([1, "x" * 2000]))
+        await until(lambda: len(taking.ends) == 2)
+        assert "whole" not in taking.ends
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_items_of_the_wrong_type(talk: Talk, taking: Taking, kind: str) -> None:
+    async with talk.client(taking.server) as client:
+        source = Source()
+
+        def wrong() -> Iterator[Any]:
+            yield 1
+            yield "no number"
+            yield from source.sync()
+
+        with pytest.raises(InvalidParams, match="Expected `int`, got `str`") as caught:
+            await client.call(kind, wrong())
+        assert caught.value.data["parameter"] == "value"
+        assert taking.seen == ["begun", 1]
+        with pytest.raises(InvalidParams, match="Expected `int`, got `str`"):
+            await client.call(kind, [1, "no number"])
+        assert taking.seen == ["begun", 1], "of an array it is known before"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_caller_gives_up(talk: Talk, taking: Taking, kind: str) -> None:
+    """Also while the producer is silent, and will be for ever."""
+    async with talk.client(taking.server) as client:
+        source = Source()
+        call = client.submit(kind, source.silent())
+        await until(lambda: taking.seen == ["begun", 0])
+        call.cancel()
+        await until(lambda: source.closed == 1 and taking.ends)
+        assert taking.ends[0] != "whole"
+        assert await client.plain("still there") == "still there"
+
+
+@pytest.mark.fake_time
+async def test_the_callers_time_is_over(talk: Talk, taking: Taking, fake_time: FakeTimeLoop) -> None:
+    async with talk.client(taking.server, timeout=5) as client:
+        source = Source()
+        with pytest.raises(CallTimeout):
+            await client.call("async", source.silent())
+        assert fake_time.time() == 5
+        await until(lambda: source.closed == 1 and taking.ends)
+        assert taking.ends == ["CancelledError"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_connection_is_lost(talk: Talk, taking: Taking, kind: str) -> None:
+    async with talk.place(taking.server) as place:
+        client = place.client(retries=3)
+        source = Source()
+        call = client.submit(kind, source.silent())
+        await until(lambda: taking.seen == ["begun", 0])
+        stream: Any = talk.served[0].channel
+        stream.abort("the test says so")
+        with pytest.raises(ConnectionLost):
+            await call  # not repeated: what was sent of the stream is gone
+        await until(lambda: source.closed == 1 and taking.ends)
+        assert taking.ends[0] != "whole"
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_the_caller_is_gone(talk: Talk, taking: Taking, kind: str) -> None:
+    async with talk.raw(taking.server) as raw:
+        raw.call(kind, STREAM)
+        assert await raw.receive() == granted(16)
+        raw.send(item(1))
+        await until(lambda: taking.seen == ["begun", 1])
+        await talk.lose(raw)
+        await until(lambda: taking.ends)
+        assert taking.ends[0] != "whole"
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_the_caller_says_nothing_more(talk: Talk, taking: Taking, kind: str) -> None:
+    async with talk.raw(taking.server) as raw:
+        raw.call(kind, STREAM)
+        assert await raw.receive() == granted(16)
+        raw.send(item(1))
+        raw.end()
+        assert await raw.code() == -32800
+        assert taking.seen == ["begun", 1]
+        assert taking.ends == ["CallCancelled"]
+        assert await raw.receive() is None
+
+
+async def test_a_stream_that_is_kept_beyond_its_call(talk: Talk) -> None:
+    server = Server()
+    kept: list[Any] = []
+
+    @server
+    async def keep(values: AsyncIterator[int]) -> int:
+        kept.append(values)
+        return await anext(values)
+
+    @server(offload="thread")
+    def keep_in_thread(values: Iterator[int]) -> int:
+        kept.append(values)
+        return next(values)
+
+    async with talk.client(server) as client:
+        assert await client.keep(Source().sync()) == 0
+        assert await client.keep_in_thread(Source().sync()) == 0
+        with pytest.raises(CallCancelled):
+            await anext(kept[0])
+        with pytest.raises(CallCancelled):
+            await asyncio.to_thread(next, kept[1])
+        assert await client.call("rpc.ping") == "pong"
+
+
+# -- on the wire ----------------------------------------------------------------------------------------------------
+
+
+STREAM = {"$type": "stream", "id": "s"}
+
+
+def item(value: Any, stream: Any = "s") -> dict[str, Any]:
+    return notification("$/item", stream=stream, value=value)
+
+
+def end(stream: Any = "s", **members: Any) -> dict[str, Any]:
+    return notification("$/end", stream=stream, **members)
+
+
+def granted(n: int, stream: str = "s") -> dict[str, Any]:
+    return notification("$/credit", stream=stream, n=n)
+
+
+async def ready(raw: Raw, n: int = 16) -> None:
+    assert await raw.receive() == granted(n)
+
+
+async def test_credit_as_it_is_told(talk: Talk) -> None:
+    taking = Taking(limits=Limits(stream_window=4))
+    async with talk.raw(taking.server) as raw:
+        raw.call("async", STREAM)
+        await ready(raw, 4)
+        raw.send(item(1))
+        await raw.silence()
+        raw.send(item(2))
+        await ready(raw, 2)
+        raw.send(item(3), item(4))
+        await ready(raw, 2)
+        raw.send(item(5), end())
+        assert await raw.result() == 15
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_ends_of_every_kind(talk: Talk, taking: Taking, kind: str) -> None:
+    async with talk.raw(taking.server) as raw:
+        raw.call(kind, STREAM)
+        await ready(raw)
+        raw.send(end())
+        assert await raw.result() == 0
+        raw.call(kind, STREAM)
+        await ready(raw)
+        raw.send(item(1), end(error=None), end(), end(error={"code": 5, "message": "late"}), item(2))
+        assert await raw.result() == 1
+        raw.call(kind, STREAM)
+        await ready(raw)
+        raw.send(item(1), end(error={"code": 5, "message": "broke off", "data": [1]}), end())
+        assert (await raw.reply())["error"] == {"code": 5, "message": "broke off", "data": [1]}
+        for odd in ("x", {}, [], 7, {"code": "5"}):
+            raw.call(kind, STREAM)
+            await ready(raw)
+            raw.send(end(error=odd))
+            assert await raw.code() == -32603
+        await raw.silence()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_end_that_comes_with_the_call(talk: Talk, taking: Taking, kind: str) -> None:
+    async with talk.raw(taking.server) as raw:
+        asked = {"jsonrpc": "2.0", "id": 1, "method": kind, "params": [STREAM]}
+        raw.send(asked, end())
+        message = await raw.receive()
+        if message == granted(16):
+            message = await raw.receive()
+        assert message["result"] == 0
+
+
+async def test_odd_references(talk: Talk, taking: Taking) -> None:
+    odd: list[Any] = [
+        {"$type": "stream"},
+        {"$type": "stream", "id": 1},
+        {"$type": "stream", "id": None},
+        {"$type": "stream", "id": "s", "more": 1},
+        {"$type": "Stream", "id": "s"},
+        {"$type": "ndarray", "id": "s"},
+        {"id": "s"},
+        {},
+        "s",
+        1,
+        None,
+        True,
+    ]
+    async with talk.raw(taking.server) as raw:
+        for each in odd:
+            for kind in KINDS:
+                assert await raw.code(kind, each) == -32602
+        assert taking.seen == []
+        # Where no stream is taken it is a value like any other.
+        assert await raw.result("plain", STREAM) == STREAM
+
+
+async def test_a_name_that_is_taken(talk: Talk, taking: Taking) -> None:
+    async with talk.raw(taking.server) as raw:
+        raw.call("async", STREAM, id=1)
+        await ready(raw)
+        assert await raw.code("async", STREAM, id=2) == -32602
+        assert await raw.code("thread", STREAM, id=3) == -32602
+        raw.send(item(7), end())
+        assert await raw.result() == 7
+        raw.call("thread", STREAM, id=2)
+        await ready(raw)
+        raw.send(item(8), end())
+        assert await raw.result() == 8
+
+
+async def test_a_name_that_is_used_twice_in_one_call(talk: Talk) -> None:
+    server = Server()
+
+    @server
+    async def two(left: AsyncIterator[int], right: AsyncIterator[int]) -> list[list[int]]:
+        return [[each async for each in left], [each async for each in right]]
+
+    async with talk.raw(server) as raw:
+        assert await raw.code("two", STREAM, STREAM) == -32602
+        await talk.settled()
+        raw.call("two", STREAM, {**STREAM, "id": "t"})
+        await ready(raw)
+        raw.send(item(2), end(), item(3, "t"))
+        assert await raw.code() == -32600, "an item of t came before it was permitted"
+        raw.call("two", [1], {**STREAM, "id": "t"})
+        assert await raw.receive() == granted(16, "t")
+        raw.send(item(4, "t"), end("t"))
+        assert await raw.result() == [[1], [4]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_more_items_than_were_permitted(talk: Talk, taking: Taking, kind: str) -> None:
+    async with talk.raw(taking.server) as raw:
+        raw.call(kind, STREAM)
+        await ready(raw)
+        raw.send(*[item(n) for n in range(17)])
+        message = await raw.receive()
+        while "method" in message:
+            assert message == granted(8)
+            message = await raw.receive()
+        assert message["error"]["code"] == -32600
+        assert "credit" in message["error"]["data"]["reason"]
+        raw.send(item(1), item(2), end())
+        assert await raw.result("plain", "still there") == "still there"
+
+
+async def test_items_without_any_credit(talk: Talk, taking: Taking) -> None:
+    async with talk.raw(taking.server) as raw:
+        raw.call("hold", STREAM)
+        await raw.silence()
+        raw.send(item(1))
+        await raw.silence()
+        raw.cancel(1)
+        assert await raw.code() == -32800
+
+
+async def test_words_about_streams_that_are_not_there(talk: Talk, taking: Taking) -> None:
+    async with talk.raw(taking.server) as raw:
+        raw.call("async", STREAM)
+        await ready(raw)
+        for stream in ("t", "", None, 1, ["s"], {"s": 1}, "S", "s "):
+            raw.send(item(1, stream), end(stream), notification("$/credit", stream=stream, n=1))
+        for params in ({}, {"stream": "s2"}, [], ["s"], None, "s"):
+            raw.send(*({"jsonrpc": "2.0", "method": each, "params": params} for each in ("$/item", "$/end")))
+        raw.send(notification("$/item", id="s", value=1), notification("$/credit", stream="s", n=5))
+        await raw.silence()
+        raw.send(item(5), end())
+        assert await raw.result() == 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_items_that_are_none(talk: Talk, taking: Taking, kind: str) -> None:
+    async with talk.raw(taking.server) as raw:
+        for odd in ({"stream": "s"}, {"stream": "s", "value": "x"}, {"stream": "s", "value": {"$type": "bytes"}}):
+            raw.call(kind, STREAM)
+            await ready(raw)
+            raw.send(notification("$/item", **odd))
+            assert await raw.code() == -32602
+
+
+async def test_items_within_a_batch(talk: Talk, taking: Taking) -> None:
+    async with talk.raw(taking.server) as raw:
+        raw.call("async", STREAM)
+        await ready(raw)
+        raw.send([item(1), item(2), end()])
+        assert await raw.result() == 3
+
+
+async def test_a_thread_is_woken_by_the_cancel(talk: Talk, taking: Taking) -> None:
+    """And does not take what came so far for the whole."""
+    async with talk.raw(taking.server) as raw:
+        raw.call("thread", STREAM)
+        await ready(raw)
+        raw.send(item(1))
+        await until(lambda: taking.seen == ["begun", 1])
+        raw.cancel(1)
+        assert await raw.code() == -32800
+        await until(lambda: taking.ends)
+        assert taking.ends[0] in ("CancelledError", "CallCancelled")
+
+
+async def test_a_thread_that_is_busy_when_it_is_cancelled(talk: Talk) -> None:
+    server = Server()
+    go = threading.Event()
+    seen: list[Any] = []
+
+    @server(offload="thread")
+    def store(values: Iterator[int]) -> None:
+        try:
+            for value in values:
+                seen.append(value)
+                assert go.wait(20)
+        except BaseException as error:
+            seen.append(type(error).__name__)
+            raise
+        seen.append("stored")
+
+    async with talk.raw(server) as raw:
+        raw.call("store", STREAM)
+        await ready(raw)
+        raw.send(item(1), item(2))
+        await until(lambda: seen == [1])
+        raw.cancel(1)
+        assert await raw.code() == -32800
+        go.set()
+        await until(lambda: len(seen) > 1)
+        await asyncio.sleep(0)
+        assert seen[-1] in ("CancelledError", "CallCancelled")
+        assert "stored" not in seen
+
+
+# -- a server that does not keep to the rules -----------------------------------------------------------------------
+
+
+async def test_a_server_that_never_permits_anything(talk: Talk) -> None:
+    async def script(raw: Raw) -> None:
+        asked = await raw.receive()
+        assert asked["params"] == [{"$type": "stream", "id": asked["params"][0]["id"]}]
+        for odd in ({"n": 5}, {"stream": "other", "n": 5}, {"stream": asked["params"][0]["id"], "n": -1}):
+            raw.send(notification("$/credit", **odd))
+        raw.answer(asked, "enough")
+        raw.answer(await raw.receive(), "fine")
+
+    async with talk.scripted(script) as place:
+        client = place.client()
+        source = Source()
+        assert await client.take(source.sync()) == "enough"
+        assert await client.next() == "fine"
+        assert source.made == 0
+
+
+async def test_a_server_that_answers_before_the_end(talk: Talk) -> None:
+    async def script(raw: Raw) -> None:
+        asked = await raw.receive()
+        token = asked["params"][0]["id"]
+        raw.send(notification("$/credit", stream=token, n=3))
+        got = [await raw.receive() for _ in range(3)]
+        assert [each["params"] for each in got] == [{"stream": token, "value": n} for n in range(3)]
+        raw.answer(asked, "enough")
+        raw.send(notification("$/credit", stream=token, n=100))
+        raw.answer(await raw.receive(), "fine")
+
+    async with talk.scripted(script) as place:
+        client = place.client()
+        source = Source()
+        assert await client.take(source.asynchronous()) == "enough"
+        await until(lambda: source.closed == 1)
+        assert source.made == 3
+        assert await client.next() == "fine"
+
+
+async def test_a_server_that_permits_without_end(talk: Talk) -> None:
+    """The client sends as fast as it can, and goes on with everything else meanwhile."""
+    received: list[Any] = []
+
+    async def script(raw: Raw) -> None:
+        asked = await raw.receive()
+        raw.send(notification("$/credit", stream=asked["params"][0]["id"], n=2**62))
+        while (message := await raw.receive())["method"] != "stop":
+            received.append(message)
+            if message.get("method") == "other":
+                raw.answer(message, "meanwhile")
+        raw.answer(message, "stopped")
+        raw.answer(asked, "enough")
+
+    async with talk.scripted(script) as place:
+        client = place.client(limits=Limits(write_buffer=20_000))
+        source = Source()
+        call = client.submit.take(source.sync())
+        await until(lambda: source.made)
+        for _ in range(3):
+            assert await client.other() == "meanwhile"
+        assert await client.stop() == "stopped"
+        assert await call == "enough"
+        assert len(received) > 3

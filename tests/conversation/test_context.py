@@ -1,0 +1,781 @@
+"""Symmetric peers: what a handler is told of its call, and how it calls whoever called it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Annotated, Any, Optional
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rpcstream import (
+    CallTimeout,
+    ConnectionLost,
+    Context,
+    InternalError,
+    InvalidParams,
+    MethodNotFound,
+    RegistrationError,
+    RpcError,
+    Server,
+)
+from rpcstream.peer.remote import BlockingPeer
+
+from .talking import Errors, Raw, Talk, until
+
+# -- where the context is found -------------------------------------------------------------------------------------
+
+
+async def first(ctx: Context, value: int) -> list[Any]:
+    return [ctx.method, value]
+
+
+async def last(value: int, ctx: Context) -> list[Any]:
+    return [ctx.method, value]
+
+
+async def between(value: int, here: Context, other: int = 1) -> list[Any]:
+    return [here.method, value * other]
+
+
+async def by_keyword(value: int, *, ctx: Context) -> list[Any]:
+    return [ctx.method, value]
+
+
+async def by_position_only(ctx: Context, value: int, /) -> list[Any]:
+    return [ctx.method, value]
+
+
+async def or_none(value: int, ctx: Context | None = None) -> list[Any]:
+    assert ctx is not None
+    return [ctx.method, value]
+
+
+async def optional(value: int, ctx: Optional[Context] = None) -> list[Any]:  # noqa: UP045
+    assert ctx is not None
+    return [ctx.method, value]
+
+
+async def annotated(ctx: Annotated[Context, "of this call"], value: int) -> list[Any]:
+    return [ctx.method, value]
+
+
+def sync(ctx: Context, value: int) -> list[Any]:
+    return [ctx.method, value]
+
+
+async def with_rest(ctx: Context, *values: int) -> list[Any]:
+    return [ctx.method, *values]
+
+
+class Service:
+    async def bound(self, value: int, ctx: Context) -> list[Any]:
+        return [ctx.method, value]
+
+    @classmethod
+    async def of_class(cls, ctx: Context, value: int) -> list[Any]:
+        return [ctx.method, value]
+
+    @staticmethod
+    async def static(ctx: Context, value: int) -> list[Any]:
+        return [ctx.method, value]
+
+    async def __call__(self, ctx: Context, value: int) -> list[Any]:
+        return [ctx.method, value]
+
+
+async def scaled(factor: int, ctx: Context, value: int) -> list[Any]:
+    return [ctx.method, factor * value]
+
+
+def traced(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return await function(*args, **kwargs)
+
+    return wrapper
+
+
+FORMS: dict[str, Callable[..., Any]] = {
+    "first": first,
+    "last": last,
+    "between": between,
+    "by_keyword": by_keyword,
+    "by_position_only": by_position_only,
+    "or_none": or_none,
+    "optional": optional,
+    "annotated": annotated,
+    "sync": sync,
+    "with_rest": with_rest,
+    "bound": Service().bound,
+    "of_class": Service.of_class,
+    "static": Service.static,
+    "callable_object": Service(),
+    "partial": functools.partial(scaled, 1),
+    "partial_by_name": functools.partial(scaled, factor=1),
+    "wrapped": traced(first),
+    "thread": sync,
+}
+
+
+@pytest.fixture
+def server_of_forms() -> Server:
+    server = Server()
+    for name, function in FORMS.items():
+        server.add(function, name=name, offload="thread" if name == "thread" else None)
+    return server
+
+
+async def test_it_is_found_by_its_annotation(talk: Talk, server_of_forms: Server) -> None:
+    async with talk.client(server_of_forms) as client:
+        for name in FORMS:
+            if name != "partial_by_name":  # whose other parameters are then by name only, for Python as well
+                assert await client.call(name, 7) == [name, 7]
+            if name not in ("with_rest", "by_position_only"):
+                assert await client.call(name, value=7) == [name, 7]
+
+
+async def test_it_is_no_part_of_the_remote_signature(talk: Talk, server_of_forms: Server) -> None:
+    async with talk.client(server_of_forms) as client:
+        described = {each["name"]: each for each in (await client.call("rpc.discover"))["methods"]}
+        for name in FORMS:
+            names = {each["name"] for each in described[name]["params"]}
+            assert names <= {"value", "values", "other", "factor"}
+            assert names & {"value", "values"}
+            with pytest.raises(InvalidParams, match=r"unknown .*'ctx'") as caught:
+                await client.call(name, value=7, ctx=None)
+            assert "ctx" not in caught.value.data["parameters"]
+            with pytest.raises(InvalidParams) as caught:
+                await client.call(name, "seven" if name != "partial_by_name" else 1)
+            assert caught.value.data["parameter"] in ("value", "values")
+
+
+async def test_missing_and_too_many_arguments_are_counted_without_it(talk: Talk, server_of_forms: Server) -> None:
+    async with talk.client(server_of_forms) as client:
+        for name in ("first", "last", "by_keyword", "bound", "callable_object", "sync", "thread"):
+            with pytest.raises(InvalidParams, match="missing 'value'"):
+                await client.call(name)
+            with pytest.raises(InvalidParams, match="at most 1 by position, got 2"):
+                await client.call(name, 1, 2)
+
+
+def test_forms_that_cannot_be() -> None:
+    server = Server()
+
+    def two(one: Context, other: Context) -> None: ...
+
+    def rest(*contexts: Context) -> None: ...
+
+    def named(**contexts: Context) -> None: ...
+
+    for function in (two, rest, named):
+        with pytest.raises(RegistrationError, match="one parameter may be the Context"):
+            server.add(function)
+    with pytest.raises(RegistrationError, match=r"neither a Context nor streams; use offload='thread'"):
+        server.add(sync, offload="process")
+
+
+# -- what it tells --------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_request_says(talk: Talk) -> None:
+    server = Server()
+    seen: list[Context] = []
+
+    @server
+    async def look(ctx: Context) -> None:
+        seen.append(ctx)
+
+    async with talk.raw(server) as raw:
+        for call_id in (7, 0, "seven", "", 2**53, -1):
+            assert await raw.result("look", id=call_id, tenant="x", traceparent="00-1") is None
+            ctx = seen.pop()
+            assert (ctx.request_id, type(ctx.request_id)) == (call_id, type(call_id))
+            assert dict(ctx.metadata) == {"tenant": "x", "traceparent": "00-1"}
+            assert (ctx.method, ctx.deadline, ctx.remaining, ctx.cancelled) == ("look", None, None, False)
+            assert ctx.address
+            assert ctx.address == ctx.peer.address
+            assert ctx.check() is None
+        with pytest.raises(TypeError):
+            ctx.metadata["tenant"] = "y"  # type: ignore[index]
+        assert await raw.result("look", id=None) is None
+        raw.send({"jsonrpc": "2.0", "method": "look"})
+        await until(lambda: len(seen) == 2)
+        assert [ctx.request_id for ctx in seen] == [None, None]
+
+
+async def test_the_address_is_the_callers(talk: Talk) -> None:
+    server = Server()
+    kept: list[Context] = []
+
+    @server
+    def where(ctx: Context) -> str:
+        kept.append(ctx)
+        return ctx.address
+
+    async with talk.raw(server) as raw:
+        address = await raw.result("where")
+        name = raw.transport.get_extra_info("sockname")
+        if isinstance(name, tuple):
+            assert address == f"{name[0]}:{name[1]}"
+    assert kept[0].address == address, "it is not forgotten with the connection"
+
+
+async def test_members_of_a_batch_have_each_their_own(talk: Talk) -> None:
+    server = Server()
+
+    @server
+    async def look(ctx: Context) -> Any:
+        ctx.progress("here")
+        return [ctx.request_id, ctx.metadata.get("tag")]
+
+    async with talk.raw(server) as raw:
+        batch = [{"jsonrpc": "2.0", "method": "look", "id": each, "tag": f"t{each}"} for each in (1, "x", 3)]
+        raw.send(batch)
+        *said, replies = await raw.receive_many(4)
+        assert {each["params"]["token"] for each in said} == {1, "x", 3}
+        assert [each["result"] for each in replies] == [[1, "t1"], ["x", "tx"], [3, "t3"]]
+
+
+# -- calls back -----------------------------------------------------------------------------------------------------
+
+
+def asking_server(**options: Any) -> Server:
+    """`ask` and its sisters call `confirm` at the caller's end."""
+    server = Server(**options)
+
+    @server
+    async def ask(question: str, ctx: Context) -> str:
+        answer: str = await ctx.peer.confirm(question)
+        return f"the peer says {answer}"
+
+    @server(offload="thread")
+    def ask_in_thread(question: str, ctx: Context) -> str:
+        assert isinstance(ctx.peer, BlockingPeer)
+        return f"the peer says {ctx.peer.confirm(question)}"
+
+    @server(ordered=True)
+    async def ask_in_order(question: str, ctx: Context) -> str:
+        return f"the peer says {await ctx.peer.call('confirm', question=question)}"
+
+    return server
+
+
+ASKING = ["ask", "ask_in_thread", "ask_in_order"]
+
+
+@pytest.mark.parametrize("method", ASKING)
+async def test_a_handler_calls_back(talk: Talk, method: str) -> None:
+    async with talk.client(asking_server()) as client:
+
+        @client
+        async def confirm(question: str) -> str:
+            return f"yes, {question}"
+
+        assert await client.call(method, "now") == "the peer says yes, now"
+        answers = await asyncio.gather(*(client.call(method, str(n)) for n in range(50)))
+        assert answers == [f"the peer says yes, {n}" for n in range(50)]
+
+
+@pytest.mark.parametrize("method", ASKING)
+async def test_the_call_back_on_the_wire(talk: Talk, method: str) -> None:
+    async with talk.raw(asking_server()) as raw:
+        raw.call(method, "now", id="mine")
+        asked = await raw.receive()
+        assert asked["method"] == "confirm"
+        assert asked["params"] in (["now"], {"question": "now"})
+        assert asked["id"] != "mine"
+        await raw.silence()
+        raw.answer(asked, "yes")
+        assert await raw.receive() == {"jsonrpc": "2.0", "id": "mine", "result": "the peer says yes"}
+
+
+@pytest.mark.parametrize("method", ASKING)
+async def test_the_same_ids_both_ways_do_not_meet(talk: Talk, method: str) -> None:
+    """The peer uses the very id that our call back has, for calls of its own and as an answer to nothing."""
+    async with talk.raw(asking_server()) as raw:
+        raw.call(method, "one", id=1)
+        asked = await raw.receive()
+        if method != "ask_in_order":
+            raw.call(method, "two", id=asked["id"] + 1)
+            other = await raw.receive()
+            raw.answer(other, "second")
+            assert await raw.reply() == {"jsonrpc": "2.0", "id": 2, "result": "the peer says second"}
+        raw.answer({"id": str(asked["id"])}, "forged")
+        raw.answer({"id": float(asked["id"])}, "forged")
+        raw.answer({"id": asked["id"] == 1}, "forged")
+        await raw.silence()
+        raw.answer(asked, "first")
+        raw.answer(asked, "twice")
+        assert await raw.reply() == {"jsonrpc": "2.0", "id": 1, "result": "the peer says first"}
+        await raw.silence()
+
+
+async def test_a_member_of_a_batch_calls_back(talk: Talk) -> None:
+    async with talk.client(asking_server()) as client:
+
+        @client(offload="thread")
+        def confirm(question: str) -> str:
+            return question.upper()
+
+        async with client.batch() as batch:
+            answers = [batch.call(method, method) for method in ASKING]
+        assert [each.result() for each in answers] == [f"the peer says {method.upper()}" for method in ASKING]
+
+
+async def test_twenty_levels_deep(talk: Talk) -> None:
+    server = Server(threads=12)
+
+    def add_to(end: Any) -> None:
+        @end
+        async def down(n: int, ctx: Context) -> list[int]:
+            return [n, *(await ctx.peer.down(n - 1))] if n else [0]
+
+    @server(offload="thread")
+    def down_in_thread(n: int, ctx: Context) -> list[int]:
+        return [n, *ctx.peer.down_in_thread(n - 1)] if n else [0]
+
+    add_to(server)
+    async with talk.client(server) as client:
+        add_to(client)
+
+        @client(name="down_in_thread")
+        async def answer(n: int, ctx: Context) -> list[int]:
+            return [n, *(await ctx.peer.down_in_thread(n - 1))] if n else [0]
+
+        assert await client.down(20) == list(range(20, -1, -1))
+        assert await client.down_in_thread(20) == list(range(20, -1, -1))
+
+
+async def test_what_a_client_offers_may_call_the_server(talk: Talk) -> None:
+    server = asking_server()
+
+    @server
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    async with talk.client(server) as client:
+
+        @client
+        async def confirm(question: str, ctx: Context) -> str:
+            return f"{question} is {await ctx.peer.add(1, 2)}"
+
+        assert await client.ask("it") == "the peer says it is 3"
+
+
+async def test_rich_values_both_ways(talk: Talk) -> None:
+    server = Server()
+
+    @server
+    async def doubled(values: NDArray[np.float32], ctx: Context) -> NDArray[np.float32]:
+        back = await ctx.peer.double(values)
+        assert isinstance(back, np.ndarray)
+        return back
+
+    async with talk.client(server) as client:
+
+        @client
+        def double(values: NDArray[np.float32]) -> NDArray[np.float32]:
+            return values * 2
+
+        result = await client.doubled(np.arange(100_000, dtype=np.float32))
+        assert result.tolist() == (2 * np.arange(100_000, dtype=np.float32)).tolist()
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "inline"])
+async def test_notifications_to_the_peer(talk: Talk, kind: str) -> None:
+    server = Server()
+
+    @server(name="async")
+    async def in_loop(ctx: Context) -> str:
+        ctx.peer.notify.note("one")
+        ctx.peer.notify("note", text="two")
+        return "done"
+
+    @server(name="inline")
+    def inline(ctx: Context) -> str:
+        ctx.peer.notify.note("one")
+        ctx.peer.notify("note", text="two")
+        return "done"
+
+    server.add(inline, name="thread", offload="thread")
+    noted: list[str] = []
+    async with talk.client(server) as client:
+
+        @client
+        def note(text: str) -> None:
+            noted.append(text)
+
+        assert await client.call(kind) == "done"
+        await until(lambda: noted == ["one", "two"])
+
+
+async def test_streams_of_the_peer(talk: Talk) -> None:
+    server = Server()
+    closed: list[str] = []
+
+    @server
+    async def summed(n: int, ctx: Context) -> int:
+        stream = ctx.peer.stream.count(n)
+        total = sum([item async for item in stream])
+        assert stream.result == "end"
+        return total
+
+    @server(offload="thread")
+    def summed_in_thread(n: int, ctx: Context) -> int:
+        stream = ctx.peer.stream.count(n)
+        total = sum(stream)
+        assert stream.result == "end"
+        return total
+
+    @server
+    async def until_three(ctx: Context) -> int:
+        async with ctx.peer.stream.count(10**9) as stream:
+            async for item in stream:
+                if item == 3:
+                    break
+        return item
+
+    @server(offload="thread")
+    def until_three_in_thread(ctx: Context) -> int:
+        with ctx.peer.stream.count(10**9) as stream:
+            return next(item for item in stream if item == 3)
+
+    async with talk.client(server) as client:
+
+        @client
+        def count(n: int) -> Iterator[int]:
+            try:
+                yield from range(n)
+            finally:
+                closed.append("closed")
+            return "end"
+
+        for method in ("summed", "summed_in_thread"):
+            assert await client.call(method, 100) == 4950
+        for method in ("until_three", "until_three_in_thread"):
+            assert await client.call(method) == 3
+        await until(lambda: closed == ["closed"] * 4)
+
+
+async def test_streams_to_the_peer_and_progress_of_it(talk: Talk) -> None:
+    server = Server()
+    seen: list[Any] = []
+
+    @server
+    async def feed(n: int, ctx: Context) -> int:
+        total: int = await ctx.peer.total(iter(range(n)), on_progress=seen.append)
+        return total
+
+    @server(offload="thread")
+    def feed_from_thread(n: int, ctx: Context) -> int:
+        total: int = ctx.peer.total(iter(range(n)), on_progress=seen.append)
+        return total
+
+    async with talk.client(server) as client:
+
+        @client
+        async def total(values: AsyncIterator[int], ctx: Context) -> int:
+            found = sum([value async for value in values])
+            ctx.progress(found)
+            return found
+
+        assert await client.feed(100) == 4950
+        assert await client.feed_from_thread(100) == 4950
+        assert seen == [4950, 4950]
+
+
+# -- what may go wrong ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ASKING)
+async def test_an_error_of_the_peer_is_not_the_handlers_answer(talk: Talk, errors: Errors, method: str) -> None:
+    async with talk.client(asking_server()) as client:
+
+        @client
+        def confirm(question: str) -> str:
+            raise RpcError(77, "not today", {"secret": question})
+
+        with pytest.raises(InternalError) as caught:
+            await client.call(method, "now")
+        assert caught.value.data is None
+        assert "not today" not in str(caught.value)
+    errors.expect(rf"method '{method}' failed")
+
+
+async def test_an_error_of_the_peer_as_the_handler_sees_it(talk: Talk) -> None:
+    server = Server()
+
+    @server
+    async def ask(ctx: Context) -> list[Any]:
+        try:
+            await ctx.peer.confirm()
+        except RpcError as error:
+            assert error.address == ctx.peer.address
+            return [type(error).__name__, error.code, error.message, error.data, error.method]
+        raise AssertionError
+
+    @server(offload="thread")
+    def ask_in_thread(ctx: Context) -> list[Any]:
+        try:
+            ctx.peer.confirm()
+        except RpcError as error:
+            return [type(error).__name__, error.code, error.message, error.data, error.method]
+        raise AssertionError
+
+    async with talk.client(server) as client:
+
+        @client
+        def confirm() -> str:
+            raise RpcError(77, "not today", {"why": [1]})
+
+        for method in ("ask", "ask_in_thread"):
+            assert await client.call(method) == ["RpcError", 77, "not today", {"why": [1]}, "confirm"]
+
+
+@pytest.mark.parametrize("method", ASKING)
+async def test_a_peer_that_offers_nothing(talk: Talk, errors: Errors, method: str) -> None:
+    async with talk.client(asking_server()) as client:
+        with pytest.raises(InternalError):
+            await client.call(method, "now")
+        assert await client.call("rpc.ping") == "pong"
+    errors.expect(r"Method not found")
+
+
+async def test_an_end_that_offers_something_else(talk: Talk) -> None:
+    server = Server()
+
+    @server
+    async def ask(ctx: Context) -> str:
+        try:
+            await ctx.peer.confirm()
+        except MethodNotFound as error:
+            return str(error.data["method"])
+        raise AssertionError
+
+    async with talk.client(server) as client:
+
+        @client
+        def other() -> None: ...
+
+        assert await client.ask() == "confirm"
+
+
+async def test_a_connection_that_is_lost_meanwhile(talk: Talk) -> None:
+    """A handler that goes on sees the loss of its call back at once, and every further one fails at once."""
+    server = Server()
+    seen: list[Any] = []
+
+    async def ask(ctx: Context) -> None:
+        peer = ctx.peer
+        for _ in range(2):
+            try:
+                await peer.confirm()
+            except ConnectionLost as error:
+                seen.append(error.method)
+        with pytest.raises(ConnectionLost):
+            await anext(peer.stream.count())
+        seen.append(peer.is_connected)
+
+    def ask_in_thread(ctx: Context) -> None:
+        for _ in range(2):
+            try:
+                ctx.peer.confirm()
+            except ConnectionLost as error:
+                seen.append(error.method)
+        with pytest.raises(ConnectionLost):
+            next(ctx.peer.stream.count())
+        seen.append(ctx.peer.is_connected)
+
+    server.add(ask, detached=True)
+    server.add(ask_in_thread, detached=True, offload="thread")
+    async with talk.place(server) as place:
+        for method in ("ask", "ask_in_thread"):
+            raw = await place.raw()
+            raw.call(method)
+            assert (await raw.receive())["method"] == "confirm"
+            raw.close()
+            await until(lambda: len(seen) == 3)
+            assert seen == ["confirm", "confirm", False]
+            seen.clear()
+
+
+@pytest.mark.parametrize("kind", ["inline", "ordered", "generator"])
+async def test_a_sync_handler_in_the_event_loop_cannot_wait(talk: Talk, errors: Errors, kind: str) -> None:
+    server = Server()
+
+    @server(name="inline")
+    def ask(ctx: Context) -> str:
+        answer: str = ctx.peer.confirm("now")
+        return answer
+
+    @server(name="generator")
+    def asks(ctx: Context) -> Iterator[str]:
+        yield ctx.peer.confirm("now")
+
+    server.add(ask, name="ordered", ordered=True)
+    async with talk.client(server) as client:
+
+        @client
+        def confirm(question: str) -> str:
+            raise AssertionError("it was called")
+
+        with pytest.raises(InternalError):
+            await client.call(kind)
+        with pytest.raises(InternalError):
+            async for _ in client.stream(kind):
+                pass
+        assert await client.call("rpc.ping") == "pong"
+    errors.expect(
+        r"(?s)RuntimeError: this would wait for the event loop .* make the handler async, or offload", times=2
+    )
+
+
+async def test_the_peer_may_be_kept_beyond_the_call(talk: Talk) -> None:
+    server = Server()
+    kept: list[Any] = []
+
+    @server
+    async def hello(ctx: Context) -> None:
+        kept.append(ctx.peer)
+
+    @server(offload="thread")
+    def hello_in_thread(ctx: Context) -> None:
+        kept.append(ctx.peer)
+
+    async with talk.place(server) as place:
+        client = place.client()
+
+        @client
+        def confirm(question: str) -> str:
+            return f"yes, {question}"
+
+        await client.hello()
+        await client.hello_in_thread()
+        peer, blocking = kept
+        assert await peer.confirm("later") == "yes, later"
+        assert await asyncio.to_thread(blocking.confirm, "later still") == "yes, later still"
+        assert peer.is_connected
+        await client.close()
+        await until(lambda: talk.served[0].channel is None)
+        assert not peer.is_connected
+        with pytest.raises(ConnectionLost, match="'confirm'"):
+            peer.notify.confirm("too late")
+        with pytest.raises(ConnectionLost, match="'confirm'"):
+            await peer.confirm("too late")
+        with pytest.raises(ConnectionLost, match="'confirm'"):
+            await asyncio.to_thread(blocking.confirm, "too late")
+
+
+async def test_a_call_back_after_the_peers_last_word(talk: Talk) -> None:
+    """Whoever says nothing more gives no answers either: that is known at once, not waited for."""
+    server = Server()
+    go = asyncio.Event()
+    seen: list[str] = []
+
+    @server
+    async def ask(ctx: Context) -> str:
+        await go.wait()
+        for _ in range(2):
+            try:
+                await ctx.peer.confirm()
+            except ConnectionLost:
+                seen.append("lost")
+        return "done"
+
+    async with talk.raw(server) as raw:
+        raw.call("ask")
+        raw.end()
+        await until(lambda: talk.served[0]._ending)
+        go.set()
+        await until(lambda: len(seen) == 2)
+        messages = [await raw.receive()]
+        while messages[-1] is not None:
+            messages.append(await raw.receive())
+        assert messages[-2] == {"jsonrpc": "2.0", "id": 1, "result": "done"}
+
+
+@pytest.mark.fake_time
+async def test_a_call_back_has_a_timeout_of_its_own(talk: Talk) -> None:
+    server = Server()
+
+    @server
+    async def ask(ctx: Context) -> str:
+        with pytest.raises(CallTimeout, match="'confirm'"):
+            await ctx.peer.confirm(timeout=30)
+        return "no answer"
+
+    async with talk.raw(server) as raw:
+        raw.call("ask")
+        asked = await raw.receive()
+        assert asked["timeout"] == 30
+        gave_up = await raw.receive()
+        assert (gave_up["method"], gave_up["params"]) == ("$/cancelRequest", {"id": asked["id"]})
+        assert await raw.result() == "no answer"
+
+
+async def test_attributes_that_are_no_methods(talk: Talk) -> None:
+    server = Server()
+    kept: list[Any] = []
+
+    @server
+    async def hello(ctx: Context) -> None:
+        kept.append(ctx.peer)
+
+    @server(offload="thread")
+    def hello_in_thread(ctx: Context) -> None:
+        kept.append(ctx.peer)
+
+    async with talk.raw(server) as raw:
+        assert await raw.result("hello") is None
+        assert await raw.result("hello_in_thread") is None
+        for peer in kept:
+            with pytest.raises(AttributeError, match="_private"):
+                _ = peer._private
+            assert repr(peer) == f"<peer at {peer.address}>"
+            with pytest.raises(TypeError, match="positional and named"):
+                await (
+                    asyncio.to_thread(peer.both, 1, two=2) if isinstance(peer, BlockingPeer) else peer.both(1, two=2)
+                )
+
+
+async def test_threads_call_back_while_the_loop_is_used(talk: Talk) -> None:
+    """More handlers in threads than there are threads, each calling back several times, do not wait for each other."""
+    server = Server(threads=4)
+    names: set[str] = set()
+
+    @server(offload="thread")
+    def work(n: int, ctx: Context) -> list[int]:
+        names.add(threading.current_thread().name)
+        return [ctx.peer.square(n + step) for step in range(3)]
+
+    async with talk.client(server) as client:
+
+        @client
+        async def square(n: int) -> int:
+            await asyncio.sleep(0)
+            return n * n
+
+        results = await asyncio.gather(*(client.work(n) for n in range(20)))
+        assert results == [[n * n, (n + 1) ** 2, (n + 2) ** 2] for n in range(20)]
+    assert len(names) <= 4
+    assert "MainThread" not in names
+
+
+async def test_a_raw_peer_that_answers_with_nonsense(talk: Talk, errors: Errors) -> None:
+    async with talk.raw(asking_server()) as raw:
+        assert isinstance(raw, Raw)
+        raw.call("ask", "now")
+        asked = await raw.receive()
+        raw.send({"jsonrpc": "2.0", "id": asked["id"], "error": "no object"})
+        assert await raw.code() == -32603
+        raw.call("ask", "now")
+        asked = await raw.receive()
+        raw.send({"jsonrpc": "2.0", "id": asked["id"], "result": {"$type": "ndarray", "dtype": "<f4"}})
+        assert await raw.code() == -32603
+        await raw.silence()
+    errors.expect("method 'ask' failed", times=2)

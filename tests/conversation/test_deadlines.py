@@ -1,0 +1,475 @@
+"""Deadlines: told with the call, seen by the handler, inherited by what it calls, held although nothing has begun."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from rpcstream import CallCancelled, CallTimeout, Client, Context, DeadlineExceeded, Limits, Server
+from rpcstream.testing import FakeTimeLoop, memory_client, serve_in_thread
+
+from .talking import Errors, Raw, Talk, request, until
+
+
+class Timed:
+    """A server whose handlers look at the time; what they begin and end with is noted."""
+
+    def __init__(self, **options: Any) -> None:
+        self.server = Server(**options)
+        self.begun: list[Any] = []
+        self.cancelled: list[Any] = []
+        self.thread_go = threading.Event()
+
+        @self.server
+        async def left(ctx: Context, after: float = 0) -> float | None:
+            self.begun.append("left")
+            await asyncio.sleep(after)
+            return ctx.remaining
+
+        @self.server
+        def left_inline(ctx: Context) -> float | None:
+            self.begun.append("left_inline")
+            return ctx.remaining
+
+        @self.server
+        def plain() -> str:
+            self.begun.append("plain")
+            return "plain"
+
+        @self.server
+        async def sleep(seconds: float, name: Any = None) -> Any:
+            self.begun.append(name)
+            try:
+                await asyncio.sleep(seconds)
+            except asyncio.CancelledError:
+                self.cancelled.append(name)
+                raise
+            return name
+
+        self.server.add(sleep, name="sleep_4_at_most", timeout=4)
+        self.server.add(sleep, name="sleep_in_order", ordered=True)
+
+        @self.server
+        async def items(seconds: float, count: int) -> AsyncIterator[int]:
+            try:
+                for n in range(count):
+                    await asyncio.sleep(seconds)
+                    yield n
+            finally:
+                self.cancelled.append("items")
+
+        @self.server(offload="thread")
+        def in_thread(ctx: Context, name: Any = None) -> Any:
+            self.begun.append(name)
+            assert self.thread_go.wait(20)
+            try:
+                ctx.check()
+            except CallCancelled:
+                self.cancelled.append((name, ctx.cancelled, ctx.remaining))
+            return name
+
+
+@pytest.fixture
+async def timed() -> Timed:
+    return Timed()
+
+
+# -- what the handler sees ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fake_time
+async def test_the_rest_of_the_time(talk: Talk, timed: Timed, fake_time: FakeTimeLoop) -> None:
+    async with talk.raw(timed.server) as raw:
+        for timeout in (5, 5.25, 0.001, 1e300):
+            assert await raw.result("left", timeout=timeout) == timeout
+            assert await raw.result("left_inline", timeout=timeout) == timeout
+        assert await raw.result("left", 2, timeout=5) == 3
+        for none in ({}, {"timeout": None}):
+            assert await raw.result("left", **none) is None
+            assert await raw.result("left_inline", **none) is None
+        raw.send([request("left", 1, id=1, timeout=5), request("left", 1, id=2), request("left", 1, id=3, timeout=2)])
+        assert [each["result"] for each in await raw.receive()] == [4, None, 1]
+
+
+@pytest.mark.fake_time
+async def test_the_deadline_is_a_time_of_day_of_its_own(talk: Talk, fake_time: FakeTimeLoop) -> None:
+    server = Server()
+    seen: list[Any] = []
+
+    @server
+    async def look(ctx: Context) -> None:
+        seen.append(ctx.deadline)
+        await asyncio.sleep(1)
+        seen.append(ctx.deadline)
+
+    async with talk.raw(server) as raw:
+        await raw.result("look", timeout=7)
+        assert seen == [fake_time.time() + 6] * 2
+
+
+@pytest.mark.fake_time
+async def test_the_shorter_of_two_limits(talk: Talk, timed: Timed, fake_time: FakeTimeLoop) -> None:
+    async with talk.raw(timed.server) as raw:
+        for asked, takes in ({"timeout": 10}, 4), ({}, 4), ({"timeout": 3}, 3):
+            before = fake_time.time()
+            assert await raw.code("sleep_4_at_most", 100, **asked) == -32003
+            assert fake_time.time() - before == takes
+
+
+@pytest.mark.fake_time
+async def test_when_it_passes(talk: Talk, timed: Timed, fake_time: FakeTimeLoop) -> None:
+    async with talk.raw(timed.server) as raw:
+        raw.send(request("sleep", 100, "late", id=1, timeout=5), request("sleep", 100, "never", id=2))
+        reply = await raw.reply()
+        assert fake_time.time() == 5
+        assert (reply["id"], reply["error"]["code"], reply["error"]["data"]["method"]) == (1, -32003, "sleep")
+        assert timed.cancelled == ["late"]
+        raw.cancel(2)
+        assert await raw.code() == -32800
+        batch = [request("sleep", 100, "a", id=1, timeout=2), request("sleep", 3, "b", id=2, timeout=4)]
+        raw.send(batch)
+        first, second = await raw.receive()
+        assert (first["error"]["code"], second["result"]) == (-32003, "b")
+
+
+@pytest.mark.fake_time
+async def test_a_handler_that_keeps_to_it_by_a_hair(talk: Talk, timed: Timed) -> None:
+    async with talk.raw(timed.server) as raw:
+        assert await raw.result("sleep", 4.99, "in time", timeout=5) == "in time"
+
+
+@pytest.mark.fake_time
+async def test_a_notification_has_one_as_well(talk: Talk, timed: Timed) -> None:
+    async with talk.raw(timed.server) as raw:
+        raw.send({"jsonrpc": "2.0", "method": "sleep", "params": [100, "noted"], "timeout": 5})
+        assert await raw.result("sleep", 6, "later") == "later"
+        assert timed.cancelled == ["noted"]
+
+
+async def test_odd_time_outs(talk: Talk, timed: Timed) -> None:
+    async with talk.raw(timed.server) as raw:
+        for odd in (-1, -0.001, True, False, "5", [], {}, "soon"):
+            assert await raw.code("left", timeout=odd) == -32600
+        assert timed.begun == []
+        raw.send(b'{"jsonrpc":"2.0","id":1,"method":"left","timeout":1e400}')
+        assert (await raw.reply())["error"]["code"] in (-32700, -32600)
+        raw.send(b'{"jsonrpc":"2.0","id":1,"method":"left","timeout":1' + b"0" * 300 + b"}")
+        assert await raw.result() is not None
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, -0.0])
+async def test_no_time_at_all(talk: Talk, timed: Timed, zero: float) -> None:
+    async with talk.raw(timed.server) as raw:
+        assert await raw.code("left", timeout=zero) == -32003
+        assert await raw.code("sleep", 0, timeout=zero) == -32003
+        assert await raw.code("in_thread", timeout=zero) == -32003
+        assert await raw.code("items", 0, 1, timeout=zero, stream=5) == -32003
+        assert await raw.code("left_inline", timeout=zero) == -32003
+        assert timed.begun == timed.cancelled == []
+
+
+# -- how it is told -------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_client_tells(talk: Talk) -> None:
+    heard: list[Any] = []
+
+    async def script(raw: Raw) -> None:
+        while (asked := await raw.receive()) is not None:
+            heard.append(asked)
+            raw.answer(asked)
+
+    async with talk.scripted(script) as place:
+        client = place.client(timeout=50)
+        await client.none_of_its_own()
+        await client.no_limit(timeout=None)
+        await client.limited(timeout=20)
+        async for _ in client.stream.streamed(timeout=20):
+            pass
+        async for _ in client.stream.streamed_without():
+            pass
+        told = {each["method"]: each.get("timeout") for each in heard}
+        assert [name for name, timeout in told.items() if timeout is None] == [
+            "none_of_its_own",
+            "no_limit",
+            "streamed_without",
+        ]
+        assert all(19 < told[name] <= 20 for name in ("limited", "streamed"))
+
+
+@pytest.mark.fake_time
+async def test_both_ends_give_up(talk: Talk, timed: Timed, fake_time: FakeTimeLoop) -> None:
+    async with talk.client(timed.server) as client:
+        with pytest.raises((CallTimeout, DeadlineExceeded)):
+            await client.sleep(100, "it", timeout=5)
+        assert fake_time.time() == 5
+        await until(lambda: timed.cancelled == ["it"])
+
+
+@pytest.mark.fake_time
+async def test_the_time_out_of_a_stream_is_for_the_whole_of_it(
+    talk: Talk, timed: Timed, fake_time: FakeTimeLoop
+) -> None:
+    async with talk.client(timed.server) as client:
+        got = []
+        with pytest.raises((CallTimeout, DeadlineExceeded)):
+            async for item in client.stream.items(2, 10, timeout=5):
+                got.append(item)
+        assert (got, fake_time.time()) == ([0, 1], 5)
+        await until(lambda: timed.cancelled == ["items"])
+        assert [item async for item in client.stream.items(2, 10, timeout=21)] == list(range(10))
+
+
+# -- inherited ------------------------------------------------------------------------------------------------------
+
+
+def asking(server: Server) -> None:
+    @server
+    async def ask(ctx: Context, after: float = 0, own: Any = "none") -> Any:
+        await asyncio.sleep(after)
+        return await (ctx.peer.left() if own == "none" else ctx.peer.left(timeout=own))
+
+    @server(offload="thread")
+    def ask_in_thread(ctx: Context, after: float = 0, own: Any = "none") -> Any:
+        return ctx.peer.left() if own == "none" else ctx.peer.left(timeout=own)
+
+    @server
+    async def ask_for_items(ctx: Context) -> Any:
+        return [item async for item in ctx.peer.stream.left()]
+
+
+@pytest.mark.fake_time
+async def test_calls_back_have_what_is_left(talk: Talk) -> None:
+    server = Server()
+    asking(server)
+    async with talk.raw(server) as raw:
+        for params, members, told in [
+            ([], {"timeout": 5}, 5),
+            ([2], {"timeout": 5}, 3),
+            ([2, 1], {"timeout": 5}, 1),
+            ([2, 100], {"timeout": 5}, 3),
+            ([2, None], {"timeout": 5}, 3),
+            ([2, 1], {}, 1),
+            ([2], {}, None),
+        ]:
+            raw.call("ask", *params, **members)
+            asked = await raw.receive()
+            assert asked.get("timeout") == told
+            raw.answer(asked, "fine")
+            assert await raw.result() == "fine"
+
+
+@pytest.mark.fake_time
+async def test_threads_and_streams_inherit_as_well(talk: Talk, fake_time: FakeTimeLoop) -> None:
+    fake_time.autojump = False
+    server = Server()
+    asking(server)
+    async with talk.raw(server) as raw:
+        for method, params, told in [
+            ("ask_in_thread", [], 5),
+            ("ask_in_thread", [0, 1], 1),
+            ("ask_in_thread", [0, 100], 5),
+            ("ask_for_items", [], 5),
+        ]:
+            raw.call(method, *params, timeout=5)
+            asked = await raw.receive()
+            assert asked["timeout"] == told
+            raw.answer(asked, [])
+            await raw.result()
+
+
+@pytest.mark.fake_time
+async def test_it_is_handed_down_from_end_to_end(talk: Talk) -> None:
+    server = Server()
+
+    def add_to(end: Any) -> None:
+        @end
+        async def down(n: int, ctx: Context) -> list[Any]:
+            await asyncio.sleep(1)
+            return [ctx.remaining, *(await ctx.peer.down(n - 1))] if n else [ctx.remaining]
+
+    add_to(server)
+    async with talk.client(server) as client:
+        add_to(client)
+        assert await client.down(5, timeout=10) == [9, 8, 7, 6, 5, 4]
+
+
+@pytest.mark.fake_time
+async def test_calls_of_other_servers_inherit_it(talk: Talk, timed: Timed) -> None:
+    front = Server()
+    async with memory_client(timed.server, timeout=7) as behind:
+
+        @front
+        async def ask(own: float | None = None) -> Any:
+            return await (behind.left() if own is None else behind.left(timeout=own))
+
+        async with talk.raw(front) as raw:
+            assert await raw.result("ask", timeout=5) == 5
+            assert await raw.result("ask", 3, timeout=5) == 3
+            assert await raw.result("ask", 30, timeout=5) == 5
+            assert await raw.result("ask", timeout=50) == 7, "the client's own, since there is another now"
+            assert await raw.result("ask") is None
+            assert await raw.result("ask", 3) == 3
+
+
+async def test_the_sync_client_in_a_thread_inherits_it(talk: Talk) -> None:
+    behind, front = Server(), Server()
+
+    @behind
+    def left(ctx: Context) -> float | None:
+        return ctx.remaining
+
+    with serve_in_thread(behind) as address, Client(address) as client:
+
+        @front(offload="thread")
+        def ask() -> list[Any]:
+            return [client.left(), client.left(timeout=1000)]
+
+        async with talk.raw(front) as raw:
+            assert await raw.result("ask") == [None, pytest.approx(1000, abs=30)]
+            first, second = await raw.result("ask", timeout=30)
+            assert 0 < first <= 30
+            assert 0 < second <= 30
+
+
+@pytest.mark.fake_time
+async def test_a_handler_whose_call_back_runs_out_of_time(talk: Talk, fake_time: FakeTimeLoop, errors: Errors) -> None:
+    """Its own time is out as well: that is what its caller is told, not that something failed."""
+    server = Server()
+    asking(server)
+    async with talk.raw(server) as raw:
+        raw.call("ask", timeout=5)
+        asked = await raw.receive()
+        messages = await raw.receive_many(2)
+        assert fake_time.time() == 5
+        assert [each["error"]["code"] for each in messages if "error" in each] == [-32003]
+        assert [each["params"] for each in messages if "method" in each] == [{"id": asked["id"]}]
+
+
+@pytest.mark.fake_time
+async def test_after_the_deadline_no_call_is_begun(talk: Talk) -> None:
+    server = Server()
+    seen: list[str] = []
+
+    @server
+    async def ask(ctx: Context) -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            with pytest.raises(CallTimeout, match="no time left"):
+                await ctx.peer.tidy_up()
+            assert (ctx.remaining, ctx.cancelled) == (0, True)
+            seen.append("tidy")
+
+    async with talk.raw(server) as raw:
+        assert await raw.code("ask", timeout=5) == -32003
+        assert seen == ["tidy"]
+
+
+@pytest.mark.fake_time
+async def test_handlers_at_work_at_once_have_each_their_own(talk: Talk) -> None:
+    server = Server()
+
+    @server
+    async def left(ctx: Context) -> Any:
+        await asyncio.sleep(1)
+        return [ctx.remaining, (await ctx.peer.mine())]
+
+    async with talk.client(server) as client:
+
+        @client
+        def mine(ctx: Context) -> float | None:
+            return ctx.remaining
+
+        calls = [client.left(timeout=n or None) for n in (5, 0, 2, 9, 0, 3)]
+        assert await asyncio.gather(*calls) == [[4, 4], [None, None], [1, 1], [8, 8], [None, None], [2, 2]]
+
+
+# -- before it has begun --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fake_time
+@pytest.mark.parametrize("method", ["left", "left_inline", "plain", "in_thread", "sleep_in_order", "items", "batch"])
+async def test_what_waited_too_long_to_be_read_is_not_begun(talk: Talk, method: str) -> None:
+    timed = Timed(limits=Limits(max_calls=1))
+    params = {"sleep_in_order": [1], "items": [0, 1]}.get(method, [])
+    asked = request(method, *params, id=2, timeout=5)
+    async with talk.raw(timed.server) as raw:
+        raw.call("sleep", 6, "first")
+        raw.send([request("left", id=2, timeout=5), request("left", id=3)] if method == "batch" else asked)
+        assert await raw.result() == "first"
+        reply = await raw.receive()
+        if method == "batch":
+            assert (reply[1]["result"], timed.begun) == (None, ["first", "left"])
+            reply = reply[0]
+        else:
+            assert timed.begun == ["first"]
+        assert reply["error"]["code"] == -32003
+        assert reply["error"]["data"]["timeout"] == 5
+
+
+@pytest.mark.fake_time
+async def test_waiting_to_be_read_takes_time_of_the_call(talk: Talk) -> None:
+    timed = Timed(limits=Limits(max_calls=1))
+    async with talk.raw(timed.server) as raw:
+        raw.send(request("sleep", 3, "first"), request("left", id=2, timeout=5), request("left_inline", timeout=5))
+        raw.send([request("left", 1, id=3, timeout=5)])
+        assert await raw.result() == "first"
+        assert [await raw.result(), await raw.result()] == [2, 2]
+        assert (await raw.receive())[0]["result"] == 1
+
+
+@pytest.mark.fake_time
+async def test_what_waits_for_a_thread_is_not_begun(talk: Talk, fake_time: FakeTimeLoop) -> None:
+    fake_time.autojump = False
+    timed = Timed(threads=1)
+    async with talk.raw(timed.server) as raw:
+        raw.call("in_thread", "first")
+        await until(lambda: timed.begun == ["first"])
+        raw.send(request("in_thread", "second", id=2, timeout=5), request("in_thread", "third", id=3, timeout=50))
+        await raw.silence()
+        fake_time.jump(6)
+        assert await raw.code() == -32003
+        timed.thread_go.set()
+        assert [await raw.result(), await raw.result()] == ["first", "third"]
+        assert timed.begun == ["first", "third"]
+
+
+@pytest.mark.fake_time
+async def test_what_runs_in_a_thread_learns_it(talk: Talk, timed: Timed, fake_time: FakeTimeLoop) -> None:
+    """The caller has its answer meanwhile."""
+    fake_time.autojump = False
+    async with talk.raw(timed.server) as raw:
+        raw.call("in_thread", "it", timeout=5)
+        await until(lambda: timed.begun == ["it"])
+        fake_time.jump(5)
+        assert await raw.code() == -32003
+        timed.thread_go.set()
+        await until(lambda: timed.cancelled == [("it", True, 0)])
+        await raw.silence()
+
+
+@pytest.mark.fake_time
+async def test_what_waits_for_its_turn_is_not_begun(talk: Talk, timed: Timed, fake_time: FakeTimeLoop) -> None:
+    async with talk.raw(timed.server) as raw:
+        for n, (seconds, limit) in enumerate([(10, None), (1, 5), (1, 20)]):
+            raw.call("sleep_in_order", seconds, n, id=n, timeout=limit)
+        late = await raw.reply()
+        assert (late["id"], late["error"]["code"], fake_time.time()) == (1, -32003, 5)
+        assert [await raw.result(), await raw.result()] == [0, 2]
+        assert fake_time.time() == 11
+        assert timed.begun == [0, 2]
+
+
+@pytest.mark.fake_time
+async def test_members_of_a_batch_that_wait_for_room(talk: Talk) -> None:
+    timed = Timed(limits=Limits(max_calls=1))
+    async with talk.raw(timed.server) as raw:
+        raw.send([request("sleep", 6, "a", id=1), request("sleep", 1, "b", id=2, timeout=5), request("left", id=3)])
+        first, second, third = await raw.receive()
+        assert (first["result"], second["error"]["code"], third["result"]) == ("a", -32003, None)
+        assert timed.begun == ["a", "left"]

@@ -1,0 +1,314 @@
+"""What is in order on one connection, and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from rpcstream import Context, RpcError, Server
+from rpcstream.testing import FakeTimeLoop
+
+from .talking import Errors, Talk, request, until
+
+
+class Ordered:
+    """A server with ordered methods of all kinds, which note when they begin and end."""
+
+    def __init__(self) -> None:
+        self.server = server = Server()
+        self.events: list[tuple[str, Any]] = []
+        self.at_work = 0
+        self.thread_go = threading.Event()
+        self.thread_go.set()
+
+        @server(ordered=True, name="async")
+        async def work(name: Any, seconds: float = 0) -> Any:
+            self.begin(name)
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                self.end(name)
+            return name
+
+        @server(ordered=True, name="sync")
+        def work_now(name: Any) -> Any:
+            self.begin(name)
+            self.end(name)
+            return name
+
+        @server(ordered=True, name="thread", offload="thread")
+        def work_in_thread(name: Any) -> Any:
+            self.begin(name)
+            assert self.thread_go.wait(20)
+            self.end(name)
+            return name
+
+        @server(ordered=True, name="items")
+        async def items(name: Any, seconds: float = 0) -> AsyncIterator[Any]:
+            self.begin(name)
+            try:
+                await asyncio.sleep(seconds)
+                yield name
+            finally:
+                self.end(name)
+
+        @server(ordered=True, name="sync_items")
+        def sync_items(name: Any) -> Iterator[Any]:
+            self.begin(name)
+            yield name
+            self.end(name)
+
+        @server(ordered=True, name="fails")
+        async def fails(name: Any) -> None:
+            self.begin(name)
+            self.end(name)
+            raise RpcError(5, name)
+
+        @server
+        async def free(name: Any, seconds: float = 0) -> Any:
+            await asyncio.sleep(seconds)
+            return name
+
+        @server
+        def plain(name: Any) -> Any:
+            return name
+
+    def begin(self, name: Any) -> None:
+        self.at_work += 1
+        self.events.append(("begin", name))
+
+    def end(self, name: Any) -> None:
+        self.at_work -= 1
+        self.events.append(("end", name))
+
+    def one_by_one(self, names: list[Any]) -> bool:
+        return self.events == [(what, name) for name in names for what in ("begin", "end")]
+
+
+@pytest.fixture
+async def ordered() -> Ordered:
+    return Ordered()
+
+
+KINDS = ["async", "sync", "thread", "items", "sync_items"]
+
+
+async def test_one_after_the_other_whatever_their_kind(talk: Talk, ordered: Ordered) -> None:
+    async with talk.raw(ordered.server) as raw:
+        calls = [request(KINDS[n % 5], n, id=n) for n in range(30)]
+        raw.send(*calls)
+        assert [(await raw.reply())["id"] for _ in calls] == list(range(30))
+        assert ordered.one_by_one(list(range(30)))
+
+
+async def test_however_they_come(talk: Talk, ordered: Ordered) -> None:
+    """In batches, as notifications, as streams, one message at a time or several at once."""
+    async with talk.raw(ordered.server) as raw:
+        raw.send([request("async", 0, id=0), request("thread", 1, id=1)], request("sync", 2, id=2))
+        raw.send(request("items", 3, id=3, stream=5), [request("sync_items", 4, id=4)])
+        raw.send({"jsonrpc": "2.0", "method": "async", "params": [5]}, request("fails", 6, id=6))
+        raw.send([{"jsonrpc": "2.0", "method": "thread", "params": [7]}, request("async", 8, id=8)])
+        raw.call("sync", 9, id=9)
+        messages = await raw.receive_many(8)
+        assert ordered.one_by_one(list(range(10)))
+        # A batch is answered when all of it is done, which is not the turn of its last member.
+        ids = [each[0]["id"] if isinstance(each, list) else each.get("id") for each in messages]
+        assert {each for each in ids if each is not None} == {0, 2, 3, 4, 6, 8, 9}
+
+
+@pytest.mark.fake_time
+@pytest.mark.parametrize("seed", range(10))
+async def test_under_delays_cancels_and_time_outs(talk: Talk, ordered: Ordered, seed: int) -> None:
+    chance = random.Random(seed)
+    async with talk.raw(ordered.server) as raw:
+        count, cancelled = 60, set()
+        for n in range(count):
+            members = {"timeout": chance.uniform(0.5, 20)} if chance.random() < 0.3 else {}
+            raw.call(chance.choice(["async", "items"]), n, chance.choice([0, 0.1, 1.0]), id=n, **members)
+            if chance.random() < 0.3:
+                cancelled.add(victim := chance.randrange(count))
+                raw.cancel(victim)
+            if chance.random() < 0.5:
+                await asyncio.sleep(chance.choice([0, 0.3, 2]))
+        replies = await raw.receive_many(count)
+        assert sorted(each["id"] for each in replies) == list(range(count)), "each has one answer"
+        results = [each["id"] for each in replies if "result" in each]
+        assert results == sorted(results)
+        assert {each["id"] for each in replies if each.get("error", {}).get("code") == -32800} <= cancelled
+        begun = [name for what, name in ordered.events if what == "begin"]
+        assert begun == sorted(begun)
+        assert ordered.one_by_one(begun)
+
+
+async def test_a_cancel_does_not_let_the_next_one_in_too_early(talk: Talk, ordered: Ordered) -> None:
+    ordered.thread_go.clear()
+    async with talk.raw(ordered.server) as raw:
+        raw.send(request("thread", 0, id=0), request("async", 1, id=1), request("async", 2, id=2))
+        await until(lambda: ordered.at_work == 1)
+        raw.cancel(1)
+        assert (await raw.reply())["id"] == 1
+        await raw.silence()
+        assert ordered.events == [("begin", 0)]
+        ordered.thread_go.set()
+        assert [await raw.result(), await raw.result()] == [0, 2]
+        assert ordered.one_by_one([0, 2])
+
+
+async def test_a_failure_does_not_hold_up_the_line(talk: Talk, ordered: Ordered) -> None:
+    async with talk.raw(ordered.server) as raw:
+        raw.send(request("fails", 0, id=0), request("async", id=1), request("missing", id=2), request("async", 3, id=3))
+        replies = await raw.receive_many(4)
+        by_id = {each["id"]: each.get("result", each.get("error", {}).get("code")) for each in replies}
+        assert by_id == {0: 5, 1: -32602, 2: -32601, 3: 3}
+        assert ordered.one_by_one([0, 3])
+
+
+async def test_each_connection_has_a_line_of_its_own(talk: Talk, ordered: Ordered) -> None:
+    ordered.thread_go.clear()
+    async with talk.place(ordered.server) as place:
+        one, other = await place.raw(), await place.raw()
+        one.send(request("thread", "one", id=1), request("async", "two", id=2))
+        await until(lambda: ordered.at_work == 1)
+        assert await other.result("async", "other") == "other"
+        assert ("begin", "two") not in ordered.events
+        ordered.thread_go.set()
+        assert [await one.result(), await one.result()] == ["one", "two"]
+
+
+async def test_the_line_ends_with_its_connection(talk: Talk, ordered: Ordered) -> None:
+    ordered.thread_go.clear()
+    async with talk.raw(ordered.server) as raw:
+        raw.send(request("thread", 0, id=0), *[request("async", n, id=n) for n in range(1, 5)])
+        await until(lambda: ordered.at_work == 1)
+        await talk.lose(raw)
+        await until(lambda: not talk.served[0].work.running)
+        ordered.thread_go.set()
+        await until(lambda: ordered.one_by_one([0]))
+
+
+async def test_others_overtake(talk: Talk, ordered: Ordered) -> None:
+    ordered.thread_go.clear()
+    async with talk.raw(ordered.server) as raw:
+        raw.send(request("thread", 0, id=0), request("free", 1, id=1), request("plain", 2, id=2))
+        assert {await raw.result(), await raw.result()} == {1, 2}
+        ordered.thread_go.set()
+        assert await raw.result() == 0
+
+
+async def test_a_client_keeps_the_order_of_what_it_offers(talk: Talk) -> None:
+    server = Server()
+    begun: list[int] = []
+
+    @server
+    async def ask(ctx: Context) -> list[int]:
+        return await asyncio.gather(*(ctx.peer.work(n) for n in range(20)))
+
+    async with talk.client(server) as client:
+
+        @client(ordered=True)
+        async def work(n: int) -> int:
+            begun.append(n)
+            for _ in range(20 - n):
+                await asyncio.sleep(0)
+            return begun[-1]
+
+        assert await client.ask() == list(range(20)) == begun
+
+
+@pytest.mark.fake_time
+async def test_a_line_that_waits_for_itself_ends_in_its_time(
+    talk: Talk, fake_time: FakeTimeLoop, errors: Errors
+) -> None:
+    """An ordered handler that has its caller call another one cannot be answered: its deadline is."""
+    server = Server()
+
+    @server(ordered=True)
+    async def outer(ctx: Context) -> None:
+        await ctx.peer.middle()
+
+    @server(ordered=True)
+    async def inner() -> str:
+        return "inner"
+
+    async with talk.client(server) as client:
+
+        @client
+        async def middle(ctx: Context) -> Any:
+            return await ctx.peer.inner()
+
+        with pytest.raises((RpcError, TimeoutError)):
+            await client.outer(timeout=5)
+        assert fake_time.time() == 5
+        assert await client.inner() == "inner"
+
+
+# -- without being asked to -----------------------------------------------------------------------------------------
+
+
+async def test_plain_sync_handlers_answer_in_order(talk: Talk, ordered: Ordered) -> None:
+    async with talk.raw(ordered.server) as raw:
+        raw.send(*[request("plain", n, id=n) for n in range(1000)])
+        assert [await raw.result() for _ in range(1000)] == list(range(1000))
+
+
+@pytest.mark.fake_time
+async def test_async_handlers_begin_in_order_and_answer_when_they_are_done(talk: Talk, ordered: Ordered) -> None:
+    begun: list[int] = []
+
+    @ordered.server
+    async def sleep(n: int) -> int:
+        begun.append(n)
+        await asyncio.sleep(10 - n)
+        return n
+
+    async with talk.raw(ordered.server) as raw:
+        raw.send(*[request("sleep", n, id=n) for n in range(10)])
+        assert [await raw.result() for _ in range(10)] == list(range(9, -1, -1))
+        assert begun == list(range(10))
+
+
+async def test_items_come_in_order_and_before_their_reply(talk: Talk, ordered: Ordered) -> None:
+    @ordered.server
+    async def count(n: int) -> AsyncIterator[int]:
+        for each in range(n):
+            yield each
+            await asyncio.sleep(0)
+
+    async with talk.raw(ordered.server) as raw:
+        raw.send(*[request("count", 20, id=each, stream=100) for each in range(5)])
+        seen: dict[int, list[int]] = {each: [] for each in range(5)}
+        done = 0
+        while done < 5:
+            message = await raw.receive()
+            if "method" in message:
+                seen[message["params"]["id"]].append(message["params"]["value"])
+            else:
+                assert seen[message["id"]] == list(range(20))
+                done += 1
+
+
+async def test_notifications_of_a_handler_come_before_its_reply(talk: Talk) -> None:
+    server = Server()
+
+    @server
+    async def tell(ctx: Context) -> str:
+        ctx.peer.notify.note(1)
+        ctx.peer.notify.note(2)
+        return "told"
+
+    @server
+    def tell_inline(ctx: Context) -> str:
+        ctx.peer.notify.note(1)
+        ctx.peer.notify.note(2)
+        return "told"
+
+    async with talk.raw(server) as raw:
+        for method in ("tell", "tell_inline"):
+            raw.call(method)
+            one, two, reply = await raw.receive_many(3)
+            assert [one["params"], two["params"], reply["result"]] == [[1], [2], "told"]

@@ -1,0 +1,356 @@
+"""Progress: what a handler says on its way to the result, in order, before the result, and never in anybody's way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rpcstream import Context, EncodeError, InternalError, Limits, MessageTooLarge, Server
+
+from .talking import Errors, Raw, Talk, notification, request, until
+
+KINDS = ["async", "inline", "thread", "ordered", "items"]
+
+
+class Working:
+    """A server whose handlers tell how far they are."""
+
+    def __init__(self, **options: Any) -> None:
+        self.server = server = Server(**options)
+        self.kept: list[Context] = []
+
+        async def work(ctx: Context, n: int, pause: bool = True) -> str:
+            self.kept.append(ctx)
+            for step in range(n):
+                ctx.progress(step)
+                if pause:
+                    await asyncio.sleep(0)
+            return "done"
+
+        def work_at_once(ctx: Context, n: int, pause: bool = False) -> str:
+            self.kept.append(ctx)
+            for step in range(n):
+                ctx.progress(step)
+            return "done"
+
+        async def items(ctx: Context, n: int) -> AsyncIterator[int]:
+            for step in range(n):
+                ctx.progress(step)
+                yield step
+
+        server.add(work, name="async")
+        server.add(work_at_once, name="inline")
+        server.add(work_at_once, name="thread", offload="thread")
+        server.add(work, name="ordered", ordered=True)
+        server.add(items)
+
+
+@pytest.fixture
+async def working() -> Working:
+    return Working()
+
+
+def said(value: Any, token: Any = 1) -> dict[str, Any]:
+    return notification("$/progress", token=token, value=value)
+
+
+async def heard(raw: Raw) -> tuple[list[Any], Any]:
+    """The messages up to a reply, and that reply."""
+    messages = []
+    while "method" in (message := await raw.receive()):
+        messages.append(message)
+    return messages, message
+
+
+# -- on the wire ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_in_order_and_before_the_result(talk: Talk, working: Working, kind: str) -> None:
+    """Values that follow each other too fast may be left out; never the last one."""
+    async with talk.raw(working.server) as raw:
+        for call_id in (1, 0, "one", "", 2**53):
+            for n in (1, 2, 100):
+                raw.call(kind, n, id=call_id)
+                messages, reply = await heard(raw)
+                assert reply["id"] == call_id
+                assert reply["result"] in ("done", list(range(n)))
+                assert all(type(each["params"]["token"]) is type(call_id) for each in messages)
+                assert {each["params"]["token"] for each in messages} == {call_id}
+                values = [each["params"]["value"] for each in messages]
+                assert values == sorted(set(values))
+                assert values[-1] == n - 1
+        raw.call(kind, 0)
+        assert (await heard(raw))[0] == []
+        await raw.silence()
+
+
+@pytest.mark.parametrize("kind", ["async", "inline", "ordered"])
+async def test_what_is_said_at_once_is_one_message(talk: Talk, working: Working, kind: str) -> None:
+    async with talk.raw(working.server) as raw:
+        raw.call(kind, 10_000, False)
+        messages, _ = await heard(raw)
+        assert messages == [said(9_999)]
+
+
+async def test_a_thread_that_says_much(talk: Talk, working: Working) -> None:
+    async with talk.raw(working.server) as raw:
+        raw.call("thread", 3_000)
+        messages, _ = await heard(raw)
+        assert messages[-1] == said(2_999)
+
+
+async def test_with_the_items_of_a_stream(talk: Talk, working: Working) -> None:
+    async with talk.raw(working.server) as raw:
+        raw.call("items", 30, stream=100)
+        messages, reply = await heard(raw)
+        assert "result" in reply
+        values = [each["params"]["value"] for each in messages if each["method"] == "$/progress"]
+        assert values == sorted(values)
+        assert values[-1] == 29
+        assert len(messages) - len(values) == 30
+
+
+async def test_members_of_a_batch(talk: Talk, working: Working) -> None:
+    async with talk.raw(working.server) as raw:
+        raw.send([request(kind, 3, id=kind) for kind in KINDS])
+        messages = [await raw.receive()]
+        while not isinstance(messages[-1], list):
+            messages.append(await raw.receive())
+        assert [each["id"] for each in messages.pop()] == KINDS
+        last = {each["params"]["token"]: each["params"]["value"] for each in messages}
+        assert last == dict.fromkeys(KINDS, 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_nobody_is_told_of_a_notification(talk: Talk, working: Working, kind: str) -> None:
+    async with talk.raw(working.server) as raw:
+        raw.send({"jsonrpc": "2.0", "method": kind, "params": [5]})
+        await raw.silence()
+        raw.call(kind, 5, id=None)
+        reply = await raw.reply()
+        assert (reply["id"], reply["result"]) == (None, "done" if kind != "items" else [0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("kind", ["async", "inline", "thread", "ordered"])
+async def test_after_the_result_nothing_is_told(talk: Talk, working: Working, kind: str) -> None:
+    async with talk.raw(working.server) as raw:
+        raw.call(kind, 1)
+        await heard(raw)
+        working.kept[0].progress("late")
+        await asyncio.to_thread(working.kept[0].progress, "late")
+        await raw.silence()
+
+
+async def test_values_that_cannot_be_told(talk: Talk) -> None:
+    server = Server(limits=Limits(max_message_size=1000))
+
+    @server
+    async def work(ctx: Context) -> str:
+        with pytest.raises(EncodeError):
+            ctx.progress(object())
+        with pytest.raises(MessageTooLarge):
+            ctx.progress("x" * 2000)
+        ctx.progress("fine")
+        return "done"
+
+    server.add(work, name="in_order", ordered=True)
+    async with talk.raw(server) as raw:
+        for method in ("work", "in_order"):
+            raw.call(method)
+            messages, reply = await heard(raw)
+            assert (messages, reply["result"]) == ([said("fine")], "done")
+
+
+async def test_a_peer_that_does_not_read_is_told_the_last_value(talk: Talk) -> None:
+    """Whatever was said meanwhile is not kept for it."""
+    server = Server(limits=Limits(write_buffer=10_000, write_timeout=None))
+    go = asyncio.Event()
+    steps: list[int] = []
+
+    @server
+    async def work(ctx: Context) -> str:
+        for step in range(10_000):
+            ctx.progress([step, "x" * 1000])
+            steps.append(step)
+            if not step % 10:
+                await asyncio.sleep(0)
+        await go.wait()
+        return "done"
+
+    async with talk.raw(server) as raw:
+        raw.transport.pause_reading()
+        raw.call("work")
+        await until(lambda: len(steps) == 10_000)
+        stream: Any = talk.served[0].channel
+        assert stream._transport.get_write_buffer_size() < 200_000
+        raw.transport.resume_reading()
+        go.set()
+        messages, reply = await heard(raw)
+        values = [each["params"]["value"][0] for each in messages]
+        assert values == sorted(values)
+        assert values[-1] == 9_999
+        assert len(values) < 5_000
+        assert reply["result"] == "done"
+
+
+# -- at the caller --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_on_progress(talk: Talk, working: Working, kind: str) -> None:
+    async with talk.client(working.server) as client:
+        seen: list[Any] = []
+        assert await client.call(kind, 50, on_progress=seen.append) in ("done", list(range(50)))
+        assert seen == sorted(seen)
+        assert seen[-1] == 49
+        assert await client.call(kind, 5) in ("done", list(range(5))), "nobody wants to know"
+
+
+async def test_each_call_its_own(talk: Talk, working: Working) -> None:
+    async with talk.client(working.server) as client:
+        seen: dict[int, list[int]] = {n: [] for n in range(1, 30)}
+        await asyncio.gather(*(client.call("async", n, on_progress=seen[n].append) for n in seen))
+        assert all(values[-1] == n - 1 and values == sorted(set(values)) for n, values in seen.items())
+
+
+async def test_on_progress_of_a_stream(talk: Talk, working: Working) -> None:
+    async with talk.client(working.server) as client:
+        seen: list[Any] = []
+        assert [each async for each in client.stream.items(100, on_progress=seen.append)] == list(range(100))
+        assert seen == sorted(seen)
+        assert seen[-1] == 99
+
+
+async def test_rich_values(talk: Talk) -> None:
+    server = Server()
+    values: list[Any] = [{"at": [1, 2**70]}, None, "ü", 1.5, b"\x00", {}]
+
+    @server
+    async def work(ctx: Context) -> None:
+        for value in [*values, np.arange(5, dtype=np.float32)]:
+            ctx.progress(value)
+            await ctx.peer.go_on()
+
+    async with talk.client(server) as client:
+
+        @client
+        def go_on() -> None: ...
+
+        seen: list[Any] = []
+        await client.work(on_progress=seen.append)
+        assert seen.pop().tolist() == [0, 1, 2, 3, 4]
+        assert seen == values
+
+
+async def test_handed_on(talk: Talk, working: Working) -> None:
+    """A handler may give its own progress to what it calls."""
+
+    @working.server
+    async def outer(ctx: Context, n: int) -> Any:
+        return await ctx.peer.inner(n, on_progress=ctx.progress)
+
+    async with talk.client(working.server) as client:
+
+        @client
+        async def inner(n: int, ctx: Context) -> str:
+            for step in range(n):
+                ctx.progress(step)
+                await asyncio.sleep(0)
+            return "from within"
+
+        seen: list[Any] = []
+        assert await client.outer(20, on_progress=seen.append) == "from within"
+        assert seen == sorted(seen)
+        assert seen[-1] == 19
+
+
+async def test_on_progress_that_fails_is_not_the_calls_fault(talk: Talk, working: Working, errors: Errors) -> None:
+    def fails(value: Any) -> None:
+        raise KeyError(value)
+
+    async with talk.client(working.server) as client:
+        assert await client.inline(5, on_progress=fails) == "done"
+        assert [each async for each in client.stream.items(1, on_progress=fails)] == [0]
+    errors.expect("on_progress of a call of 'inline' failed")
+    errors.expect("on_progress of a call of 'items' failed")
+
+
+async def test_progress_that_belongs_nowhere(talk: Talk) -> None:
+    async def script(raw: Raw) -> None:
+        asked, other = await raw.receive(), await raw.receive()
+        for token in (99, str(asked["id"]), float(asked["id"]), None, True, [asked["id"]], {}):
+            raw.send(said("wrong", token))
+        for params in ({}, [], None, "x", {"value": 1}):
+            raw.send({"jsonrpc": "2.0", "method": "$/progress", "params": params})
+        raw.send(said("right", asked["id"]), said("nobody asked", other["id"]))
+        raw.answer(asked, "done")
+        raw.answer(other, "done as well")
+        raw.send(said("late", asked["id"]))
+        raw.answer(await raw.receive(), "fine")
+
+    async with talk.scripted(script) as place:
+        client = place.client()
+        seen: list[Any] = []
+        call = asyncio.ensure_future(client.work(on_progress=seen.append))
+        other = asyncio.ensure_future(client.other())
+        assert await asyncio.gather(call, other) == ["done", "done as well"]
+        assert await client.next() == "fine"
+        assert seen == ["right"]
+
+
+@pytest.mark.parametrize("broken", [{}, {"value": {"$type": "ndarray", "dtype": "<f4"}}])
+async def test_progress_that_cannot_be_read(talk: Talk, broken: dict[str, Any], errors: Errors) -> None:
+    """It is dropped with a line in the log; the call goes on."""
+
+    async def script(raw: Raw) -> None:
+        asked = await raw.receive()
+        raw.send(notification("$/progress", token=asked["id"], **broken), said("right", asked["id"]))
+        raw.answer(asked, "done")
+
+    async with talk.scripted(script) as place:
+        client = place.client()
+        seen: list[Any] = []
+        assert await client.work(on_progress=seen.append) == "done"
+        assert seen == ["right"]
+    errors.expect("on_progress of a call of 'work' failed")
+
+
+async def test_progress_of_a_call_that_was_given_up(talk: Talk) -> None:
+    async def script(raw: Raw) -> None:
+        asked = await raw.receive()
+        raw.send(said(1, asked["id"]))
+        assert (await raw.receive())["method"] == "$/cancelRequest"
+        raw.send(said(2, asked["id"]))
+        raw.answer(await raw.receive(), "fine")
+
+    async with talk.scripted(script) as place:
+        client = place.client()
+        seen: list[Any] = []
+        call = asyncio.ensure_future(client.work(on_progress=seen.append))
+        await until(lambda: seen)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert await client.next() == "fine"
+        assert seen == [1]
+
+
+async def test_a_failed_call_had_its_progress(talk: Talk, errors: Errors) -> None:
+    server = Server()
+
+    @server
+    async def fails(ctx: Context) -> None:
+        ctx.progress("so far")
+        raise KeyError("no further")
+
+    async with talk.client(server) as client:
+        seen: list[Any] = []
+        with pytest.raises(InternalError):
+            await client.fails(on_progress=seen.append)
+        assert seen == ["so far"]
+    errors.expect("method 'fails' failed")

@@ -1,0 +1,1040 @@
+"""Clients that keep their connection: when they try again, what waits meanwhile, what is said first on a new one, and
+what of all that was lost is repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from rpcstream import AsyncClient, Backoff, CallTimeout, ConnectFailed, ConnectionLost, Context, Server
+from rpcstream.client.links import STABLE
+from rpcstream.peer.session import Session
+from rpcstream.testing import FakeTimeLoop
+from rpcstream.transports.memory import join
+
+from .talking import PATIENCE, Errors, Raw, Talk, until
+
+#: For real transports, where a pause takes real time.
+QUICK = Backoff(first=0.001, longest=0.01)
+
+#: Without chance: pauses of 1, 2, 4, 8, 8 … seconds.
+DOUBLING = Backoff(first=1, longest=8, random=lambda: 1.0)
+
+
+class States:
+    """What a client says of itself, to be waited for."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, state: str) -> None:
+        self.seen.append(state)
+        self._news.set()
+
+    async def reach(self, state: str, times: int = 1) -> None:
+        """Wait until it has been in this state so many times. Fake time goes on meanwhile."""
+        is_fake = isinstance(asyncio.get_running_loop(), FakeTimeLoop)
+        async with asyncio.timeout(None if is_fake else PATIENCE):
+            while self.seen.count(state) < times:
+                self._news.clear()
+                await self._news.wait()
+
+
+class Door:
+    """Where clients in memory come to, and how they are received: `welcome`, `refuse`, `ignore` or `slam`.
+
+    Attributes:
+        attempts: when somebody came.
+        inside: the other ends of the connections that were made.
+        accept: makes such an end.
+        receive: how the next one is received.
+    """
+
+    def __init__(self) -> None:
+        self.attempts: list[float] = []
+        self.inside: list[Any] = []
+        self.accept: Callable[[], asyncio.Protocol] = Raw
+        self.receive: Callable[[Callable[[], Any]], Awaitable[Any]] = self.welcome
+        self._clients: list[AsyncClient] = []
+
+    def client(self, **options: Any) -> AsyncClient:
+        self._clients.append(client := AsyncClient("memory", connect=self._connect, **options))
+        return client
+
+    async def _connect(self, make: Callable[[], Any]) -> Any:
+        self.attempts.append(asyncio.get_running_loop().time())
+        return await self.receive(make)
+
+    async def welcome(self, make: Callable[[], Any]) -> Any:
+        join(protocol := make(), other := self.accept())
+        self.inside.append(other)
+        return protocol
+
+    async def refuse(self, make: Callable[[], Any]) -> Any:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody is there")
+
+    async def ignore(self, make: Callable[[], Any]) -> Any:
+        await asyncio.Event().wait()
+
+    async def slam(self, make: Callable[[], Any]) -> Any:
+        protocol = await self.welcome(make)
+        self.hang_up()
+        for _ in range(5):  # until that is seen
+            await asyncio.sleep(0)
+        return protocol
+
+    def hang_up(self) -> None:
+        """Close the latest connection from inside."""
+        end = self.inside[-1]
+        end.close() if isinstance(end, Raw) else end.abort("the door was shut")
+
+    @asynccontextmanager
+    async def serving(self, server: Server) -> AsyncIterator[None]:
+        async with server.in_memory() as accept:
+            self.accept = accept
+            try:
+                yield
+            finally:
+                await self.close()
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+        for end in self.inside:
+            if isinstance(end, Raw):
+                end.close()
+
+
+def ponging() -> Server:
+    """A server that answers."""
+    server = Server()
+    server.add(lambda: "pong", name="ping")
+    return server
+
+
+@pytest.fixture
+async def door(sessions: list[Session]) -> AsyncIterator[Door]:
+    door = Door()
+    yield door
+    await door.close()
+
+
+@pytest.fixture
+async def states() -> States:
+    return States()
+
+
+class Lines:
+    """A server that can cut all of its connections, and what it was asked."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.server = Server(title="lines")
+        self.begun: list[Any] = []
+        self._talk = talk
+        self._held: asyncio.Future[None] | None = None
+
+        @self.server
+        async def hold(name: Any = None) -> Any:
+            self.begun.append(name)
+            await asyncio.Event().wait()
+
+        @self.server
+        async def items() -> AsyncIterator[int]:
+            self.begun.append("items")
+            yield 1
+            await asyncio.Event().wait()
+
+        @self.server
+        async def total(values: AsyncIterator[int]) -> int:
+            self.begun.append("total")
+            return sum([value async for value in values])
+
+    @property
+    def open(self) -> list[Session]:
+        return [session for session in self._talk.served if session.channel is not None]
+
+    def lose(self) -> None:
+        """Cut all connections at the server's end."""
+        for session in self.open:
+            session.abort("cut")
+
+
+@pytest.fixture
+async def lines(talk: Talk) -> Lines:
+    return Lines(talk)
+
+
+# -- when it tries again --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fake_time
+@pytest.mark.parametrize(("random", "share"), [(0.0, 0.5), (0.5, 0.75), (1.0, 1.0)])
+async def test_pauses_grow_up_to_the_longest(door: Door, random: float, share: float) -> None:
+    door.receive = door.refuse
+    async with door.client(reconnect=Backoff(first=1, factor=3, longest=20, random=lambda: random)):
+        await asyncio.sleep(63 * share)
+    pauses = [later - earlier for earlier, later in zip(door.attempts, door.attempts[1:], strict=False)]
+    assert pauses[:5] == pytest.approx([share * pause for pause in (1, 3, 9, 20, 20)])
+    assert door.attempts[0] == 0
+
+
+@pytest.mark.fake_time
+async def test_each_pause_is_drawn_anew(door: Door, states: States) -> None:
+    drawn = iter([0.0, 1.0, 0.5])
+    door.receive = door.refuse
+    backoff = Backoff(first=8, factor=1, longest=8, random=lambda: next(drawn))
+    async with door.client(reconnect=backoff, on_state=states):
+        await states.reach("connecting", 4)
+        assert door.attempts == [0, 4, 12, 18]
+        door.receive = door.welcome
+
+
+@pytest.mark.parametrize("wrong", [{"first": 0}, {"first": 2, "longest": 1}, {"factor": 0.5}, {"first": -1}])
+def test_a_back_off_that_makes_no_sense(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="back-off"):
+        Backoff(**wrong)
+
+
+def test_a_back_off_for_years() -> None:
+    backoff = Backoff(random=lambda: 1.0)
+    assert [backoff.pause(failures) for failures in (1, 2, 100, 10**9)] == [0.1, 0.2, 30, 30]
+
+
+def test_clients_do_not_come_back_together() -> None:
+    assert len({Backoff().pause(5) for _ in range(100)}) > 90
+
+
+@pytest.mark.fake_time
+async def test_states_in_order(door: Door, states: States) -> None:
+    client: AsyncClient
+    told_early: list[bool] = []
+
+    def on_state(state: str) -> None:
+        told_early.append(client.state == state)
+        states(state)
+
+    client = door.client(reconnect=DOUBLING, on_state=on_state)
+    assert client.state == "idle"
+    async with client:
+        await states.reach("connected")
+        door.receive = door.refuse
+        door.hang_up()
+        await states.reach("waiting", 3)
+        door.receive = door.welcome
+        await states.reach("connected", 2)
+    again = ["waiting", "connecting"]
+    assert states.seen == ["connecting", "connected", *again * 3, "connected", "closed"]
+    assert all(told_early)
+    assert door.attempts == [0, 1, 3, 7]
+
+
+@pytest.mark.fake_time
+async def test_a_function_for_states_that_fails(door: Door, errors: Errors) -> None:
+    def on_state(state: str) -> None:
+        raise ValueError(state)
+
+    async with door.serving(ponging()):
+        client = door.client(reconnect=True, on_state=on_state)
+        assert await client.ping() == "pong"
+        await client.close()
+        assert client.state == "closed"
+    errors.expect("on_state of a client failed", times=3)
+
+
+@pytest.mark.fake_time
+async def test_a_connection_that_lasted_makes_the_next_pause_short(door: Door, states: States) -> None:
+    door.receive = door.refuse
+    async with door.client(reconnect=DOUBLING, on_state=states):
+        await states.reach("waiting", 3)
+        door.receive = door.welcome
+        await states.reach("connected", 1)
+        assert door.attempts == [0, 1, 3, 7]
+        await asyncio.sleep(STABLE + 1)
+        lost = asyncio.get_running_loop().time()
+        door.hang_up()
+        await states.reach("connected", 2)
+        assert door.attempts[4:] == [lost + 1]
+
+
+@pytest.mark.fake_time
+async def test_a_connection_that_did_not_last_makes_it_longer(door: Door, states: States) -> None:
+    async with door.client(reconnect=DOUBLING, on_state=states):
+        for times in range(1, 6):
+            await states.reach("connected", times)
+            await asyncio.sleep(STABLE - 1)
+            door.hang_up()
+        await states.reach("connected", 6)
+    pauses = [later - earlier - 4 for earlier, later in zip(door.attempts, door.attempts[1:], strict=False)]
+    assert pauses == [1, 2, 4, 8, 8]
+
+
+@pytest.mark.fake_time
+@pytest.mark.parametrize("calling", [False, True])
+async def test_a_server_that_hangs_up_at_once_is_not_stormed(door: Door, calling: bool) -> None:
+    door.receive = door.slam
+    async with door.client(reconnect=DOUBLING) as client:
+        if calling:
+            with pytest.raises(CallTimeout):
+                await client.work(timeout=100)
+        else:
+            await asyncio.sleep(100)
+    assert door.attempts[:5] == [0, 1, 3, 7, 15]
+    assert len(door.attempts) <= 16
+
+
+@pytest.mark.fake_time
+async def test_a_server_that_hangs_up_at_every_call_is_not_stormed(door: Door) -> None:
+    def accept() -> Raw:
+        def opened(raw: Raw) -> None:
+            tasks.append(asyncio.ensure_future(hang_up_when_asked(raw)))
+
+        return Raw(opened)
+
+    async def hang_up_when_asked(raw: Raw) -> None:
+        if await raw.receive() is not None:
+            asked.append(1)
+        raw.close()
+
+    tasks: list[asyncio.Task[None]] = []
+    asked: list[int] = []
+    door.accept = accept
+    async with door.client(reconnect=DOUBLING, retries=1000) as client:
+        with pytest.raises((CallTimeout, ConnectionLost)):
+            await client.work(timeout=100)
+    await asyncio.gather(*tasks)
+    assert 10 <= len(asked) <= 16
+    assert len(door.attempts) <= 16
+
+
+@pytest.mark.fake_time
+async def test_connecting_that_hangs_is_given_up(door: Door, states: States) -> None:
+    door.receive = door.ignore
+    async with door.client(reconnect=DOUBLING, connect_timeout=5, on_state=states):
+        await states.reach("waiting", 2)
+        door.receive = door.welcome
+        await states.reach("connected")
+    assert door.attempts == [0, 6, 13]
+
+
+# -- what is called meanwhile ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.fake_time
+async def test_entering_connects_and_does_not_wait(door: Door) -> None:
+    door.receive = door.ignore
+    async with door.client(reconnect=True, connect_timeout=None) as client:
+        assert not door.attempts
+        await until(lambda: door.attempts == [0])
+        assert client.state == "connecting"
+
+
+@pytest.mark.fake_time
+async def test_without_entering_the_first_call_connects(door: Door) -> None:
+    async with door.serving(ponging()):
+        client = door.client(reconnect=True)
+        await asyncio.sleep(100)
+        assert (door.attempts, client.state) == ([], "idle")
+        assert await client.ping() == "pong"
+
+
+@pytest.mark.fake_time
+async def test_calls_wait_for_the_connection(door: Door, fake_time: FakeTimeLoop, states: States) -> None:
+    server = ponging()
+    said: list[str] = []
+    server.add(said.append, name="say")
+
+    @server
+    async def items() -> AsyncIterator[int]:
+        yield 1
+
+    async with door.serving(server), door.client(reconnect=DOUBLING, on_state=states) as client:
+        await states.reach("connected")
+        door.receive = door.refuse
+        door.hang_up()
+        await states.reach("waiting", 3)
+
+        async def stream() -> list[int]:
+            return [item async for item in client.stream.items()]
+
+        async def batch() -> Any:
+            async with client.batch() as batch:
+                answer = batch.ping()
+            return answer.result()
+
+        waiting = [
+            asyncio.ensure_future(each)
+            for each in (client.ping(timeout=None), stream(), batch(), client.notify.say("hello"))
+        ]
+        door.receive = door.welcome
+        assert await asyncio.gather(*waiting) == ["pong", [1], "pong", None]
+        await until(lambda: said == ["hello"])
+        assert fake_time.time() == 7
+        assert door.attempts == [0, 1, 3, 7], "all share one attempt"
+
+
+@pytest.mark.fake_time
+async def test_calls_wait_no_longer_than_their_time_out(door: Door, fake_time: FakeTimeLoop) -> None:
+    door.receive = door.refuse
+    async with door.client(reconnect=DOUBLING, timeout=20) as client:
+        longest = client.submit.work()
+        with pytest.raises(CallTimeout, match="no connection in time"):
+            await client.work(timeout=6)
+        assert fake_time.time() == 6
+        with pytest.raises(CallTimeout):
+            await anext(client.stream.items(timeout=6))
+        assert fake_time.time() == 12
+        with pytest.raises(CallTimeout):
+            await client.notify.say(timeout=1)
+        assert fake_time.time() == 13
+        with pytest.raises(CallTimeout):
+            await longest
+        assert fake_time.time() == 20
+    assert door.attempts == [0, 1, 3, 7, 15], "calls do not make it try more often"
+
+
+@pytest.mark.fake_time
+async def test_who_gives_up_does_not_take_the_connection_from_others(door: Door) -> None:
+    door.receive = door.refuse
+    async with door.serving(ponging()):
+        client = door.client(reconnect=DOUBLING)
+        first, other = client.submit.ping(), client.submit.ping()
+        await until(lambda: client.state == "waiting")
+        first.cancel()
+        door.receive = door.welcome
+        assert await other == "pong"
+        assert first.cancelled()
+
+
+@pytest.mark.fake_time
+async def test_a_call_that_finds_a_connection_just_lost_waits_for_the_next(door: Door) -> None:
+    async with door.serving(ponging()), door.client(reconnect=DOUBLING) as client:
+        door.receive = door.slam
+        call = client.submit.ping()
+        await until(lambda: client.state == "waiting")
+        door.receive = door.welcome
+        assert await call == "pong"
+        assert door.attempts == [0, 1]
+
+
+async def test_what_was_pending_fails_at_once(talk: Talk, lines: Lines, states: States) -> None:
+    async with talk.client(lines.server, reconnect=Backoff(first=1000, longest=1000), on_state=states) as client:
+
+        async def values() -> AsyncIterator[int]:
+            yield 1
+            await asyncio.Event().wait()
+
+        async def read() -> None:
+            async for _ in client.stream.items():
+                pass
+
+        async def batch() -> None:
+            async with client.batch() as batch:
+                batch.hold("batch")
+
+        calls = [asyncio.ensure_future(each) for each in (client.hold("it"), read(), batch(), client.total(values()))]
+        await until(lambda: len(lines.begun) == 4)
+        lines.lose()
+        for call in calls:
+            with pytest.raises(ConnectionLost):
+                await call
+        assert states.seen == ["connecting", "connected", "waiting"]
+
+
+# -- what is said first ---------------------------------------------------------------------------------------------
+
+
+async def test_greetings_come_first_on_every_connection(talk: Talk, states: States) -> None:
+    heard: list[list[str]] = []
+
+    async def script(raw: Raw) -> None:
+        heard.append(said := [])
+        while (message := await raw.receive()) is not None:
+            said.append(message["method"])
+            if message["method"] == "cut":
+                return raw.close()
+            if "id" in message:
+                raw.answer(message, "fine")
+
+    async with talk.scripted(script) as place:
+        client = place.client(reconnect=QUICK, on_state=states)
+
+        @client.on_connect
+        async def first(server: Any) -> None:
+            assert await server.hello(1) == "fine"
+            await asyncio.sleep(0)
+
+        @client.on_connect
+        async def second(server: Any) -> None:
+            server.notify.note()
+            assert await server.bye() == "fine"
+
+        async with client:
+            for connection in range(1, 4):
+                assert await asyncio.gather(client.one(), client.two()) == ["fine"] * 2
+                with pytest.raises(ConnectionLost):
+                    await client.cut()
+                waiting = client.submit.waited()
+                await states.reach("connected", connection + 1)
+                assert await waiting == "fine"
+    assert heard[0] == ["hello", "note", "bye", "one", "two", "cut"]
+    assert heard[1] == ["hello", "note", "bye", "waited", "one", "two", "cut"]
+    assert [said[:4] for said in heard[1:]] == [["hello", "note", "bye", "waited"]] * 3
+
+
+@pytest.mark.fake_time
+async def test_a_greeting_that_is_refused(door: Door, states: States) -> None:
+    server = ponging()
+    async with door.serving(server):
+        client = door.client(reconnect=DOUBLING, on_state=states)
+
+        @client.on_connect
+        async def hello(peer: Any) -> None:
+            await peer.open_up()
+
+        async with client:
+            await states.reach("waiting", 2)
+            server.add(lambda: None, name="open_up")
+            await states.reach("connected")
+            assert door.attempts == [0, 1, 3]
+            assert "connected" not in states.seen[:-1]
+            await until(lambda: server.counters.connections == 1)
+
+
+@pytest.mark.fake_time
+async def test_a_greeting_that_hangs(door: Door, states: States, fake_time: FakeTimeLoop) -> None:
+    hangs = [True]
+    async with door.serving(ponging()):
+        client = door.client(reconnect=DOUBLING, connect_timeout=5, on_state=states)
+
+        @client.on_connect
+        async def hello(peer: Any) -> None:
+            if hangs[0]:
+                await asyncio.Event().wait()
+
+        async with client:
+            with pytest.raises(CallTimeout):
+                await client.ping(timeout=4)
+            await states.reach("waiting")
+            assert fake_time.time() == 5
+            hangs.clear()
+            hangs.append(False)
+            assert await client.ping() == "pong"
+            assert fake_time.time() == 6
+
+
+@pytest.mark.fake_time
+async def test_a_greeting_that_loses_the_connection(door: Door, states: States) -> None:
+    async with door.serving(ponging()):
+        client = door.client(reconnect=DOUBLING, on_state=states)
+
+        @client.on_connect
+        async def hello(peer: Any) -> None:
+            if len(door.attempts) < 3:
+                door.hang_up()
+            await peer.call("rpc.ping")
+
+        async with client:
+            assert await client.ping() == "pong"
+        assert door.attempts == [0, 1, 3]
+
+
+@pytest.mark.fake_time
+async def test_a_greeting_that_fails(door: Door, states: States, errors: Errors) -> None:
+    """A mistake in it is not hidden, and does not end the client, either."""
+    async with door.serving(ponging()):
+        client = door.client(reconnect=DOUBLING, on_state=states)
+
+        @client.on_connect
+        async def hello(peer: Any) -> None:
+            if len(door.attempts) < 3:
+                raise ValueError("a mistake")
+
+        async with client:
+            assert await client.ping() == "pong"
+        assert door.attempts == [0, 1, 3]
+    errors.expect("a mistake", times=2)
+
+
+@pytest.mark.fake_time
+async def test_a_greeting_that_fails_without_reconnect(door: Door, states: States, errors: Errors) -> None:
+    async with door.serving(ponging()):
+        client = door.client(on_state=states)
+
+        @client.on_connect
+        async def hello(peer: Any) -> None:
+            if len(door.attempts) == 1:
+                raise ValueError("a mistake")
+            if len(door.attempts) == 2:
+                await peer.nothing()
+
+        with pytest.raises(ConnectFailed, match=r"a mistake.*'ping'"):
+            await client.ping()
+        assert client.state == "idle"
+        with pytest.raises(ConnectFailed, match=r"refused what was said first.*-32601.*'ping'"):
+            await client.ping()
+        assert await client.ping() == "pong"
+        assert states.seen == [*["connecting", "idle"] * 2, "connecting", "connected"]
+    errors.expect("a mistake")
+
+
+@pytest.mark.fake_time
+async def test_the_greeting_is_not_held_to_the_deadline_of_who_connected(door: Door, states: States) -> None:
+    """A handler with a deadline makes the first call; the connection is for everybody."""
+    behind, front = ponging(), ponging()
+
+    @behind
+    async def slowly() -> str:
+        await asyncio.sleep(3)
+        return "welcome"
+
+    async with door.serving(behind):
+        client = door.client(reconnect=DOUBLING, on_state=states)
+
+        @client.on_connect
+        async def hello(peer: Any) -> None:
+            assert await peer.slowly() == "welcome"
+
+        @front(timeout=1)
+        async def ask() -> Any:
+            return await client.ping()
+
+        async with front.in_memory() as accept:
+
+            async def connect(make: Callable[[], Any]) -> Any:
+                join(protocol := make(), accept())
+                return protocol
+
+            async with AsyncClient("memory", connect=connect) as caller:
+                with pytest.raises(TimeoutError):
+                    await caller.ask()
+            await states.reach("connected")
+            assert await client.ping() == "pong"
+        assert door.attempts == [0]
+
+
+# -- what the client offers -----------------------------------------------------------------------------------------
+
+
+async def test_offered_methods_are_there_on_every_connection(talk: Talk, lines: Lines) -> None:
+    @lines.server
+    async def ask(n: int, ctx: Context) -> Any:
+        return [await ctx.peer.double(n), [item async for item in ctx.peer.stream.count(n)]]
+
+    async with talk.client(lines.server, reconnect=QUICK) as client:
+
+        @client
+        async def double(n: int) -> int:
+            return 2 * n
+
+        @client
+        def count(n: int) -> Iterator[int]:
+            yield from range(n)
+
+        for connection in range(1, 4):
+            assert await client.ask(3) == [6, [0, 1, 2]]
+            assert len(talk.served) == connection
+            lines.lose()
+            await until(lambda: not lines.open)
+
+
+async def test_the_server_calls_by_itself_as_soon_as_the_client_is_back(talk: Talk) -> None:
+    answers: list[Any] = []
+
+    async def script(raw: Raw) -> None:
+        raw.call("name", id="who")
+        answers.append(await raw.receive())
+        raw.close()
+
+    async with talk.scripted(script) as place:
+        client = place.client(reconnect=QUICK)
+        client.add = client(lambda: "me", name="name")
+        async with client:
+            await until(lambda: len(answers) >= 3)
+    assert answers[:3] == [{"jsonrpc": "2.0", "id": "who", "result": "me"}] * 3
+
+
+async def test_a_handler_of_the_client_does_not_keep_the_lost_connection(talk: Talk, states: States) -> None:
+    """The server closed, which looks as if it only had said its last word; what the client still does for it must not
+    keep the client from connecting again."""
+    connections: list[Raw] = []
+    begun: list[int] = []
+    go = asyncio.Event()
+
+    async def script(raw: Raw) -> None:
+        connections.append(raw)
+        if len(connections) == 1:
+            raw.call("work")
+            await until(lambda: begun)
+            raw.close()
+
+    async with talk.scripted(script) as place:
+        client = place.client(reconnect=QUICK, on_state=states)
+
+        @client
+        async def work() -> None:
+            begun.append(1)
+            await go.wait()
+
+        async with client:
+            await states.reach("connected", 2)
+            await until(lambda: len(connections) == 2)
+            go.set()
+    assert states.seen == ["connecting", "connected", "waiting", "connecting", "connected", "closed"]
+
+
+@pytest.mark.fake_time
+async def test_what_runs_for_a_server_that_is_gone_is_cancelled(door: Door, states: States) -> None:
+    server = Server()
+    begun: list[str] = []
+    cancelled: list[str] = []
+
+    @server
+    async def ask(ctx: Context) -> Any:
+        return await ctx.peer.work()
+
+    async with door.serving(server):
+        client = door.client(reconnect=QUICK, on_state=states)
+
+        @client
+        async def work() -> None:
+            begun.append("work")
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append("work")
+                raise
+
+        async with client:
+            call = client.submit.ask()
+            await until(lambda: begun)
+            door.hang_up()
+            with pytest.raises(ConnectionLost):
+                await call
+            await states.reach("connected", 2)
+            await asyncio.sleep(10)
+            assert cancelled == begun
+
+
+# -- the end --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fake_time
+@pytest.mark.parametrize("where", ["waiting", "connecting", "greeting", "connected"])
+async def test_close_ends_at_once_wherever_the_client_is(
+    door: Door, where: str, fake_time: FakeTimeLoop, states: States
+) -> None:
+    async with door.serving(ponging()):
+        client = door.client(reconnect=Backoff(first=1000, longest=1000), connect_timeout=None, on_state=states)
+        door.receive = {"waiting": door.refuse, "connecting": door.ignore}.get(where, door.welcome)
+        greeted: list[int] = []
+
+        @client.on_connect
+        async def hello(peer: Any) -> None:
+            greeted.append(1)
+            if where == "greeting":
+                await asyncio.Event().wait()
+
+        async with client:
+            calls = [client.submit.ping(timeout=None), client.submit.later()]
+            if where == "connected":
+                await states.reach("connected")
+            elif where == "greeting":
+                await until(lambda: greeted)
+            else:
+                await until(lambda: client.state == where)
+        assert fake_time.time() == 0
+        assert client.state == states.seen[-1] == "closed"
+        for call in calls:
+            with pytest.raises((ConnectFailed, ConnectionLost), match="the client was closed"):
+                await call
+        attempts = len(door.attempts)
+        with pytest.raises(RuntimeError, match="closed client"):
+            await client.ping()
+        await client.close()
+        await asyncio.sleep(5000)
+        assert len(door.attempts) == attempts == 1
+        assert states.seen.count("closed") == 1
+
+
+@pytest.mark.fake_time
+async def test_close_while_calls_wait_to_be_repeated(door: Door, states: States, fake_time: FakeTimeLoop) -> None:
+    door.receive = door.refuse
+    client = door.client(retries=1000, on_state=states, timeout=None)
+    call = client.submit.work()
+    await states.reach("idle", 8)
+    before = fake_time.time()
+    await client.close()
+    with pytest.raises((ConnectFailed, RuntimeError)):
+        await call
+    assert fake_time.time() - before <= 1, "the pause between two attempts is over"
+
+
+# -- without it -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fake_time
+async def test_without_reconnect_the_next_call_connects(door: Door, states: States) -> None:
+    async with door.serving(ponging()), door.client(on_state=states) as client:
+        assert (client.state, door.attempts) == ("idle", [])
+        assert await client.ping() == "pong"
+        door.hang_up()
+        await states.reach("idle")
+        await asyncio.sleep(1000)
+        assert len(door.attempts) == 1
+        assert await client.ping() == "pong"
+        assert door.attempts == [0, 1000]
+        door.hang_up()
+        await states.reach("idle", 2)
+        door.receive = door.refuse
+        with pytest.raises(ConnectFailed, match=r"could not connect.*'work'"):
+            await client.work()
+    assert states.seen == [*["connecting", "connected", "idle"] * 2, "connecting", "idle", "closed"]
+
+
+@pytest.mark.fake_time
+async def test_without_reconnect_a_server_that_hangs_up_at_once_fails_the_call(door: Door) -> None:
+    door.receive = door.slam
+    async with door.client() as client:
+        for _ in range(3):
+            with pytest.raises(ConnectionLost, match=r"closed the connection at once.*'work'"):
+                await client.work()
+    assert len(door.attempts) == 3
+
+
+# -- what is repeated -----------------------------------------------------------------------------------------------
+
+
+class Cutting:
+    """A server that cuts the connection at each of its first calls.
+
+    Attributes:
+        asked: the methods that were asked for.
+        cuts: how many calls it still cuts.
+    """
+
+    def __init__(self, cuts: int) -> None:
+        self.server = Server()
+        self.asked: list[str] = []
+        self.cuts = cuts
+
+        @self.server(idempotent=True)
+        async def price(ctx: Context) -> float:
+            return await self._answer("price", ctx, 2.5)
+
+        @self.server
+        async def buy(ctx: Context) -> str:
+            return await self._answer("buy", ctx, "bought")
+
+        @self.server(idempotent=True)
+        async def items(ctx: Context) -> AsyncIterator[int]:
+            yield await self._answer("items", ctx, 1)
+
+        @self.server(idempotent=True)
+        async def total(values: AsyncIterator[int], ctx: Context) -> int:
+            return await self._answer("total", ctx, sum([value async for value in values]))
+
+        @self.server
+        def tell() -> None:
+            self.asked.append("tell")
+
+    async def _answer(self, method: str, ctx: Context, answer: Any) -> Any:
+        self.asked.append(method)
+        if self.cuts:
+            self.cuts -= 1
+            ctx.session.abort("cut")
+            await asyncio.Event().wait()
+        return answer
+
+
+class Discoveries:
+    """A client's `trace` that counts what it asks the server of itself."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, direction: str, message: bytes) -> None:
+        self.count += direction == "send" and b'"rpc.discover"' in message
+
+
+@pytest.fixture(params=[False, True], ids=["", "reconnect"])
+def again(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The options of a client that keeps its connection, and of one that does not."""
+    return {"reconnect": QUICK} if request.param else {}
+
+
+async def test_all_calls_are_repeated(talk: Talk, again: dict[str, Any]) -> None:
+    cutting, discoveries = Cutting(cuts=2), Discoveries()
+    async with talk.client(cutting.server, retries=2, trace=discoveries, **again) as client:
+        assert await client.buy() == "bought"
+        assert cutting.asked == ["buy"] * 3
+        assert discoveries.count == 0
+
+
+async def test_not_more_often_than_said(talk: Talk, again: dict[str, Any]) -> None:
+    cutting = Cutting(cuts=3)
+    async with talk.client(cutting.server, retries=2, **again) as client:
+        with pytest.raises(ConnectionLost, match=r"'buy'"):
+            await client.buy()
+        assert cutting.asked == ["buy"] * 3
+        assert await client.buy() == "bought"
+
+
+async def test_nothing_is_repeated_unasked(talk: Talk, again: dict[str, Any]) -> None:
+    cutting = Cutting(cuts=1)
+    async with talk.client(cutting.server, **again) as client:
+        with pytest.raises(ConnectionLost):
+            await client.price()
+        assert cutting.asked == ["price"]
+
+
+async def test_idempotent_methods_are_repeated_and_others_are_not(talk: Talk, again: dict[str, Any]) -> None:
+    cutting, discoveries = Cutting(cuts=2), Discoveries()
+    async with talk.client(cutting.server, retries=2, retry="idempotent", trace=discoveries, **again) as client:
+        assert await client.price() == 2.5
+        assert cutting.asked == ["price"] * 3
+        cutting.cuts = 1
+        with pytest.raises(ConnectionLost, match=r"not idempotent.*'buy'"):
+            await client.buy()
+        assert cutting.asked[3:] == ["buy"]
+        assert await client.buy() == "bought"
+        assert discoveries.count == 1, "asked once"
+
+
+async def test_calls_that_are_lost_together_ask_once(talk: Talk, again: dict[str, Any]) -> None:
+    cutting, discoveries = Cutting(cuts=1), Discoveries()
+    async with talk.client(cutting.server, retries=2, retry="idempotent", trace=discoveries, **again) as client:
+        assert await asyncio.gather(*(client.price(timeout=None) for _ in range(20))) == [2.5] * 20
+        assert discoveries.count == 1
+
+
+@pytest.mark.parametrize("how", ["refuse", "slam"])
+async def test_what_was_never_sent_may_be_sent(door: Door, how: str) -> None:
+    """No connection could be made: that is no reason to ask what may be repeated."""
+    receive = {"refuse": door.refuse, "slam": door.slam}[how]
+    cutting, discoveries = Cutting(cuts=0), Discoveries()
+
+    async def not_the_first(make: Callable[[], Any]) -> Any:
+        door.receive = door.welcome
+        return await receive(make)
+
+    async with door.serving(cutting.server):
+        door.receive = not_the_first
+        client = door.client(retries=1, retry="idempotent", trace=discoveries)
+        assert await client.buy() == "bought"
+        assert (cutting.asked, discoveries.count) == (["buy"], 0)
+        door.receive = not_the_first
+        other = door.client(retries=1, retry="idempotent")
+        await other.notify.tell()
+        await until(lambda: cutting.asked == ["buy", "tell"])
+
+
+async def test_a_server_that_does_not_answer_what_may_be_repeated(talk: Talk, again: dict[str, Any]) -> None:
+    heard: list[str] = []
+
+    async def script(raw: Raw) -> None:
+        message = await raw.receive()
+        if message is not None:
+            heard.append(message["method"])
+        raw.close()
+
+    async with talk.scripted(script) as place:
+        client = place.client(retries=2, retry="idempotent", **again)
+        with pytest.raises(ConnectionLost, match=r"did not say what is idempotent.*'price'"):
+            await client.price()
+    assert heard == ["price", *["rpc.discover"] * 3]
+
+
+@pytest.mark.fake_time
+async def test_a_server_that_says_nothing_of_what_may_be_repeated(door: Door, fake_time: FakeTimeLoop) -> None:
+    async with door.serving(Cutting(cuts=1).server):
+        client = door.client(retries=1, retry="idempotent")
+        call = client.submit.price(timeout=5)
+        await until(lambda: not client._links.open_links and door.inside)
+        door.accept = Raw
+        with pytest.raises(ConnectionLost, match=r"did not say what is idempotent.*'price'"):
+            await call
+        assert fake_time.time() == 5
+
+
+async def test_a_server_that_does_not_know_what_may_be_repeated(talk: Talk, again: dict[str, Any]) -> None:
+    """One that is not ours: nothing is repeated, and the error says what happened."""
+
+    async def script(raw: Raw) -> None:
+        message = await raw.receive()
+        if message is not None and message["method"] == "rpc.discover":
+            raw.send({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "Method not found"}})
+            await raw.receive()
+        raw.close()
+
+    async with talk.scripted(script) as place:
+        client = place.client(retries=2, retry="idempotent", **again)
+        with pytest.raises(ConnectionLost, match=r"did not say what is idempotent.*'price'"):
+            await client.price()
+
+
+@pytest.mark.parametrize("retry", ["all", "idempotent"])
+async def test_streams_are_never_repeated(talk: Talk, again: dict[str, Any], retry: Any) -> None:
+    cutting = Cutting(cuts=2)
+    async with talk.client(cutting.server, retries=5, retry=retry, **again) as client:
+
+        async def values() -> AsyncIterator[int]:
+            yield 1
+
+        with pytest.raises(ConnectionLost):
+            await anext(client.stream.items())
+        with pytest.raises(ConnectionLost):
+            await client.total(values())
+        assert cutting.asked == ["items", "total"]
+        assert await client.total(values()) == 1
+
+
+@pytest.mark.fake_time
+async def test_repeating_ends_with_the_time_out(door: Door, fake_time: FakeTimeLoop) -> None:
+    door.receive = door.refuse
+    client = door.client(retries=1000, timeout=10)
+    with pytest.raises((ConnectFailed, CallTimeout)):
+        await client.work()
+    assert 9 <= fake_time.time() <= 10
+    assert len(door.attempts) < 20
+
+
+# -- several connections --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fake_time
+async def test_every_connection_of_a_pool_is_kept(door: Door, states: States) -> None:
+    greeted: list[Any] = []
+    async with door.serving(ponging()):
+        client = door.client(reconnect=DOUBLING, pool=3, on_state=states)
+
+        @client.on_connect
+        async def hello(peer: Any) -> None:
+            greeted.append(await peer.call("rpc.ping"))
+
+        async with client:
+            await until(lambda: len(greeted) == 3)
+            door.hang_up()  # the last one; the others are there meanwhile
+            assert await asyncio.gather(*(client.ping() for _ in range(10))) == ["pong"] * 10
+            await asyncio.sleep(2)
+            assert door.attempts == [0, 0, 0, 1]
+            assert len(greeted) == 4
+            for end in door.inside:
+                end.abort("cut")
+            await asyncio.sleep(10)
+            assert len(greeted) == 7
+            assert await client.ping() == "pong"
+    assert states.seen == ["connecting", "connected", "waiting", "connecting", "connected", "closed"]
+
+
+@pytest.mark.fake_time
+async def test_a_pool_pauses_for_each_connection_by_itself(door: Door) -> None:
+    door.receive = door.refuse
+    async with door.client(reconnect=DOUBLING, pool=2):
+        await asyncio.sleep(10)
+    assert door.attempts == [0, 0, 1, 1, 3, 3, 7, 7]

@@ -1,0 +1,160 @@
+"""Ends of connections that are worked by hand, and the two networks that join ends: memory, and TCP on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import Any
+
+from rpcstream import Server
+from rpcstream.transports.memory import join
+from rpcstream.transports.stream import LineStream, format_address
+
+from .book import Line
+
+
+class RawEnd(asyncio.Protocol):
+    """Says what it is told to say, and keeps what it hears.
+
+    Attributes:
+        asked: the requests that the other end has made and that were not answered, and those that were.
+        replies: how many came for each id (its type and the id itself), and what they said.
+        credit: items that the other end permitted for each stream.
+        was_left: the other end closed the connection, and nobody had given it a reason.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.asked: list[dict[str, Any]] = []
+        self.answered: list[dict[str, Any]] = []
+        self.replies: dict[tuple[str, Any], list[dict[str, Any]]] = {}
+        self.items: Counter[str] = Counter()
+        self.credit: Counter[str] = Counter()
+        self.is_open = False
+        self.has_ended = False
+        self.was_left = False
+        self._transport: Any = None
+        self._partial = b""
+
+    # -- what asyncio says ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)  # which keeps integers of any size
+            for one in message if isinstance(message, list) else [message]:
+                self._hear(one)
+
+    def eof_received(self) -> bool:
+        self._is_left()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        self._is_left()
+
+    def _is_left(self) -> None:
+        self.was_left = self.was_left or not self.line.was_touched
+        self.line.touch()
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        method = message.get("method")
+        if method is None:
+            call_id = message["id"]
+            self.replies.setdefault((type(call_id).__name__, call_id), []).append(message)
+        elif "id" in message:
+            self.asked.append(message)
+        elif method == "$/item":
+            self.items[str(message["params"].get("id"))] += 1
+        elif method == "$/credit":
+            self.credit[str(message["params"].get("stream"))] += message["params"]["n"]
+
+    # -- what the run says ------------------------------------------------------------------------------------------
+
+    def say(self, *texts: str) -> None:
+        """Send these messages, with one write."""
+        if self.is_open and not self.has_ended:
+            self._transport.write("".join(f"{text}\n" for text in texts).encode())
+
+    def end(self, how: str) -> None:
+        """Say nothing more: "half" (a half-close), "empty" (an empty line), "close" or "abort"."""
+        if not self.is_open or (self.has_ended and how in ("half", "empty")):
+            return
+        self.line.touch()
+        self.has_ended = True
+        if how == "half":
+            self._transport.write_eof()
+        elif how == "empty":
+            self._transport.write(b"\n")
+        elif how == "close":
+            self._transport.close()
+        else:
+            self._transport.abort()
+
+    def read(self, wanted: bool) -> None:
+        """Take what comes, or leave it where it is."""
+        if self.is_open and not self._transport.is_closing():
+            (self._transport.resume_reading if wanted else self._transport.pause_reading)()
+
+
+class Memory:
+    """Connections without a port."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._stack = AsyncExitStack()
+
+    async def open(self) -> None:
+        self._accept = await self._stack.enter_async_context(self._server.in_memory())
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    async def connect(self, near: asyncio.Protocol) -> str:
+        """Join an end to the server; the address that it has there."""
+        join(near, self._accept())
+        return "unix://memory"
+
+    async def join(self, near: asyncio.Protocol, far: asyncio.Protocol) -> None:
+        """Join an end to one that is worked by hand."""
+        join(near, far)
+
+
+class Tcp:
+    """The same on sockets."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._stack = AsyncExitStack()
+
+    async def open(self) -> None:
+        self._address = await self._stack.enter_async_context(self._server.listening(port=0))
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    async def connect(self, near: asyncio.Protocol) -> str:
+        host, _, port = self._address.rpartition(":")
+        transport, _ = await asyncio.get_running_loop().create_connection(lambda: near, host, int(port))
+        return format_address(transport.get_extra_info("sockname"))
+
+    async def join(self, near: asyncio.Protocol, far: asyncio.Protocol) -> None:
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(lambda: far, "127.0.0.1", 0)
+        try:
+            await loop.create_connection(lambda: near, *listening.sockets[0].getsockname())
+        finally:
+            listening.close()
+
+
+def read(stream: LineStream, wanted: bool) -> None:
+    """Have an end with a session take what comes, or leave it, as if the program were held up."""
+    transport = stream._transport
+    if transport is not None and not transport.is_closing() and not stream._paused:
+        (transport.resume_reading if wanted else transport.pause_reading)()

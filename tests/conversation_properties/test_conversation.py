@@ -1,0 +1,239 @@
+"""Two clients with colliding ids, random calls, cancels, time-outs, late, forged and repeated replies, disconnects.
+
+Every answer reaches the call it belongs to, exactly once; the tables of pending calls, streams and handlers end empty;
+no task, no session is left behind; nothing is logged as an error that is none. Both ends call and stream. Time passes
+only when a step says so. With many more examples, and longer ones:
+
+    RPCSTREAM_EXAMPLES=20000 RPCSTREAM_STEPS=80 python -m pytest tests/conversation_properties --timeout=0
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, multiple, rule
+
+from .book import Question
+from .clock import SteppedLoop
+from .ends import Memory, Tcp
+from .hand import IDS, MANNERS
+from .service import BACK, PLAIN, STREAMS
+from .world import World
+
+EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", "120"))
+STEPS = int(os.environ.get("RPCSTREAM_STEPS", "30"))
+
+clients = st.sampled_from("ab")
+hands = st.sampled_from("xy")
+members = st.lists(st.sampled_from(PLAIN), min_size=1, max_size=3)
+limited = st.booleans()
+few = st.integers(0, 6)
+
+
+class _Errors(logging.Handler):
+    """What was logged as an error."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(self.format(record))
+
+
+class Conversation(RuleBasedStateMachine):
+    """The steps; what they do stands in `world`."""
+
+    network: Any = Memory
+
+    questions = Bundle("questions")
+    streams = Bundle("streams")
+    uploads = Bundle("uploads")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors = _Errors()
+        logging.getLogger().addHandler(self.errors)
+        self.world = World(self.network)
+        self.world.open()
+
+    # -- calls ------------------------------------------------------------------------------------------------------
+
+    @rule(target=questions, name=clients, kind=st.sampled_from(PLAIN + BACK), limited=limited)
+    def call(self, name: str, kind: str, limited: bool) -> Question:
+        return self.world.call(name, kind, limited=limited)
+
+    @rule(target=questions, kind=st.sampled_from(PLAIN), limited=limited)
+    def call_what_is_worked_by_hand(self, kind: str, limited: bool) -> Question:
+        return self.world.call("c", kind, limited=limited)
+
+    @rule(
+        target=questions, name=clients, kinds=st.lists(st.sampled_from(PLAIN), min_size=1, max_size=3), limited=limited
+    )
+    def batch(self, name: str, kinds: list[str], limited: bool) -> Any:
+        return multiple(*self.world.batch(name, kinds, limited=limited))
+
+    @rule(target=questions, name=clients, kind=st.sampled_from(STREAMS), n=few, stop=st.none() | few, limited=limited)
+    def stream(self, name: str, kind: str, n: int, stop: int | None, limited: bool) -> Question:
+        return self.world.stream(name, kind, n, stop=stop, limited=limited)
+
+    @rule(
+        target=questions,
+        name=clients,
+        kind=st.sampled_from(["total", "total_threaded", "mirror"]),
+        n=few,
+        source=st.sampled_from(["sync", "async", "gated", "broken"]),
+        limited=limited,
+    )
+    def upload(self, name: str, kind: str, n: int, source: str, limited: bool) -> Question:
+        return self.world.upload(name, kind, n, source, limited=limited)
+
+    @rule(
+        target=questions,
+        name=st.sampled_from("abxy"),
+        kind=st.sampled_from(["confirm", "confirm_later", "confirmations"]),
+        limited=limited,
+    )
+    def ask(self, name: str, kind: str, limited: bool) -> Any:
+        question = self.world.ask(name, kind, limited=limited)
+        return multiple() if question is None else question
+
+    @rule(question=questions)
+    def cancel(self, question: Question) -> None:
+        self.world.cancel(question)
+
+    @rule(question=questions)
+    def open_gate(self, question: Question) -> None:
+        self.world.open_gate(question)
+
+    # -- by hand ----------------------------------------------------------------------------------------------------
+
+    @rule(name=st.sampled_from("xyz"), place=few, manner=st.sampled_from(MANNERS))
+    def answer(self, name: str, place: int, manner: str) -> None:
+        if name in self.world.ends:
+            if manner == "null":
+                self.world.settle()
+            self.world.ends[name].answer(place, manner)
+            if manner == "null":
+                self.world.settle()
+
+    @rule(name=hands, kind=st.sampled_from(PLAIN + BACK), text=st.sampled_from(IDS), limited=limited)
+    def request(self, name: str, kind: str, text: str, limited: bool) -> None:
+        self.world.request(name, kind, text, limited=limited)
+
+    @rule(name=hands, text=st.sampled_from(IDS))
+    def cancel_request(self, name: str, text: str) -> None:
+        self.world.ends[name].cancel(text)
+
+    @rule(target=streams, name=hands, n=few, credit=few)
+    def request_stream(self, name: str, n: int, credit: int) -> Any:
+        question = self.world.ends[name].request_stream(n, credit)
+        return multiple() if question is None else (self.world.ends[name], question)
+
+    @rule(stream=streams, n=few)
+    def permit(self, stream: Any, n: int) -> None:
+        end, question = stream
+        end.permit(question, n)
+
+    @rule(target=uploads, name=hands)
+    def request_upload(self, name: str) -> Any:
+        question = self.world.ends[name].request_upload()
+        return multiple() if question is None else (self.world.ends[name], question)
+
+    @rule(upload=uploads)
+    def item(self, upload: Any) -> None:
+        end, question = upload
+        end.item(question)
+
+    @rule(upload=consumes(uploads))
+    def end_upload(self, upload: Any) -> None:
+        end, question = upload
+        end.end_upload(question)
+
+    @rule(name=st.sampled_from("xyz"), place=st.integers(0, 20))
+    def words(self, name: str, place: int) -> None:
+        if name in self.world.ends:
+            self.world.ends[name].words(place)
+
+    # -- connections and time ---------------------------------------------------------------------------------------
+
+    @rule(name=st.sampled_from("abc"), how=st.sampled_from(["abort", "abort far", "drain", "leave"]))
+    def disturb(self, name: str, how: str) -> None:
+        self.world.disturb(name, how)
+
+    @rule(name=st.sampled_from("xyz"), how=st.sampled_from(["half", "empty", "close", "abort"]))
+    def end(self, name: str, how: str) -> None:
+        if name in self.world.ends:
+            self.world.end(name, how)
+
+    @rule(name=st.sampled_from("abcxyz"), wanted=st.booleans())
+    def read(self, name: str, wanted: bool) -> None:
+        self.world.read(name, wanted)
+
+    @rule(seconds=st.sampled_from([3.0, 6.0, 70.0]))
+    def advance(self, seconds: float) -> None:
+        self.world.advance(seconds)
+
+    @rule(count=st.integers(1, 4))
+    def turn(self, count: int) -> None:
+        self.world.loop.turn(count)
+
+    @rule()
+    def settle(self) -> None:
+        self.world.settle()
+
+    def teardown(self) -> None:
+        loop = self.world.loop
+        try:
+            self.world.finish()
+            sessions = self.world.close()
+            del self.world
+            assert _are_gone(sessions, loop), "sessions are left behind"
+            assert not loop.reports, loop.reports
+            assert not self.errors.seen, self.errors.seen
+        finally:
+            logging.getLogger().removeHandler(self.errors)
+            loop.dispose()
+
+
+def _are_gone(references: list[weakref.ref[Any]], loop: SteppedLoop) -> bool:
+    """Threads may take a moment to let go of what they did last."""
+    for _ in range(100):
+        gc.collect()
+        loop.jump(0.1)
+        loop.settle()
+        if all(reference() is None for reference in references):
+            return True
+        time.sleep(0.001)
+    return False
+
+
+class OverTcp(Conversation):
+    network = Tcp
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _fast_collections() -> Iterator[None]:
+    """What the test's own tools hold need not be looked at each time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+_settings = settings(deadline=None, stateful_step_count=STEPS, print_blob=True, suppress_health_check=list(HealthCheck))
+
+TestInMemory = Conversation.TestCase
+TestInMemory.settings = settings(_settings, max_examples=EXAMPLES)
+
+TestOverTcp = OverTcp.TestCase
+TestOverTcp.settings = settings(_settings, max_examples=max(EXAMPLES // 5, 1))
