@@ -5,16 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import Client, ConnectFailed, Limits, MessageTooLarge, MethodNotFound, Server
+from rpcstream import (
+    Client,
+    ConnectFailed,
+    ConnectionLost,
+    Context,
+    Limits,
+    MessageTooLarge,
+    MethodNotFound,
+    Server,
+)
+from rpcstream.peer import deadline
 from rpcstream.process import loop_factory
-from rpcstream.testing import memory_client, serve_in_thread
+from rpcstream.testing import FakeTimeLoop, memory_client, serve_in_thread
 
 
 def make_server() -> Server:
@@ -102,3 +114,140 @@ def test_plain_asyncio_where_there_is_no_uvloop(monkeypatch: pytest.MonkeyPatch)
         loop_factory("uvloop")
     with serve_in_thread(make_server()) as address, Client(address) as client:
         assert client.later("x") == "x"
+
+
+# -- fake time ------------------------------------------------------------------------------------------------------
+
+
+def in_fake_time(test: Callable[[FakeTimeLoop], Coroutine[Any, Any, None]]) -> None:
+    """Run it, in far less real time than it takes by its own clock."""
+    began = time.monotonic()
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, FakeTimeLoop)
+        runner.run(test(loop))
+        assert loop.time() > 4 * (time.monotonic() - began)
+
+
+def test_time_jumps_to_what_is_due_next() -> None:
+    async def test(loop: FakeTimeLoop) -> None:
+        order: list[tuple[str, float]] = []
+
+        async def sleep(name: str, seconds: float) -> None:
+            await asyncio.sleep(seconds)
+            order.append((name, loop.time()))
+
+        assert loop.time() == 0
+        await asyncio.gather(sleep("day", 86_400), sleep("hour", 3_600), sleep("week", 7 * 86_400), sleep("now", 0))
+        assert order == [("now", 0), ("hour", 3_600), ("day", 86_400), ("week", 7 * 86_400)]
+
+    in_fake_time(test)
+
+
+def test_time_stands_still_while_anything_is_ready() -> None:
+    async def test(loop: FakeTimeLoop) -> None:
+        alarm = loop.create_task(asyncio.sleep(1))
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        assert (loop.time(), alarm.done()) == (0, False)
+        await alarm
+        await asyncio.sleep(1_000)
+
+    in_fake_time(test)
+
+
+def test_deadlines_follow_fake_time() -> None:
+    server = Server()
+
+    @server
+    async def left(ctx: Context, after: float) -> tuple[float | None, float | None]:
+        await asyncio.sleep(after)
+        return ctx.remaining, ctx.deadline
+
+    async def test(loop: FakeTimeLoop) -> None:
+        async with memory_client(server) as client:
+            assert await client.left(100, timeout=150) == [50, 150]
+            with pytest.raises(TimeoutError):
+                await client.left(100, timeout=99.5)
+            assert loop.time() == 199.5
+
+    in_fake_time(test)
+    assert abs(deadline.now() - time.monotonic()) < 60, "the real clock is back"
+
+
+def test_limits_of_a_connection_follow_fake_time() -> None:
+    async def test(loop: FakeTimeLoop) -> None:
+        server = Server(limits=Limits(idle_timeout=1_000))
+        async with memory_client(server) as client:
+            assert await client.call("rpc.ping") == "pong"
+            await asyncio.sleep(900)
+            assert server.counters.connections == 1
+            await asyncio.sleep(200)
+            assert (server.counters.connections, server.counters.closed_for_limits) == (0, 1)
+
+    in_fake_time(test)
+
+
+def test_time_that_moves_by_hand_alone() -> None:
+    """Then what happens in threads is not overtaken by the next timer."""
+    server = Server()
+    begun, go = threading.Event(), threading.Event()
+
+    @server(offload="thread")
+    def work(ctx: Context) -> float | None:
+        begun.set()
+        assert go.wait(20)
+        return ctx.remaining
+
+    async def test(loop: FakeTimeLoop) -> None:
+        loop.autojump = False
+        assert not loop.autojump
+        async with memory_client(server) as client:
+            call = client.submit.work(timeout=100)
+            while not begun.is_set():
+                await asyncio.sleep(0)
+            loop.jump(40)
+            go.set()
+            assert await call == 60
+            begun.clear()
+            go.clear()
+            call = client.submit.work(timeout=100)
+            while not begun.is_set():
+                await asyncio.sleep(0)
+            loop.jump(100)
+            with pytest.raises(TimeoutError):
+                await call
+            go.set()
+            with pytest.raises(ValueError, match="does not go back"):
+                loop.jump(-1)
+            loop.autojump = True
+
+    in_fake_time(test)
+
+
+def test_a_memory_connection_ends_as_a_socket_does() -> None:
+    """Nobody is left waiting when the other end is closed with what it had not read."""
+    server = Server(limits=Limits(write_buffer=10_000, write_timeout=None))
+    ended: list[str] = []
+
+    @server
+    async def stream() -> AsyncIterator[str]:
+        try:
+            while True:
+                yield "x" * 1_000
+        finally:
+            ended.append("stream")
+
+    async def test(loop: FakeTimeLoop) -> None:
+        async with memory_client(server) as client:
+            items = client.stream.stream()
+            assert len(await anext(items)) == 1_000
+            await client.close()
+            with pytest.raises(ConnectionLost):
+                async for _ in items:
+                    pass
+            while not ended:
+                await asyncio.sleep(0)
+            await asyncio.sleep(100)
+
+    in_fake_time(test)

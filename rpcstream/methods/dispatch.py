@@ -285,7 +285,7 @@ class Dispatcher:
         if any(type(member) is dict and type(member.get("id")) is float for member in members):
             envelope.with_exact_ids(members, line)
         tagged = self._codec.holds_tags(line)
-        batch = Batch(self._max_size)
+        batch, overtaken = Batch(self._max_size), session.has_overtaken
         for place, member in enumerate(members):
             if type(member) is not dict:
                 reason = {"reason": "a member of a batch must be an object"}
@@ -294,7 +294,7 @@ class Dispatcher:
                 batch.words.append(member)
             elif envelope.is_reply(member):
                 session.pending.settle(member, line)
-            elif session.was_overtaken(member):
+            elif overtaken and session.was_overtaken(member):
                 batch.put(place, self.cancelled(member))
             else:
                 reply = self.answer(member, b"", session, tagged)

@@ -16,6 +16,9 @@ from .interfaces import Dispatch, Later
 if TYPE_CHECKING:
     from .session import Session
 
+#: Bytes that a message takes besides its own.
+OVERHEAD = 64
+
 #: As `Dispatch.answer`.
 Answer = Callable[[Any, "bytes | bytearray", "Session"], Written | Later | None]
 
@@ -28,12 +31,12 @@ class Backlog:
             then: a later one with the same id is another call.
     """
 
-    __slots__ = ("_cancelled", "_chunks", "_count", "_max_calls", "_max_size", "_max_size_read", "_size", "_taken", "noted")
+    __slots__ = ("_cancelled", "_chunks", "_count", "_max_calls", "_max_kept", "_max_size", "_size", "_taken", "noted")
 
     def __init__(self, limits: Limits) -> None:
         self._max_calls = limits.max_calls
         self._max_size = limits.write_buffer
-        self._max_size_read = limits.write_buffer + limits.max_message_size
+        self._max_kept = limits.write_buffer + limits.max_message_size
         #: When they came, how many cancels had been noted before, and the messages.
         self._chunks: list[tuple[float, int, list[Message]]] = []
         self._count = self._size = 0
@@ -52,11 +55,15 @@ class Backlog:
         """As many messages wait as one connection may have calls, or they hold as many bytes as replies may."""
         return self._count >= self._max_calls or self._size > self._max_size
 
-    @property
-    def is_over(self) -> bool:
-        """No more is to be kept, even if the connection has to be read. Two ends that send each other long messages
-        come so far that each holds some of the other's."""
-        return self._count >= self._max_calls or self._size > self._max_size_read
+    def is_over(self, *, stalled: bool) -> bool:
+        """No more is to be kept, even if the connection has to be read.
+
+        While the peer does not read (`stalled`), more is kept, up to one message of any size: two ends that send each
+        other long messages come so far that each must hold some of the other's.
+        """
+        if stalled:
+            return self._size + OVERHEAD * self._count > self._max_kept
+        return self._count >= self._max_calls or self._size > self._max_kept
 
     def put(self, messages: list[Message], now: float, noted: int) -> None:
         """Behind all others; they came at `now` (s), when so many cancels had been noted."""

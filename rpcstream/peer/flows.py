@@ -39,7 +39,7 @@ class Flows:
         unsent: bytes that were sent in this turn of the loop and not yet handed to the transport.
     """
 
-    __slots__ = ("_crowd", "_last_token", "_waiting", "coming", "has_ended", "out", "stalled", "unsent")
+    __slots__ = ("_crowd", "_has_turn", "_last_token", "_waiting", "coming", "has_ended", "out", "stalled", "unsent")
 
     def __init__(self, crowd: int) -> None:
         self._crowd = crowd
@@ -47,7 +47,9 @@ class Flows:
         self.out: dict[str, Outflow] = {}
         self.coming: dict[str, Inflow] = {}
         self.stalled = False
-        #: Those who wait until the peer reads, in the order in which they came.
+        #: One of those who waited goes on in this turn of the loop.
+        self._has_turn = False
+        #: Those who wait until there is room, in the order in which they came.
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._last_token = 0
         self.has_ended = False
@@ -112,7 +114,8 @@ class Flows:
         try:
             await waiter
         finally:
-            asyncio.get_running_loop().call_soon(self._next)
+            if not waiter.cancelled():
+                asyncio.get_running_loop().call_soon(self._turn_is_over)
 
     async def others_first(self) -> None:
         """Let everybody else have a turn: those who wait to send something, too."""
@@ -131,15 +134,19 @@ class Flows:
         try:
             function()
         finally:
-            self._next()
+            self._turn_is_over()
 
     def _next(self) -> None:
-        """Whoever waits next may go on, if there is still room."""
-        while self._waiting and self.is_free:
+        """Whoever waits next may go on, if there is room, and nobody else is about to."""
+        while self._waiting and self.is_free and not self._has_turn:
             waiter = self._waiting.popleft()
             if not waiter.done():
+                self._has_turn = True
                 waiter.set_result(None)
-                return
+
+    def _turn_is_over(self) -> None:
+        self._has_turn = False
+        self._next()
 
     def end(self) -> None:
         """The peer says nothing more: nothing more comes in, no more credit either, now and from now on."""

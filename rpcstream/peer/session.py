@@ -212,6 +212,11 @@ class Session:
             self._backlog.cancel(call_id)
             self._answer = self._backlog.unless_cancelled(self._dispatch)
 
+    @property
+    def has_overtaken(self) -> bool:
+        """Have cancels come for requests that wait, or waited, unread?"""
+        return self._backlog.noted > 0
+
     def was_overtaken(self, message: dict[str, Any]) -> bool:
         """Was this member of a batch cancelled while the batch waited unread?"""
         return self._backlog.was_cancelled(message)
@@ -354,7 +359,7 @@ class Session:
         messages = self._sifted(messages)
         if self._ending or not messages:
             return
-        if self._backlog.is_over and self._must_read():
+        if self._must_read() and self._backlog.is_over(stalled=self.flows.stalled):
             self._outbox += [reply for line in messages if (reply := self._turned_away(line)) is not None]
         else:
             self._backlog.put(messages, self.loop.time(), noted)
@@ -376,13 +381,13 @@ class Session:
     def _turn(self) -> None:
         """Take up what was kept for later, as far as there is room; write what has come together."""
         self._scheduled = False
-        self.flows.written()
         if self._backlog and self.channel is not None and self._has_room():
             messages, since = self._backlog.take()
             self.waited = self.loop.time() - since
             self._work(messages)
             self.waited = 0.0
         self._settle()
+        self.flows.written()
 
     def _settle(self) -> None:
         """Write the outbox with one write; then see what comes next, as things stand now."""

@@ -11,7 +11,6 @@ import contextvars
 from collections.abc import Callable, Iterable
 from typing import Any
 
-
 #: Bytes that are handed over at a time, as from a socket.
 READ_MAX = 256 * 1024
 

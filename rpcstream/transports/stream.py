@@ -24,6 +24,9 @@ from .watch import Watch
 #: Bytes; a message that comes alone, or a piece of one, is written without a copy when it is longer than this.
 JOIN_MAX = 64 * 1024
 
+#: Seconds after which a peer that is gone has said so.
+SECOND_BLANK = 0.1
+
 #: Called with "receive" or "send" and the bytes of each message (a message that was too long: with its head).
 Trace = Callable[[str, bytes], None]
 
@@ -66,6 +69,7 @@ class LineStream(asyncio.Protocol):
         # that may come what handlers finish that were at work then.
         self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
         self._is_full = False
+        self._probing: asyncio.TimerHandle | None = None
         self._watch = Watch(limits, asyncio.get_running_loop().time())
 
     @property
@@ -118,6 +122,8 @@ class LineStream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._probing is not None:
+            self._probing.cancel()
         if exc is not None and self.reason is None:
             self.reason = str(exc)
         self.session.lost(self._lost)
@@ -231,8 +237,10 @@ class LineStream(asyncio.Protocol):
         That shows only when something is written: a blank, which may stand before any message.
         """
         unheard = self._peer_ended or (self._paused and not self._is_full)
-        if unheard and self.session.work.running and self._transport is not None:
-            self._transport.write(b" ")
+        if unheard and self.session.work.running:
+            self._write(b" ")
+            # The first is taken even where nobody listens any more; what comes back then is seen with the second.
+            self._probing = asyncio.get_running_loop().call_later(SECOND_BLANK, self._write, b" ")
 
     def _close_for_limit(self, reason: str) -> None:
         self.over_limit = True

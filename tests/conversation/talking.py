@@ -25,7 +25,7 @@ from rpcstream.transports.memory import join
 from rpcstream.transports.stream import LineStream
 
 #: Seconds of real time after which something that must happen has not.
-PATIENCE = 1.5
+PATIENCE = 15.0
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -121,7 +121,7 @@ class Memory:
         join(near, self._accept())
         return "unix://memory"
 
-    async def join(self, near: asyncio.Protocol, far: asyncio.Protocol) -> None:
+    async def join(self, near: asyncio.Protocol, far: RawEnd) -> None:
         """Join an end to one that is worked by hand."""
         join(near, far)
 
@@ -144,13 +144,22 @@ class Tcp:
         transport, _ = await asyncio.get_running_loop().create_connection(lambda: near, host, int(port))
         return format_address(transport.get_extra_info("sockname"))
 
-    async def join(self, near: asyncio.Protocol, far: asyncio.Protocol) -> None:
+    async def join(self, near: asyncio.Protocol, far: RawEnd) -> None:
+        joining = asyncio.get_running_loop().create_task(self._joined(near, far))
+        try:
+            await asyncio.shield(joining)
+        except asyncio.CancelledError:  # the other end is there all the same, and must see the end
+            joining.add_done_callback(lambda task: task.result().abort())
+            raise
+
+    async def _joined(self, near: asyncio.Protocol, far: RawEnd) -> Any:
         loop = asyncio.get_running_loop()
         listening = await loop.create_server(lambda: far, "127.0.0.1", 0)
-        try:
-            await loop.create_connection(lambda: near, *listening.sockets[0].getsockname())
-        finally:
-            listening.close()
+        transport, _ = await loop.create_connection(lambda: near, *listening.sockets[0].getsockname())
+        while not far.is_open:
+            await asyncio.sleep(0)
+        listening.close()
+        return transport
 
 
 def read(stream: LineStream, wanted: bool) -> None:

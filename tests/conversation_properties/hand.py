@@ -119,7 +119,7 @@ class Hand(RawEnd):
         """One error for all calls that wait; where one is only on its way, or none is, that may be nobody."""
         self.line.to_nobody += not self.asked
         for question in self._asked_over.questions:
-            if not question.is_over:
+            if question.task is None or not question.is_over:  # of requests with one id it is not known which is over
                 question.told.append((-1, reason))
                 self.line.is_inexact = self.line.is_inexact or not self.asked
         self.say(_error(None, -1, reason))

@@ -29,7 +29,10 @@ from .hand import IDS, MANNERS
 from .service import BACK, PLAIN, STREAMS
 from .world import World
 
-EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", "120"))
+#: Seconds of real time that threads and sockets of a busy machine have to let go of what they did last.
+PATIENCE = 10.0
+
+EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", "60"))
 STEPS = int(os.environ.get("RPCSTREAM_STEPS", "30"))
 
 clients = st.sampled_from("ab")
@@ -197,7 +200,8 @@ class Conversation(RuleBasedStateMachine):
             self.world.finish()
             sessions = self.world.close()
             del self.world
-            assert _are_gone(sessions, loop), "sessions are left behind"
+            left = _left(sessions, loop)
+            assert not left, f"sessions are left behind: {left}"
             assert not loop.reports, loop.reports
             assert not self.errors.seen, self.errors.seen
         finally:
@@ -205,16 +209,18 @@ class Conversation(RuleBasedStateMachine):
             loop.dispose()
 
 
-def _are_gone(references: list[weakref.ref[Any]], loop: SteppedLoop) -> bool:
-    """Threads may take a moment to let go of what they did last."""
-    for _ in range(100):
+def _left(references: list[weakref.ref[Any]], loop: SteppedLoop) -> list[Any]:
+    """What is not gone. Threads and sockets may take a moment to let go of what they did last."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
         gc.collect()
         loop.jump(0.1)
         loop.settle()
-        if all(reference() is None for reference in references):
-            return True
+        references = [reference for reference in references if reference() is not None]
+        if not references:
+            break
         time.sleep(0.001)
-    return False
+    return [reference() for reference in references]
 
 
 class OverTcp(Conversation):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -93,6 +95,8 @@ async def test_what_a_detached_handler_says_to_nobody_does_not_pile_up(connect: 
         raw = await connect(address)
         await raw.send(lines(request("report", [], 1)))
         await begun.wait()
+        # A reset: of a connection that is closed in order, the server would not see for seconds that nobody listens.
+        raw.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         raw.writer.transport.abort()
         await done.wait()
         assert not sessions[0]._outbox

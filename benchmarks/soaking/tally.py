@@ -1,0 +1,91 @@
+"""What one process of a soak counts, and what can be seen of it while it rests; and how it is told to rest.
+
+Owns the words between the command and its processes: a line on stdin (`rest`, `go`, `end`), a line of JSON as answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import json
+import logging
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+#: Of what went wrong, so much is told.
+WRONG_MAX = 20
+
+Sample = dict[str, Any]
+
+
+class Tally(logging.Handler):
+    """How often each feature did what it should, and what did not. As a handler of logs: an error is wrong."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.counts: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self._lock = threading.Lock()
+        logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+        logging.getLogger().setLevel(logging.ERROR)
+        logging.getLogger().addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.mistake("log", record.getMessage())
+
+    def right(self, feature: str) -> None:
+        with self._lock:
+            self.counts[feature] += 1
+
+    def mistake(self, feature: str, what: object) -> None:
+        with self._lock:
+            if len(self.wrong) < WRONG_MAX:
+                self.wrong.append(f"{feature}: {what}"[:500])
+
+    def expect(self, feature: str, got: object, wanted: object) -> None:
+        if got != wanted:
+            self.mistake(feature, f"got {got!r:.100} for {wanted!r:.100}")
+
+    def sample(self, left: list[str]) -> Sample:
+        """Memory (KiB), descriptors and objects now, after all that can be freed has been.
+
+        Args:
+            left: what is still there of what should be over.
+        """
+        for _ in range(3):
+            gc.collect()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)  # what is free, but not given back, is not what we look for
+        with open("/proc/self/statm") as statm:
+            pages = int(statm.read().split()[1])
+        return {
+            "rss": pages * os.sysconf("SC_PAGE_SIZE") // 1024,
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "objects": len(gc.get_objects()),
+            "threads": threading.active_count(),
+            "counts": dict(self.counts),
+            "wrong": self.wrong,
+            "left": left,
+        }
+
+
+def answer(sample: Sample) -> None:
+    print(json.dumps(sample), flush=True)
+
+
+def obey(loop: asyncio.AbstractEventLoop, words: dict[str, Callable[[], Awaitable[None]]]) -> None:
+    """Do what is said on stdin, in the event loop, until `end` or the end of the file. In a thread of its own."""
+
+    def follow() -> None:
+        for line in sys.stdin:
+            asyncio.run_coroutine_threadsafe(words[line.strip()](), loop).result()  # type: ignore[arg-type]
+            if line.strip() == "end":
+                return
+        os._exit(1)  # the command is gone
+
+    threading.Thread(target=follow, daemon=True).start()
