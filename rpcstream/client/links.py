@@ -15,6 +15,7 @@ from weakref import WeakSet
 from ..errors import CallTimeout, ConnectFailed, RpcError
 from ..peer.call import Marshaller
 from ..peer.deadline import INFINITE, free_context
+from ..peer.flows import Flows
 from ..peer.remote import Peer
 from ..transports.stream import LineStream
 from .dial import failure
@@ -67,6 +68,7 @@ class Links:
         self._only = self._places[0] if settings.pool == 1 else None
         #: Those in the pool, and those that have ended but for what the server still asked of the client.
         self._links: WeakSet[Link] = WeakSet()
+        self._write_max = min(WRITE_MAX, settings.limits.write_buffer)
         self._state = "idle"
 
     @property
@@ -82,7 +84,7 @@ class Links:
         if link is None or link.loop is not loop:
             return None
         session = link.session
-        if not session.is_open or session.flows.stalled or link.calls.unwritten > WRITE_MAX or link.has_unread():
+        if not session.is_open or self._is_full(session.flows) or link.has_unread():
             return None
         return link
 
@@ -112,7 +114,7 @@ class Links:
                         if not (link.is_open and link.has_unread()):
                             break
                         await asyncio.sleep(0)
-                    while link.is_open and (link.session.flows.stalled or link.calls.unwritten > WRITE_MAX):
+                    if link.is_open and self._is_full(link.session.flows):
                         await link.session.flows.flowing()
                     if link.is_open:
                         return link
@@ -155,6 +157,10 @@ class Links:
                 closing.append(link.gone(CLOSE_TIME))
         await asyncio.gather(*closing)
         self._set_state("closed")
+
+    def _is_full(self, flows: Flows) -> bool:
+        """Is a call to wait before it is sent?"""
+        return flows.stalled or flows.unsent > self._write_max
 
     # -- making connections -----------------------------------------------------------------------------------------
 

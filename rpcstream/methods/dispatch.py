@@ -106,9 +106,8 @@ class Dispatcher:
             replies = [bytes(reply) for member in message if (reply := self.busy(member, limit)) is not None]
             return b"[" + b",".join(replies) + b"]" if replies else None
         self._counters.turned_away += 1
-        call_id = message.get("id", _ABSENT) if type(message) is dict else None
-        if call_id is not _ABSENT and type(call_id) not in (int, str):
-            call_id = None
+        is_readable = type(message) is dict and envelope.has_valid_id(message)
+        call_id = message.get("id", _ABSENT) if is_readable else None
         return self._error(call_id, ServerBusy(data={"limit": limit}))
 
     def goes_on(self, message: Any) -> bool:

@@ -1,7 +1,6 @@
 """Our own calls on one connection, for an end with an event loop: sent, waited for, given up.
 
-Owns the deadlines of these calls and how much of them is not yet written. What a call looks like is the marshaller's
-matter; who answers, the session's.
+Owns the deadlines of these calls. What a call looks like is the marshaller's matter; who answers, the session's.
 """
 
 from __future__ import annotations
@@ -92,18 +91,13 @@ class StreamWaiter:
 
 
 class Calls:
-    """The calls that one end makes on one session.
+    """The calls that one end makes on one session."""
 
-    Attributes:
-        unwritten: bytes that were sent in this turn of the loop, and are written at its end.
-    """
-
-    __slots__ = ("_loop", "_session", "_timer", "_timer_at", "marshaller", "pending", "unwritten")
+    __slots__ = ("_loop", "_session", "_timer", "_timer_at", "marshaller", "pending")
 
     def __init__(self, session: Session, marshaller: Marshaller) -> None:
         self.marshaller = marshaller
         self.pending: PendingCalls = session.pending
-        self.unwritten = 0
         self._session = session
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -175,9 +169,6 @@ class Calls:
     def send(self, message: Written) -> None:
         """Send something that has no answer."""
         self._session.send(message)
-        if not self.unwritten:
-            self._loop.call_soon(self._written)
-        self.unwritten += len(message)
 
     def cancel(self, call_ids: list[int | str]) -> None:
         """Tell the other end that nobody waits for these calls."""
@@ -216,6 +207,3 @@ class Calls:
             waiter.fail(CallTimeout("no answer in time", method=waiter.method, address=self.marshaller.address))
         if earliest < INFINITE:
             self._watch(earliest)
-
-    def _written(self) -> None:
-        self.unwritten = 0

@@ -76,8 +76,7 @@ class Peer:
         if not session.flows.is_free:
             try:
                 async with asyncio.timeout(seconds):
-                    while not session.flows.is_free:
-                        await session.flows.flowing()
+                    await session.flows.flowing()
             except TimeoutError:
                 raise CallTimeout("the call could not be sent in time", method=method, address=self.address) from None
             self._opened(method)

@@ -367,9 +367,12 @@ class Session:
     def _turned_away(self, line: Message) -> Written | None:
         """The answer to a request that can neither be kept nor left unread."""
         try:
-            message, _ = self._long(line)
+            message, read = self._long(line)
         except orjson.JSONDecodeError:
             return self._unparsed(line, [], 0)
+        envelope.with_exact_ids(message, read)
+        if type(message) is list:  # there may be replies among its members: it was not all replies
+            message = [member for member in message if not self.pending.settled(member, read)]
         return self._dispatch.busy(message, self._max_calls)
 
     def _schedule(self) -> None:
