@@ -37,7 +37,7 @@ class Worker:
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._functions: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._functions: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._is_running = False
 
     def run(self, function: Callable[[], object]) -> None:
@@ -48,17 +48,24 @@ class Worker:
                 threading.Thread(target=self._work, name=self._name, daemon=True).start()
                 self._is_running = True
 
+    def stop(self) -> None:
+        """Most likely nothing more is to be run: the thread ends behind what waits."""
+        with self._lock:
+            if self._is_running:
+                self._functions.put(None)
+
     def _work(self) -> None:
         while True:
             try:
-                function: Callable[[], object] | None = self._functions.get(timeout=IDLE)
+                function = self._functions.get(timeout=IDLE)
             except Empty:
+                function = None
+            if function is None:
                 with self._lock:
                     if self._functions.empty():
                         self._is_running = False
                         return
                 continue
-            assert function is not None
             try:
                 function()
             except BaseException:
@@ -76,7 +83,7 @@ class Alarm:
         self._expire = expire
         self._next = INFINITE
         self._changed = threading.Condition()
-        self._is_running = False
+        self._is_running = self._has_stopped = False
 
     def set(self, deadline: float) -> None:
         """There is something with this deadline, and `expire` knows of it."""
@@ -93,6 +100,7 @@ class Alarm:
         """There is nothing more to watch."""
         with self._changed:
             self._next = INFINITE
+            self._has_stopped = True
             self._changed.notify()
 
     def _watch(self) -> None:
@@ -103,7 +111,8 @@ class Alarm:
         """Until the next deadline; false if there has been none for a while."""
         with self._changed:
             while (left := self._next - monotonic()) > 0:
-                if not self._changed.wait(min(left, IDLE)) and self._next == INFINITE:
+                is_over = self._has_stopped and self._next == INFINITE
+                if is_over or (not self._changed.wait(min(left, IDLE)) and self._next == INFINITE):
                     self._is_running = False
                     return False
             self._next = INFINITE
@@ -180,9 +189,14 @@ class Futures:
         self._alarm.set(deadline)
 
     def stop(self) -> None:
-        """The client is closed."""
+        """The client is closed: its threads end, each with what it does now."""
         if not self.is_of_parent:
             self._alarm.stop()
+            with self._lock:
+                places = list(self._on.values())
+            for place in places:
+                place.stop()
+            self._callbacks.stop()
 
     def _expire(self, now: float) -> float:
         with self._lock:
@@ -242,6 +256,10 @@ class _OnConnection:
     def offer_to_read(self) -> None:
         with self.connection.state:
             self.connection.role.background = self._take_role
+
+    def stop(self) -> None:
+        """The connection was closed, and nobody reads it any more."""
+        self._reader.stop()
 
     def submit(self, call: _FutureCall) -> None:
         connection = self.connection

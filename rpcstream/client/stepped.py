@@ -44,6 +44,7 @@ class Stepped:
         close = getattr(self._items, "close", None)
         if close is not None:
             self._thread.run(close)
+        self._thread.stop()
 
     def _step(self) -> tuple[bool, Any]:
         try:
@@ -72,7 +73,11 @@ def greeting(hello: Hello, bridge: Bridge) -> Callable[[Peer], Awaitable[object]
         if inspect.iscoroutinefunction(hello):
             await hello(peer)
         else:
-            await in_thread(Worker("rpcstream-greeting"), partial(hello, BlockingPeer(peer, bridge)))
+            thread = Worker("rpcstream-greeting")
+            try:
+                await in_thread(thread, partial(hello, BlockingPeer(peer, bridge)))
+            finally:
+                thread.stop()
 
     return greet
 

@@ -343,6 +343,21 @@ def test_threads_end_when_they_are_idle(served: str, monkeypatch: pytest.MonkeyP
                 assert not thread.is_alive()
 
 
+def test_threads_end_with_their_client(served: str) -> None:
+    before = set(threading.enumerate())
+    with Client(served) as client:
+        future = client.submit.echo_after(1, 0.0)
+        future.add_done_callback(lambda future: None)
+        assert future.result(10) == 1
+        waiting = client.submit.never()
+        mine = [thread for thread in threading.enumerate() if thread not in before]
+        assert len(mine) == 3
+    assert isinstance(waiting.exception(10), ConnectionLost)
+    for thread in mine:
+        thread.join(futures_module.IDLE / 2)
+    assert not any(thread.is_alive() for thread in mine)
+
+
 def test_nothing_keeps_a_client_alive(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(futures_module, "IDLE", 0.01)
     before = set(threading.enumerate())
