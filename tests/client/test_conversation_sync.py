@@ -32,6 +32,7 @@ from rpcstream import (
     RpcError,
     Server,
 )
+from rpcstream.client import futures
 from rpcstream.testing import serve_in_thread
 
 from .test_fork import in_child
@@ -759,6 +760,8 @@ def test_an_iterator_may_block(talking: Client) -> None:
     (thread,) = threads
     assert thread is not threading.main_thread()
     assert thread not in conversations()
+    thread.join(futures.IDLE / 2)
+    assert not thread.is_alive()  # it ends with the iterator
 
 
 @pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
