@@ -284,7 +284,7 @@ class Dispatcher:
         if any(type(member) is dict and type(member.get("id")) is float for member in members):
             envelope.with_exact_ids(members, line)
         tagged = self._codec.holds_tags(line)
-        batch, overtaken = Batch(self._max_size), session.has_overtaken
+        batch, overtaken = Batch(self._max_size), session.backlog.noted > 0
         for place, member in enumerate(members):
             if type(member) is not dict:
                 reason = {"reason": "a member of a batch must be an object"}
@@ -293,7 +293,7 @@ class Dispatcher:
                 batch.words.append(member)
             elif envelope.is_reply(member):
                 session.pending.settle(member, line)
-            elif overtaken and session.was_overtaken(member):
+            elif overtaken and session.backlog.was_cancelled(member):
                 batch.put(place, self.cancelled(member))
             else:
                 reply = self.answer(member, b"", session, tagged)

@@ -31,7 +31,19 @@ class Backlog:
             then: a later one with the same id is another call.
     """
 
-    __slots__ = ("_cancelled", "_chunks", "_count", "_max_calls", "_max_kept", "_max_size", "_size", "_taken", "noted")
+    __slots__ = (
+        "_cancelled",
+        "_chunks",
+        "_count",
+        "_max_calls",
+        "_max_kept",
+        "_max_size",
+        "_size",
+        "_taken",
+        "_word_count",
+        "_word_size",
+        "noted",
+    )
 
     def __init__(self, limits: Limits) -> None:
         self._max_calls = limits.max_calls
@@ -40,6 +52,8 @@ class Backlog:
         #: When they came, how many cancels had been noted before, and the messages.
         self._chunks: list[tuple[float, int, list[Message]]] = []
         self._count = self._size = 0
+        #: The same of words that were kept although it was over, since it was last empty.
+        self._word_count = self._word_size = 0
         self.noted = 0
         #: The same number for what was taken last.
         self._taken = 0
@@ -70,6 +84,16 @@ class Backlog:
         self._chunks.append((now, noted, messages))
         self._add(messages, 1)
 
+    def put_word(self, line: bytes, now: float, noted: int) -> None:
+        """Behind all others, even if no more is to be kept: a word of the conversation, about one of them perhaps.
+
+        Of those, too, there may be as many, or as large; who sends more loses them.
+        """
+        if self._word_count < self._max_calls and self._word_size + len(line) <= self._max_kept:
+            self._word_count += 1
+            self._word_size += len(line)
+            self.put([line], now, noted)
+
     def put_back(self, messages: list[Message], since: float) -> None:
         """Before all others: the rest of what was taken, or of what has just come."""
         self._chunks.insert(0, (since, self._taken, messages))
@@ -81,12 +105,12 @@ class Backlog:
         self._add(messages, -1)
         return messages, since
 
-    def sift(self, heeded: Callable[[Message], bool]) -> None:
-        """Leave out the messages for which the function gives true."""
+    def sift(self, left_of: Callable[[Message], list[Message]]) -> None:
+        """Put what the function gives in the place of each message."""
         chunks, self._chunks = self._chunks, []
         self._count = self._size = 0
         for since, noted, messages in chunks:
-            kept = [line for line in messages if not heeded(line)]
+            kept = [rest for line in messages for rest in left_of(line)]
             if kept:
                 self.put(kept, since, noted)
 
@@ -120,6 +144,7 @@ class Backlog:
         """All requests have been read: what is still noted was never among them."""
         self._cancelled.clear()
         self.noted = self._taken = 0
+        self._word_count = self._word_size = 0
 
     def clear(self) -> None:
         self._chunks.clear()

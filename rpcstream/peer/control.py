@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from ..errors import InvalidRequest, error_from_wire
 from ..wire import envelope
-from ..wire.framing import Message, Oversize
 from .flows import argument_key, reply_key
 from .streams import Inflow, Outflow
 
@@ -45,23 +42,7 @@ def handle(session: Session, message: dict[str, Any], line: Line) -> bool:
     return True
 
 
-def heed(session: Session, line: Message) -> bool:
-    """Handle a message now if it is a reply or a word of the conversation; false for anything else, which may wait."""
-    if isinstance(line, Oversize):
-        return session.pending.settled_too_long(line, session.limits.max_message_size, session.side)
-    # Most are plain requests, and need not be read for that. ("$\\/item" is the same name in JSON.)
-    if b'"method"' in line and not (b'"$' in line or b'"result"' in line or b'"error"' in line):
-        return False
-    try:
-        message, line = session.codec.parse(line)
-    except orjson.JSONDecodeError:
-        return False
-    if type(message) is dict and "method" in message:
-        return "id" not in message and not _is_early(session, message) and handle(session, message, line)
-    return session.pending.settled(message, line)
-
-
-def _is_early(session: Session, message: dict[str, Any]) -> bool:
+def is_early(session: Session, message: dict[str, Any]) -> bool:
     """Is it about a stream that is not known (yet)? Its request may wait unread; then this stays behind it."""
     method, params = message["method"], message.get("params")
     if type(params) is not dict:

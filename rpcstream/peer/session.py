@@ -27,6 +27,7 @@ from .call import Marshaller
 from .calls import Calls
 from .deadline import free_context
 from .flows import Flows
+from .intake import Intake
 from .interfaces import Channel, Dispatch, Later
 from .pending import PendingCalls
 from .work import Work
@@ -59,6 +60,7 @@ class Session:
         is_open: connected, and requests may be sent.
         waited: seconds that the message that is handled now was kept waiting.
         channel: the transport; None before `connected` and after `lost`.
+        backlog: the requests that wait until there is room for them.
         on_event: told of events (`$/event`): the params, and the message.
         on_end: called once when calls can be made no more: the peer says nothing more, or the connection is lost.
         on_lost: called once when the connection is lost, in order of entry.
@@ -100,12 +102,11 @@ class Session:
         # Handlers begin in whatever callback has read their request, or made room for it: that may be another call's.
         self._context = free_context()
         self._calls: Calls | None = None
-        self._backlog = Backlog(limits)
+        self.backlog = Backlog(limits)
+        self._intake = Intake(self, dispatch, self.backlog)
         self._outbox: list[Written] = []
         #: No more requests are taken; the transport is not read; a turn is due.
         self._ending = self._paused = self._scheduled = False
-        #: Messages are handled that come behind requests which wait unread.
-        self._is_sifting = False
         #: Connected, none of these, no backlog, and room for calls: `_regulate` would find nothing to do.
         self._is_calm = False
 
@@ -119,7 +120,7 @@ class Session:
         """Whole messages in the order they came, all that came with one read."""
         if self._is_calm:
             self._work(messages)
-        elif self._backlog or self._ending or not self._has_room():
+        elif self.backlog or self._ending or not self._has_room():
             self._keep(messages)
         else:
             self._work(messages)
@@ -139,9 +140,7 @@ class Session:
         self.flows.set_stalled(blocked)
         self._is_calm = False
         if blocked:
-            self._is_sifting = True
-            self._backlog.sift(lambda line: control.heed(self, line))
-            self._is_sifting = False
+            self._intake.sift_backlog()
         self._schedule()
 
     def lost(self, make_error: MakeError) -> None:
@@ -151,7 +150,7 @@ class Session:
         """
         self.channel = None
         self._take_no_calls()
-        self._backlog.clear()
+        self.backlog.clear()
         self._outbox.clear()
         self.pending.fail_all(make_error)
         self.flows.end()
@@ -170,7 +169,7 @@ class Session:
     @property
     def busy(self) -> bool:
         """Something is being worked on, or waits to be."""
-        return bool(self.work.running or self._backlog or self._outbox)
+        return bool(self.work.running or self.backlog or self._outbox)
 
     @property
     def calls(self) -> Calls:
@@ -207,19 +206,10 @@ class Session:
 
     def cancel(self, call_id: Any) -> None:
         """The peer does not wait for this call any more. Unknown and finished ones are ignored."""
-        if not self.work.cancel(call_id) and self._is_sifting:
+        if not self.work.cancel(call_id) and self._intake.is_sifting:
             # It overtakes its request, which waits unread.
-            self._backlog.cancel(call_id)
-            self._answer = self._backlog.unless_cancelled(self._dispatch)
-
-    @property
-    def has_overtaken(self) -> bool:
-        """Have cancels come for requests that wait, or waited, unread?"""
-        return self._backlog.noted > 0
-
-    def was_overtaken(self, message: dict[str, Any]) -> bool:
-        """Was this member of a batch cancelled while the batch waited unread?"""
-        return self._backlog.was_cancelled(message)
+            self.backlog.cancel(call_id)
+            self._answer = self.backlog.unless_cancelled(self._dispatch)
 
     # -- the way of a message ---------------------------------------------------------------------------------------
 
@@ -271,9 +261,9 @@ class Session:
             self._broken(error)
         if position < len(messages):
             self._is_calm = False
-            rest = messages[position:] if self._has_room() else self._sifted(messages[position:])
+            rest = messages[position:] if self._has_room() else self._intake.sift(messages[position:])
             if rest:
-                self._backlog.put_back(rest, self.loop.time() - self.waited)
+                self.backlog.put_back(rest, self.loop.time() - self.waited)
 
     def _long(self, line: Message) -> tuple[Any, bytes]:
         if isinstance(line, Oversize):
@@ -346,34 +336,16 @@ class Session:
             return False
         return bool(self.pending or flows.coming or (flows.out and not flows.stalled))
 
-    def _sifted(self, messages: list[Message]) -> list[Message]:
-        """Requests have to wait. Handle what those may be waiting for that run; give the others."""
-        self._is_sifting = True
-        rest = [line for line in messages if not control.heed(self, line)]
-        self._is_sifting = False
-        return rest
-
     def _keep(self, messages: list[Message]) -> None:
         """Keep requests until there is room for them. Only those: what runs may wait for the others."""
-        noted = self._backlog.noted
-        messages = self._sifted(messages)
+        noted = self.backlog.noted
+        messages = self._intake.sift(messages)
         if self._ending or not messages:
             return
-        if self._must_read() and self._backlog.is_over(stalled=self.flows.stalled):
-            self._outbox += [reply for line in messages if (reply := self._turned_away(line)) is not None]
+        if self._must_read() and self.backlog.is_over(stalled=self.flows.stalled):
+            self._outbox += self._intake.turn_away(messages, noted)
         else:
-            self._backlog.put(messages, self.loop.time(), noted)
-
-    def _turned_away(self, line: Message) -> Written | None:
-        """The answer to a request that can neither be kept nor left unread."""
-        try:
-            message, read = self._long(line)
-        except orjson.JSONDecodeError:
-            return self._unparsed(line, [], 0)
-        envelope.with_exact_ids(message, read)
-        if type(message) is list:  # there may be replies among its members: it was not all replies
-            message = [member for member in message if not self.pending.settled(member, read)]
-        return self._dispatch.busy(message, self._max_calls)
+            self._intake.keep(messages, noted)
 
     def _schedule(self) -> None:
         """Have a turn, soon, and once however many ask for it."""
@@ -384,11 +356,13 @@ class Session:
     def _turn(self) -> None:
         """Take up what was kept for later, as far as there is room; write what has come together."""
         self._scheduled = False
-        if self._backlog and self.channel is not None and self._has_room():
-            messages, since = self._backlog.take()
+        if self.backlog and self.channel is not None and self._has_room():
+            messages, since = self.backlog.take()
             self.waited = self.loop.time() - since
             self._work(messages)
             self.waited = 0.0
+            if self.backlog and not self._has_room():
+                self._intake.sift_begun()
         self._settle()
         self.flows.written()
 
@@ -406,22 +380,22 @@ class Session:
         if channel is None:
             return
         has_room = self._has_room()
-        if not self._backlog:
-            self._backlog.forget_cancelled()
+        if not self.backlog:
+            self.backlog.forget_cancelled()
             self._answer = self._dispatch.answer
         elif has_room:
             self._schedule()
         if self._ending and not self.busy:
             channel.close()
             return
-        reads = not self._backlog.is_full or self._must_read()
+        reads = not self.backlog.is_full or self._must_read()
         if self._paused is reads:
             self._paused = not reads
             if self._paused:
                 channel.pause()
             else:
                 channel.resume()
-        self._is_calm = has_room and not (self._backlog or self._ending or self._paused)
+        self._is_calm = has_room and not (self.backlog or self._ending or self._paused)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

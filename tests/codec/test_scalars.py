@@ -44,7 +44,7 @@ def leaf(hint: Any) -> Any:
         np.bytes_(b"ab"),
         memoryview(np.frombuffer(b"ab", "u1")),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_bytes_in_all_their_forms(value: Any) -> None:
     assert sent(value) == {"$type": "bytes", "data": "YWI="}

@@ -306,7 +306,7 @@ def leftovers(session: Session) -> dict[str, Any]:
         "pending": session.pending.items(),
         "out": session.flows.out,
         "coming": session.flows.coming,
-        "backlog": session._backlog,
+        "backlog": session.backlog,
         "outbox": session._outbox,
     }
     return {name: value for name, value in held.items() if value}

@@ -372,7 +372,7 @@ async def test_a_cancel_overtakes_a_request_that_waits_unread(talk: Talk) -> Non
         raw.send(*[request("wait", n, id=n) for n in range(3)])
         await until(lambda: len(waiting.begun) == 3)
         raw.send(request("wait", "second", id="second"), request("wait", "third", id="third"))
-        await until(lambda: talk.served[0]._backlog)
+        await until(lambda: talk.served[0].backlog)
         raw.cancel("second")
         raw.cancel("unknown")
         raw.cancel(0)
@@ -406,7 +406,7 @@ async def test_a_cancel_overtakes_a_member_of_a_batch_that_waits_unread(talk: Ta
         raw.send(request("wait", 0, id=0), request("wait", 1, id=1))
         await until(lambda: len(waiting.begun) == 2)
         raw.send([request("wait", "second", id="second"), request("wait", "third", id="third")])
-        await until(lambda: talk.served[0]._backlog)
+        await until(lambda: talk.served[0].backlog)
         raw.cancel("second")
         raw.cancel(0)
         assert (await raw.reply())["id"] == 0
@@ -425,11 +425,11 @@ async def test_a_cancel_means_no_later_request_of_the_same_id(talk: Talk) -> Non
         raw.send(*[request("wait", n, id=n) for n in range(3)])
         await until(lambda: len(waiting.begun) == 3)
         raw.call("wait", "waits", id="waits")
-        await until(lambda: talk.served[0]._backlog)
+        await until(lambda: talk.served[0].backlog)
         raw.cancel("again")  # late: that call has its answer
-        await until(lambda: talk.served[0]._backlog.noted)
+        await until(lambda: talk.served[0].backlog.noted)
         raw.call("wait", "again", id="again")
-        await until(lambda: talk.served[0]._backlog._count == 2)
+        await until(lambda: talk.served[0].backlog._count == 2)
         waiting.go.set()
         assert sorted([str(await raw.result()) for _ in range(5)]) == ["0", "1", "2", "again", "waits"]
 

@@ -76,7 +76,7 @@ async def test_the_cap_stops_reading(talk: Talk, cap: int) -> None:
         for _ in range(50):
             await asyncio.sleep(0)
         assert capped.begun == list(range(cap))
-        assert session._backlog._size < 1_000_000
+        assert session.backlog._size < 1_000_000
         capped.go.set()
         assert [await raw.result() for _ in range(count)] == list(range(count))
         assert capped.most == cap
@@ -89,7 +89,7 @@ async def test_a_batch_counts_with_each_of_its_members(talk: Talk) -> None:
         raw.call("wait", "behind")
         raw.call("plain", "behind")
         await until(lambda: len(capped.begun) == 3)
-        await until(lambda: talk.served[0]._backlog)
+        await until(lambda: talk.served[0].backlog)
         capped.go.set()
         assert [each["result"] for each in await raw.receive()] == list(range(10))
         assert {await raw.result(), await raw.result()} == {"behind"}
@@ -137,7 +137,7 @@ async def test_words_of_the_conversation_get_through_at_the_cap(talk: Talk) -> N
         (asked,) = [each for each in messages if each["method"] == "work"]
         await until(lambda: len(capped.begun) == 1)
         raw.send(request("plain", "behind", id="behind"))
-        await until(lambda: talk.served[0]._backlog)
+        await until(lambda: talk.served[0].backlog)
         raw.send(request("plain", "also behind", id="also"), notification("$/credit", id="items", n=2))
         assert [each["params"]["value"] for each in await raw.receive_many(2)] == [0, 1]
         raw.send(request("plain", "also behind", id="also"), notification("$/progress", token=asked["id"], value=7))

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import orjson
 import pytest
 
 from rpcstream import AsyncClient, Context, Limits, Server, ServerBusy
@@ -86,6 +87,17 @@ async def turns(count: int = 50) -> None:
         await asyncio.sleep(0)
 
 
+async def answers(raw: Raw, count: int) -> dict[Any, Any]:
+    """What the next answers say, by their ids: the result or the error's code. Other messages are left out."""
+    found: dict[Any, Any] = {}
+    while len(found) < count:
+        message = await raw.receive()
+        for each in message if isinstance(message, list) else [message]:
+            if "method" not in each:
+                found[each["id"]] = each.get("result", each.get("error", {}).get("code"))
+    return found
+
+
 # -- what a sender notices ------------------------------------------------------------------------------------------
 
 
@@ -143,12 +155,8 @@ async def test_words_count_though_who_says_them_does_not_read(talk: Talk) -> Non
         assert "request" not in busy.begun
         raw.cancel("kilos")
         raw.transport.resume_reading()
-        answers: dict[str, Any] = {}
-        while len(answers) < 5:
-            if "method" not in (message := await raw.receive()):
-                answers[message["id"]] = message.get("result", message.get("error", {}).get("code"))
         expected = {"ask": "confirmed", "total": 5, "wait": -32800, "plain": "request", "kilos": -32800}
-        assert answers == expected
+        assert await answers(raw, 5) == expected
 
 
 async def test_who_neither_reads_nor_stops_asking_is_closed(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
@@ -165,7 +173,7 @@ async def test_who_neither_reads_nor_stops_asking_is_closed(talk: Talk, caplog: 
         while session.channel is not None:
             raw.send(*[request("plain", n, id=n) for n in range(1000)])
             await asyncio.sleep(0)
-            assert session._backlog._size < 500_000
+            assert session.backlog._size < 500_000
         await other.silence()
         assert "the peer left over 140000 bytes of replies unread (write_buffer)" in caplog.text
         assert busy.server.counters.closed_for_limits == 1
@@ -240,7 +248,7 @@ async def test_what_is_turned_away_and_counted(talk: Talk) -> None:
         raw.send(request("ask", 0, id=0), request("ask", 1, id=1))
         asked = await raw.receive_many(2)
         raw.send(request("plain", "kept 2", id=2), request("plain", "kept 3", id=3))
-        await until(lambda: talk.served[0]._backlog.is_full)
+        await until(lambda: talk.served[0].backlog.is_full)
         raw.call("plain", "away", id="away")
         raw.send({"jsonrpc": "2.0", "method": "plain", "params": ["away"]})
         raw.send([request("plain", "away", id=7), notification("plain", value="away"), request("plain", id="8"), 5])
@@ -274,6 +282,129 @@ async def test_nothing_is_turned_away_that_only_waits_for_its_turn(talk: Talk) -
         assert busy.server.counters.turned_away == 0
         raw.answer(asked, "fine")
         assert await raw.result() == "fine"
+
+
+async def crowded(talk: Talk, raw: Raw, *waiting: dict[str, Any]) -> list[dict[str, Any]]:
+    """Two calls run and wait for their caller, and these two wait in line, which is full; what the two asked."""
+    raw.send(request("ask", 0, id=0), request("ask", 1, id=1))
+    asked = await raw.receive_many(2)
+    raw.send(*waiting)
+    await until(lambda: talk.served[0].backlog.is_full)
+    return asked
+
+
+def undelimited(*messages: Any) -> bytes:
+    """One line, in which the messages stand one behind the other."""
+    return b"".join(map(orjson.dumps, messages))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_words_about_calls_that_wait_wait_with_them(talk: Talk, packed: bool) -> None:
+    """The end of a stream, and credit for one, whose calls have not begun: no requests, and not turned away."""
+    busy = Busy(max_calls=2)
+    async with talk.raw(busy.server) as raw:
+        total = request("total", {"$type": "stream", "id": "s"}, id="total")
+        asked = await crowded(talk, raw, total, request("count", 3, id="count", stream=1))
+        words = [notification("$/end", stream="s"), notification("$/credit", id="count", n=5)]
+        raw.send(words) if packed else raw.send(*words)
+        assert await raw.code("plain", id="away") == -32002  # so the words have been read
+        for each in asked:
+            raw.answer(each, "fine")
+        assert await answers(raw, 4) == {0: "fine", 1: "fine", "total": 0, "count": None}
+        assert busy.server.counters.turned_away == 1
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_words_that_waited_count_once_their_calls_begin(talk: Talk, packed: bool) -> None:
+    """Also when the calls fill all room there is, so that nothing else of what waits is read."""
+    busy = Busy(max_calls=5)
+    async with talk.raw(busy.server) as raw:
+        raw.send(*[request("wait", n, id=n) for n in range(5)])
+        await until(lambda: len(busy.begun) == 5)
+        raw.call("total", {"$type": "stream", "id": "s"}, id="total")
+        raw.call("count", 3, id="count", stream=1)
+        await until(lambda: talk.served[0].backlog._count == 2)
+        words = [notification("$/end", stream="s"), notification("$/credit", id="count", n=5)]
+        raw.send(words) if packed else raw.send(*words)
+        await until(lambda: talk.served[0].backlog._count == (3 if packed else 4))
+        raw.cancel(0)
+        raw.cancel(1)
+        assert await answers(raw, 4) == {0: -32800, 1: -32800, "total": 0, "count": None}
+        busy.go.set()
+        assert await answers(raw, 3) == {2: 2, 3: 3, 4: 4}
+
+
+async def test_words_of_which_too_many_come_are_dropped(talk: Talk) -> None:
+    busy = Busy(max_calls=2, max_message_size=2000, write_buffer=1000)
+    async with talk.raw(busy.server) as raw:
+        asked = await crowded(talk, raw, request("plain", 2, id=2), request("plain", 3, id=3))
+        for n in range(1000):
+            raw.send(notification("$/credit", id=f"unknown {n}", n=1))
+            raw.send(notification("$/end", stream=f"unknown {n}", error={"code": 1, "message": "x" * 1000}))
+        assert await raw.code("plain", id="away") == -32002
+        assert talk.served[0].backlog._count == 4
+        for each in asked:
+            raw.answer(each, "fine")
+        assert sorted([str(await raw.result()) for _ in range(4)]) == ["2", "3", "fine", "fine"]
+        await raw.silence()
+
+
+async def test_requests_without_a_delimiter_are_each_turned_away(talk: Talk) -> None:
+    busy = Busy(max_calls=2)
+    async with talk.raw(busy.server) as raw:
+        asked = await crowded(talk, raw, request("plain", 2, id=2), request("plain", 3, id=3))
+        raw.send(undelimited(request("plain", id=4), request("plain", id=5), [request("plain", id=6)]))
+        assert [(await raw.receive())["id"], (await raw.receive())["id"]] == [4, 5]
+        assert [each["id"] for each in await raw.receive()] == [6]
+        for each in asked:
+            raw.answer(each, "fine")
+        await raw.receive_many(4)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("way", ["no delimiter", "batch", "batch of nothing else", "escaped"])
+async def test_answers_and_items_pass_requests_however_they_are_packed(talk: Talk, way: str, is_full: bool) -> None:
+    """What runs waits for them: it would wait for ever if they stayed behind requests that wait for it."""
+    busy = Busy(max_calls=2)
+    async with talk.raw(busy.server) as raw:
+        raw.send(request("ask", 0, id=0), request("total", {"$type": "stream", "id": "s"}, id="total"))
+        first = await raw.receive_many(2)
+        (asked,) = [each for each in first if each["method"] == "confirm"]
+        raw.call("plain", 2, id=2)
+        if is_full:
+            raw.call("plain", 3, id=3)
+        await until(lambda: talk.served[0].backlog.is_full if is_full else talk.served[0].backlog)
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": "fine"}
+        words = [notification("$/item", stream="s", value=5), notification("$/end", stream="s")]
+        last = request("plain", "last", id="last")
+        if way == "no delimiter":
+            raw.send(undelimited(answer, last, *words))
+        elif way == "batch":
+            raw.send([answer, last, *words])
+        elif way == "batch of nothing else":
+            raw.send(words, [answer], last)
+        else:
+            lines = [orjson.dumps(each).replace(b"result", b"r\\u0065sult") for each in (answer, *words)]
+            raw.send(*[line.replace(b"$/", b"\\u0024/") for line in lines], last)
+        expected = {0: "fine", "total": 5, 2: 2, "last": -32002 if is_full else "last"}
+        if is_full:
+            expected[3] = 3
+        assert await answers(raw, len(expected)) == expected
+
+
+async def test_a_cancel_in_a_batch_that_waits_finds_its_call(talk: Talk) -> None:
+    busy = Busy(max_calls=2)
+    async with talk.raw(busy.server) as raw:
+        raw.send(request("wait", 0, id=0), request("wait", 1, id=1))
+        members = [request("plain", "no", id="no"), notification("$/cancelRequest", id="no")]
+        raw.send([*members, request("plain", "yes", id=2)])
+        await until(lambda: talk.served[0].backlog)
+        busy.go.set()
+        await raw.receive_many(2)
+        cancelled, done = await raw.receive()
+        assert (cancelled["id"], cancelled["error"]["code"]) == ("no", -32800)
+        assert (done["id"], done["result"]) == (2, "yes")
+        assert busy.begun == [0, 1, "yes"]
 
 
 # -- two ends that both send too much -------------------------------------------------------------------------------
@@ -380,7 +511,7 @@ async def test_a_stop_finishes_what_was_read_and_begins_nothing_else(talk: Talk)
         raw.send(request("ask", "first", id=1))
         asked = await raw.receive()
         raw.send(request("ask", "in line", id=2))
-        await until(lambda: talk.served[0]._backlog)
+        await until(lambda: talk.served[0].backlog)
         stopping.stop()
         await until(lambda: talk.served[0]._ending)
         raw.send(request("ask", "too late", id=3), notification("plain", value="too late"))

@@ -17,7 +17,7 @@ def test_a_long_computation_shows_progress_and_is_cancelled(served, python, prom
     assert len(parts) > 1
     assert parts == sorted(parts, key=int)
     said = next(line for line in server.stdout if "nobody" in line)
-    assert said == "nobody waits for the primes below 100000\n"
+    assert said == "nobody waits for the primes below 5000000\n"
 
 
 def test_a_handler_asks_before_it_deletes(served, python, promised):

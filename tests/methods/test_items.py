@@ -201,7 +201,7 @@ def test_rows_of_arrays_and_of_what_can_be_one_are_results() -> None:
 @pytest.mark.parametrize(
     "returned",
     [None, 5, "ab", b"ab", {1: 2, 3: 4}, {1, 2}, (x for x in "ab"), [], [1], [1, 2, 3], np.ones((3, 2)), np.array(2)],
-    ids=str,
+    ids=lambda returned: type(returned).__name__,
 )
 def test_what_is_not_one_result_for_each_item_is_refused(returned: Any) -> None:
     with pytest.raises(WrongResults, match="2"):

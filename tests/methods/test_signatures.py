@@ -178,7 +178,7 @@ def test_functions_written_in_c() -> None:
 # -- hints ----------------------------------------------------------------------------------------------------------
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
-SOME_ID = uuid.uuid4()
+SOME_ID = uuid.UUID("5f0c9a52-7a0d-4c9e-8d3f-0f6c3b1a2e47")
 
 
 @pytest.mark.parametrize(
