@@ -26,7 +26,7 @@ from .address import Address
 from .aio_batch import AsyncBatch
 from .links import Connect, Links, greeting, look_at
 from .offered import Offered
-from .retry import Backoff, Unsent, idempotent_methods, pause_before_retry
+from .retry import Backoff, Unsent, check_idempotent, idempotent_methods, pause_before_retry
 from .settings import Trace, make_settings
 from .subscriptions import Subscriptions
 
@@ -347,9 +347,7 @@ class AsyncClient:
         if self._settings.retry == "all" or method == "rpc.discover":
             return
         known = self._idempotent if self._idempotent is not None else await self._ask_idempotent(deadline)
-        if known is None or method not in known:
-            why = "the method is not idempotent" if known is not None else "the server did not say what is idempotent"
-            raise ConnectionLost(f"the connection was lost, and {why}", method=method, address=self.address)
+        check_idempotent(method, known, self.address)
 
     async def _ask_idempotent(self, deadline: float) -> frozenset[str] | None:
         """The methods that may be called again; None if the server does not tell."""

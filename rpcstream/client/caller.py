@@ -12,12 +12,12 @@ from collections.abc import Callable
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost, EncodeError
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, EncodeError, RpcError
 from ..peer.call import NOT_GIVEN, Call, Marshaller, Outgoing
 from ..peer.deadline import INFINITE, inherited, time_left
 from ..wire.pieces import Written
 from .connections import Connections
-from .retry import Unsent, idempotent_methods, pause_before_retry
+from .retry import Unsent, check_idempotent, idempotent_methods, pause_before_retry
 from .settings import Settings
 
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
@@ -252,10 +252,11 @@ class Caller:
             return
         if self._idempotent is None:
             discover = Call(self._marshaller, "rpc.discover", None, NOT_GIVEN, NOT_GIVEN)
-            self._idempotent = idempotent_methods(self.perform(discover, _left(deadline)))
-        if method not in self._idempotent:
-            reason = "the connection was lost, and the method is not idempotent"
-            raise ConnectionLost(reason, method=method, address=self._marshaller.address)
+            try:
+                self._idempotent = idempotent_methods(self.perform(discover, _left(deadline)))
+            except (RpcError, OSError):  # with the errors of connections and time-outs
+                pass
+        check_idempotent(method, self._idempotent, self._marshaller.address)
 
 
 def _left(deadline: float) -> float | None:

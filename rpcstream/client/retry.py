@@ -73,3 +73,14 @@ def idempotent_methods(document: Any) -> frozenset[str]:
         for method in found
         if isinstance(method, dict) and method.get("x-idempotent") is True and isinstance(method.get("name"), str)
     )
+
+
+def check_idempotent(method: str, known: frozenset[str] | None, address: str) -> None:
+    """Raises ConnectionLost unless a call that was lost may be repeated.
+
+    Args:
+        known: the methods that may be called again; None if the server did not tell.
+    """
+    if known is None or method not in known:
+        why = "the method is not idempotent" if known is not None else "the server did not say what is idempotent"
+        raise ConnectionLost(f"the connection was lost, and {why}", method=method, address=address)

@@ -475,6 +475,22 @@ def test_the_question_what_may_be_repeated_may_be_repeated(scripted: Scripted) -
     assert calls == ["safe", "rpc.discover", "rpc.discover", "safe"]
 
 
+@pytest.mark.parametrize("answer", ["error", "silence", "hangs up"])
+def test_a_server_that_does_not_say_what_may_be_repeated(scripted: Scripted, answer: str) -> None:
+    def script(line: Any) -> None:
+        while (request := line.read()) is not None:
+            if request["method"] == "rpc.discover" and answer == "error":
+                error = {"code": -32601, "message": "not found"}
+                line.say({"jsonrpc": "2.0", "id": request["id"], "error": error})
+            elif request["method"] != "rpc.discover" or answer == "hangs up":
+                return
+
+    timeout = 0.5 if answer == "silence" else WAIT
+    client = Client(scripted(script), retries=1, retry="idempotent", timeout=timeout)
+    with client, pytest.raises(ConnectionLost, match=r"did not say what is idempotent.*'price'"):
+        client.price()
+
+
 def test_a_call_that_was_not_sent_is_repeated_whatever_it_is(free_address: str) -> None:
     client = Client(free_address, retries=2, retry="idempotent")
     with client, pytest.raises(ConnectFailed, match="'unsafe'"):
