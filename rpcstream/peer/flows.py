@@ -36,10 +36,11 @@ class Flows:
         coming: streams that were passed to a handler here, by their token.
         stalled: the peer does not read what is sent.
         has_ended: the peer says nothing more.
+        waiting: those who wait until there is room, in the order in which they came; made when it is first needed.
         unsent: bytes that were sent in this turn of the loop and not yet handed to the transport.
     """
 
-    __slots__ = ("_crowd", "_has_turn", "_last_token", "_waiting", "coming", "has_ended", "out", "stalled", "unsent")
+    __slots__ = ("_crowd", "_has_turn", "_last_token", "coming", "has_ended", "out", "stalled", "unsent", "waiting")
 
     def __init__(self, crowd: int) -> None:
         self._crowd = crowd
@@ -49,8 +50,7 @@ class Flows:
         self.stalled = False
         #: One of those who waited goes on in this turn of the loop.
         self._has_turn = False
-        #: Those who wait until there is room, in the order in which they came.
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.waiting: deque[asyncio.Future[None]] | None = None
         self._last_token = 0
         self.has_ended = False
 
@@ -109,8 +109,7 @@ class Flows:
         Those who wait go on one by one, in the order in which they came, and may send one message each, also if another
         has filled the connection again meanwhile: so nobody waits for ever.
         """
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        waiter = self._waiter()
         try:
             await waiter
         finally:
@@ -119,16 +118,22 @@ class Flows:
 
     async def others_first(self) -> None:
         """Let everybody else have a turn: those who wait to send something, too."""
-        if self._waiting:
+        if self.waiting:
             await self.flowing()
         else:
             await asyncio.sleep(0)
 
     def when_flowing(self, function: Callable[[], object]) -> None:
         """Call this once, soon after the peer reads again or is gone. To be used while nothing more may be sent."""
-        waiter = asyncio.get_running_loop().create_future()
-        waiter.add_done_callback(lambda _: self._have_turn(function))
-        self._waiting.append(waiter)
+        self._waiter().add_done_callback(lambda _: self._have_turn(function))
+
+    def _waiter(self) -> asyncio.Future[None]:
+        """One more, behind all others."""
+        if self.waiting is None:
+            self.waiting = deque()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(waiter)
+        return waiter
 
     def _have_turn(self, function: Callable[[], object]) -> None:
         try:
@@ -138,8 +143,8 @@ class Flows:
 
     def _next(self) -> None:
         """Whoever waits next may go on, if there is room, and nobody else is about to."""
-        while self._waiting and self.is_free and not self._has_turn:
-            waiter = self._waiting.popleft()
+        while self.waiting and self.is_free and not self._has_turn:
+            waiter = self.waiting.popleft()
             if not waiter.done():
                 self._has_turn = True
                 waiter.set_result(None)

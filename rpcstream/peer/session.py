@@ -67,6 +67,41 @@ class Session:
         last_in_order: the last of the calls that keep their order, for the next one to wait for.
     """
 
+    # Slots: of so many attributes each is found faster so, and an idle connection takes half the memory.
+    __slots__ = (
+        "__weakref__",
+        "_answer",
+        "_calls",
+        "_context",
+        "_dispatch",
+        "_ending",
+        "_intake",
+        "_is_calm",
+        "_max_calls",
+        "_on_gone",
+        "_outbox",
+        "_paused",
+        "_scheduled",
+        "_slow",
+        "_turn_time",
+        "_write_buffer",
+        "backlog",
+        "channel",
+        "codec",
+        "flows",
+        "is_open",
+        "last_in_order",
+        "limits",
+        "loop",
+        "on_end",
+        "on_event",
+        "on_lost",
+        "pending",
+        "side",
+        "waited",
+        "work",
+    )
+
     def __init__(
         self,
         dispatch: Dispatch,
@@ -364,7 +399,9 @@ class Session:
             if self.backlog and not self._has_room():
                 self._intake.sift_begun()
         self._settle()
-        self.flows.written()
+        flows = self.flows
+        if flows.unsent or flows.waiting:
+            flows.written()
 
     def _settle(self) -> None:
         """Write the outbox with one write; then see what comes next, as things stand now."""

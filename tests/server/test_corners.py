@@ -231,7 +231,7 @@ async def test_replies_in_a_batch_with_requests_are_replies() -> None:
 async def test_whoever_is_turned_away_is_told_by_the_very_id_and_replies_are_not() -> None:
     service = Service(max_calls=2)
     async with service.by_hand() as hand:
-        (asked,) = await hand.say(request("back", call_id="a"), request("wait", call_id="b"))
+        asked, other = await hand.say(request("back", call_id="a"), request("back", call_id="b"))
         await hand.say(request("now", call_id="c"), request("now", call_id="d"))  # as many as are kept
         big, late = request("now", call_id=2**70), reply(99, "to nobody")
         mixed = [late, request("now", call_id=7), reply(asked["id"], "confirmed")]
@@ -241,6 +241,7 @@ async def test_whoever_is_turned_away_is_told_by_the_very_id_and_replies_are_not
         assert (of_batch["id"], of_batch["error"]["code"]) == (7, -32002)
         assert confirmed == reply("a", "confirmed")
         assert what(others) == ["now", "now"]
+        assert what(await hand.say(reply(other["id"], "confirmed"))) == ["confirmed"]
         assert service.sessions[0].pending.dropped == 1
 
 
