@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -18,6 +19,12 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
     from rpcstream.process import loop_factory
 
     return {"loop": loop_factory("auto") or asyncio.new_event_loop}
+
+
+def pytest_configure() -> None:
+    """What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
