@@ -39,8 +39,12 @@ if TYPE_CHECKING:
     )
     from .limits import Limits
     from .peer.context import Context
+    from .peer.identity import Credentials
     from .peer.stream import Stream
     from .server import Server
+    from .tls import TLS
+    from .web.html import Html, escape, html
+    from .wire.http import HttpError, Request, Response
 
 _HOME = {
     "AsyncClient": "client.aio",
@@ -48,15 +52,24 @@ _HOME = {
     "Client": "client.sync",
     "Codec": "codec",
     "Context": "peer.context",
+    "Credentials": "peer.identity",
+    "Html": "web.html",
+    "HttpError": "wire.http",
     "ImageOptions": "codec",
     "Limits": "limits",
+    "Request": "wire.http",
+    "Response": "wire.http",
     "Server": "server",
     "Shape": "codec",
     "Stream": "peer.stream",
     "Subscription": "client.subscriptions",
+    "TLS": "tls",
+    "escape": "web.html",
+    "html": "web.html",
 }
 
 __all__ = [
+    "TLS",
     "AsyncClient",
     "Backoff",
     "BatchTooLarge",
@@ -67,8 +80,11 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "Context",
+    "Credentials",
     "DeadlineExceeded",
     "EncodeError",
+    "Html",
+    "HttpError",
     "ImageOptions",
     "InternalError",
     "InvalidParams",
@@ -81,6 +97,8 @@ __all__ = [
     "ParseError",
     "ProviderGone",
     "RegistrationError",
+    "Request",
+    "Response",
     "RpcError",
     "Server",
     "ServerBusy",
@@ -88,6 +106,8 @@ __all__ = [
     "Stream",
     "Subscription",
     "__version__",
+    "escape",
+    "html",
 ]
 
 

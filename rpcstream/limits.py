@@ -68,6 +68,14 @@ class Limits:
     #: busy, small enough that 1,000 stalled peers stay within 1 GiB.
     write_buffer: int = 1 * MIB
 
+    #: From the connection to the identity, where a server asks for one; also how long its own function may take for
+    #: that. Programs send their token at once, so this is for slow links; strangers hold a connection for no longer.
+    auth_timeout: float | None = 10.0
+
+    #: One message of a peer that is not known yet. A token is a few KiB at most (a JWT with many claims); 20,000
+    #: strangers stay within 1.3 GiB.
+    auth_message_size: int = 64 * KIB
+
     #: Pixels of an image, looked at before its data is decoded. 64 megapixels as RGBA take 256 MiB; a bomb of
     #: 17 KB can claim more than twice that.
     max_image_pixels: int = 64_000_000

@@ -12,24 +12,30 @@ import ipaddress
 import logging
 import os
 import types
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar, overload
 
 from .codec import Codec
 from .limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
+from .methods.allow import AllowRule
 from .methods.declared import caller_namespace
 from .methods.dispatch import Dispatcher
+from .methods.gate import Gate, GatedSession
 from .methods.invoke import Invoker, check_picklable, default_processes, default_threads
 from .methods.microbatch import Batches
-from .methods.own import add_event_methods, add_own_methods
+from .methods.own import add_auth_method, add_event_methods, add_own_methods
 from .methods.registry import Method, MethodRegistry, Offload
 from .observe.counters import Counters
 from .peer.event_queue import Policy
 from .peer.events import Topics
+from .peer.identity import Authenticate, Authenticator
 from .peer.session import Session
 from .process import LoopName, StopNow, freeze_memory, loop_factory, stop_on_signals
+from .tls import TLS, Certificates
+from .transports.access import AccessRules
 from .transports.listen import Listener
+from .web.routes import Routes
 
 log = logging.getLogger("rpcstream.server")
 wire_log = logging.getLogger("rpcstream.wire")
@@ -51,6 +57,12 @@ class Server:
     >>> server.run()  # doctest: +SKIP
 
     Args:
+        token: callers must show this token before they can call anything. Read it from where secrets are kept.
+        authenticate: in its place a function, sync or async, that is called with `Credentials` (a token, the names of a
+            certificate, the process at a Unix socket) and gives who that is: `ctx.identity`; None for nobody.
+        hosts: names, besides those of loopback, that an HTTP request may give as this server's: "example.org",
+            "*.example.org", or "*" for any.
+        origins: of web pages that may call: "https://example.org", or "*" for any.
         limits: what is accepted; see `Limits`.
         codec: the rich types; give one to register your own or to choose how images are sent.
         lifespan: called with the server; an async context manager entered before the first connection is accepted and
@@ -59,7 +71,10 @@ class Server:
         threads: handlers with `offload="thread"` that run at the same time.
         processes: handlers with `offload="process"` that run at the same time.
         delimiter: ends a message on the line stream.
+        tls: the server's certificate; every connection is encrypted then. Without, none is.
         drain_timeout: seconds that calls in flight have to finish when the server stops.
+        drain_delay: seconds that a server which is to stop goes on as before, while `/readyz` says 503: so that whoever
+            shares out the load sends nobody any more.
         slow_call: seconds; a handler that keeps the event loop for longer is named in a warning.
         event_queue: events of one topic that may wait for one connection that does not take them.
         event_policy: what is dropped when more would: "drop_oldest", "drop_newest", or "disconnect" the subscriber.
@@ -69,6 +84,10 @@ class Server:
     def __init__(
         self,
         *,
+        token: str | None = None,
+        authenticate: Authenticate | None = None,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
         limits: Limits = DEFAULT_LIMITS,
         codec: Codec | None = None,
         lifespan: Lifespan | None = None,
@@ -76,7 +95,9 @@ class Server:
         threads: int | None = None,
         processes: int | None = None,
         delimiter: bytes = b"\n",
+        tls: TLS | None = None,
         drain_timeout: float = 10.0,
+        drain_delay: float = 0.0,
         slow_call: float = 0.1,
         event_queue: int = 1000,
         event_policy: Policy = "drop_oldest",
@@ -91,13 +112,19 @@ class Server:
         #: For what the lifespan prepares and handlers use: a model, a database.
         self.state = types.SimpleNamespace()
         self.counters = Counters()
+        self._authenticator: Authenticator | None = None
+        if token is not None or authenticate is not None:
+            self._authenticator = Authenticator(token=token, authenticate=authenticate, timeout=limits.auth_timeout)
+        self._access = AccessRules(hosts=hosts, origins=origins)
         self._lifespan = lifespan
         self._delimiter = delimiter
+        self._tls = tls
         self._drain_timeout = drain_timeout
+        self._drain_delay = drain_delay
         self._slow_call = slow_call
         self._threads = default_threads() if threads is None else threads
         self._processes = default_processes() if processes is None else processes
-        self._registry = MethodRegistry(self.codec)
+        self._registry = MethodRegistry(self.codec, knows_callers=self._authenticator is not None)
         #: The batched methods by name: `server.batches["embed"].stats()`.
         self.batches = Batches(self._registry)
         #: Decorator: a function of lists or stacked arrays as a remote method of one item; see `Batches.decorator`.
@@ -108,9 +135,17 @@ class Server:
         )
         #: Send a value to all subscribers of a topic: `server.publish("ticks", value)`, from any thread; see `Topics`.
         self.publish = self.topics.publish
+        #: What is answered to HTTP's GET besides calls.
+        self.routes = Routes(codec=self.codec, debug=debug, slow=slow_call)
+        #: Answer a path with bytes or a file: `server.static("/logo.png", "./logo.png")`; see `Routes.static`.
+        self.static = self.routes.static
+        #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
+        self.get = self.routes.get
         self._running: _Running | None = None
         add_event_methods(self._registry, self.topics)
         add_own_methods(self._registry, codec=self.codec, title=title, version=version, stats=self._stats)
+        if self._authenticator is not None:
+            add_auth_method(self._registry)
 
     # -- methods ----------------------------------------------------------------------------------------------------
 
@@ -135,6 +170,7 @@ class Server:
         ordered: bool = False,
         detached: bool = False,
         idempotent: bool = False,
+        allow: AllowRule | None = None,
         replace: bool = False,
     ) -> Callable[[Handler], Handler]: ...
 
@@ -159,6 +195,7 @@ class Server:
         ordered: bool = False,
         detached: bool = False,
         idempotent: bool = False,
+        allow: AllowRule | None = None,
         replace: bool = False,
     ) -> None:
         """Make any callable a remote method: a function, a bound method, a partial, a lambda with a name.
@@ -171,6 +208,7 @@ class Server:
             ordered: calls of ordered methods that come on one connection run one after the other, in that order.
             detached: the handler goes on when its caller is gone; others are cancelled then.
             idempotent: calling it twice does no harm: `rpc.discover` says so, and clients may repeat lost calls.
+            allow: who may call it: a name, several, or a function of the identity. Others are answered with -32006.
             replace: allow a name that is taken.
 
         Raises:
@@ -186,6 +224,7 @@ class Server:
             ordered=ordered,
             detached=detached,
             idempotent=idempotent,
+            allow=allow,
             replace=replace,
             namespace=caller_namespace(),
         )
@@ -210,6 +249,7 @@ class Server:
         host: str = DEFAULT_HOST,
         port: int = DEFAULT_PORT,
         unix: str | os.PathLike[str] | None = None,
+        unix_mode: int | None = None,
         loop: LoopName = "auto",
         on_listening: Callable[[str], None] | None = None,
     ) -> None:
@@ -219,6 +259,8 @@ class Server:
         second one stops at once.
 
         Args:
+            unix: listen at a Unix socket with this path, and at no port.
+            unix_mode: the permissions of its file, such as 0o660; by the umask where it is not given.
             loop: "uvloop", "asyncio", or "auto": uvloop where it is installed.
             on_listening: called once with the address, when connections are accepted.
 
@@ -228,7 +270,7 @@ class Server:
         """
         try:
             with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
-                runner.run(self._run(host=host, port=port, unix=unix, on_listening=on_listening))
+                runner.run(self._run(host=host, port=port, unix=unix, unix_mode=unix_mode, on_listening=on_listening))
         except StopNow as now:
             raise SystemExit(128 + now.number) from None
 
@@ -249,10 +291,11 @@ class Server:
         host: str = DEFAULT_HOST,
         port: int = DEFAULT_PORT,
         unix: str | os.PathLike[str] | None = None,
+        unix_mode: int | None = None,
         on_listening: Callable[[str], None] | None = None,
     ) -> None:
         """Serve in the running event loop until `stop` is called or the task is cancelled; sees no signals."""
-        async with self.listening(host=host, port=port, unix=unix) as address:
+        async with self.listening(host=host, port=port, unix=unix, unix_mode=unix_mode) as address:
             if on_listening is not None:
                 on_listening(address)
             assert self._running is not None
@@ -260,7 +303,12 @@ class Server:
 
     @asynccontextmanager
     async def listening(
-        self, *, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT, unix: str | os.PathLike[str] | None = None
+        self,
+        *,
+        host: str = DEFAULT_HOST,
+        port: int = DEFAULT_PORT,
+        unix: str | os.PathLike[str] | None = None,
+        unix_mode: int | None = None,
     ) -> AsyncIterator[str]:
         """Serve while the block runs; gives the address in the form that clients take. Port 0: one that is free.
 
@@ -271,9 +319,9 @@ class Server:
             RuntimeError: the server is running already.
         """
         async with self._started() as running:
-            if unix is None and not _is_loopback(host):
+            if unix is None and not _is_loopback(host) and self._authenticator is None:
                 log.warning("listening at %s, not a loopback address: there is no authentication", host)
-            address = await running.listener.listen(host, port, unix)
+            address = await running.listener.listen(host or "", port, unix, unix_mode)
             log.info("listening at %s", address)
             yield address
 
@@ -295,6 +343,7 @@ class Server:
             if method.offload == "process":
                 check_picklable(method)
         invoker = Invoker(threads=self._threads, processes=self._processes, max_queue=self.limits.max_queue)
+        self.routes.open(invoker)
         running = self._running = _Running(self, invoker)
         try:
             async with self._lifespan(self) if self._lifespan else contextlib.nullcontext():
@@ -305,14 +354,18 @@ class Server:
         finally:
             self._running = None
             self.batches.close()
+            self.routes.close()
             invoker.close()
 
     async def _drain(self, running: _Running) -> None:
         """Finish what is in flight within the deadline, then close what is left."""
         running.stopping.set()
+        self.routes.is_draining = True
         listener = running.listener
-        await listener.stop_accepting()
         aborted = asyncio.ensure_future(running.aborted.wait())
+        if self._drain_delay and listener.is_listening:
+            await asyncio.wait({aborted}, timeout=self._drain_delay)
+        await listener.stop_accepting()
         closed = asyncio.ensure_future(listener.closed())
         try:
             await asyncio.wait({aborted, closed}, timeout=self._drain_timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -341,7 +394,10 @@ class Server:
             self._running.stopping.set()
 
     def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
-        return Session(dispatcher, codec=self.codec, limits=self.limits, slow=self._slow_call, on_gone=on_gone)
+        options: dict[str, Any] = {"codec": self.codec, "limits": self.limits, "slow": self._slow_call}
+        if self._authenticator is None:
+            return Session(dispatcher, **options, on_gone=on_gone)
+        return GatedSession(Gate(dispatcher, self._authenticator, self.limits), **options, on_gone=on_gone)
 
 
 class _Running:
@@ -366,11 +422,17 @@ class _Running:
             counters=server.counters,
             delimiter=server._delimiter,
             trace=_log_message if server.debug else None,
+            certificates=Certificates(server._tls) if server._tls is not None else None,
+            access=server._access,
+            routes=server.routes,
+            authenticator=server._authenticator,
         )
 
 
 def _log_message(direction: str, message: bytes) -> None:
-    text = message[:2000].decode(errors="backslashreplace")
+    # A token is nobody's to read, not even in a log.
+    is_secret = b"rpc.authenticate" in message
+    text = "(rpc.authenticate)" if is_secret else message[:2000].decode(errors="backslashreplace")
     wire_log.info("%s %d bytes: %s", direction, len(message), text)
 
 

@@ -139,6 +139,21 @@ def free_port() -> int:
         return port
 
 
+def ready_when_open(port: int, *packages: str) -> None:
+    """As `ready`, for peers that do not tell when they listen: from a thread, as soon as they can be connected to."""
+
+    def wait() -> None:
+        while True:
+            try:
+                socket.create_connection((HOST, port), 1).close()
+            except OSError:
+                sleep(0.02)
+            else:
+                return ready(port, *packages)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def connect(port: int) -> socket.socket:
     """Blocking, without a time-out: with one, each call would ask the kernel twice."""
     connection = socket.create_connection((HOST, port))
@@ -147,6 +162,11 @@ def connect(port: int) -> socket.socket:
 
 
 # -- what is called -------------------------------------------------------------------------------------------
+
+
+#: A page as small as pages are, 1 KiB: what is measured is the server, not how bytes are copied.
+PAGE_PATH, PAGE_TYPE = "/static/page.html", "text/html; charset=utf-8"
+PAGE = f"<!doctype html>\n<title>page</title>\n<p>{'It is always the same. ' * 64}"[:1019].encode() + b"</p>\n"
 
 
 def make_login(user: str, password: str, remember: bool) -> dict[str, Any]:

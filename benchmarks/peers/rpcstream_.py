@@ -13,6 +13,8 @@ from typing import Any
 from _common import (
     HOST,
     METHODS,
+    PAGE,
+    PAGE_PATH,
     TOPICS,
     Options,
     Result,
@@ -40,6 +42,7 @@ with needs("rpcstream", "uvloop"):
 def make_server() -> Server:
     server = Server()
     server.add(make_login, name="login")
+    server.static(PAGE_PATH, PAGE)
 
     @server
     def sum(a: int, b: int) -> int:

@@ -69,6 +69,11 @@ def fits_batch(size: int) -> Check:
     return fits
 
 
+def get(path: str) -> bytes:
+    """An HTTP request for a page."""
+    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: load\r\nAccept: */*\r\n\r\n".encode()
+
+
 def post(path: str, body: bytes, kind: str = "application/json") -> bytes:
     """An HTTP request."""
     head = (

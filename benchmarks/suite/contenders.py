@@ -21,7 +21,9 @@ from .templates import learn
 #: Runs the load once: the seconds that count and those of warm-up before -> what the load generator says.
 Measure = Callable[[float, float], Load]
 
-OURS = frozenset({"rpcstream_", "embedding_", "streams_", "bare_echo", "bare_exchange", "bare_call", "echo"})
+OURS = frozenset(
+    {"rpcstream_", "embedding_", "streams_", "bare_echo", "bare_exchange", "bare_call", "bare_page", "echo"}
+)
 PATIENCE = 30.0  # seconds that a driver may take besides those it was told to
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from .contenders import RPCSTREAM, UVLOOP_ECHO
 from .results import Results, Spread, find, ratio, spread
-from .topics import clients, idle, large, many, small, startup
+from .topics import clients, idle, large, many, small, startup, web
 
 Sense = Literal["at least", "at most"]
 
@@ -87,6 +87,16 @@ TARGETS = (
     _rate("small call, 32 connections / FastAPI REST", *_SMALL_32, RPCSTREAM, small.FASTAPI_REST, 9),
     _rate("small call, 32 connections / grpc sync", *_SMALL_32, RPCSTREAM, small.GRPC_SYNC, 12),
     _rate("small call, 32 connections / aiorpcX", *_SMALL_32, RPCSTREAM, small.AIORPCX, 4.5),
+    _rate("POST, 32 connections / FastAPI REST", "http", web.HTTP_TITLE, web.OVER_HTTP, small.FASTAPI_REST, 8),
+    _rate("static page, 32 connections / bare httptools on uvloop", "page", web.PAGE_TITLE, web.STATIC, web.BARE, 0.7),
+    _rate(
+        "WebSocket, 32 connections / FastAPI WebSocket",
+        "websocket",
+        web.WEBSOCKET_TITLE,
+        web.OVER_WEBSOCKET,
+        small.FASTAPI_WEBSOCKET,
+        5,
+    ),
     _rate("32 connections, 16 in flight / unpipelined", "pipelined", many.TITLE, RPCSTREAM, many.UNPIPELINED, 3.5),
     *(
         _rate(f"{title} / sync handler", "async-handler", title, many.ASYNC, many.SYNC, 0.5)

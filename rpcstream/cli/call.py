@@ -106,7 +106,7 @@ def _client(options: argparse.Namespace, where: str, line: StatusLine | None) ->
     """A client whose results are plain JSON data, rich values still tagged."""
     from ..client.sync import Client
     from ..limits import Limits
-    from .call_options import DEFAULT_TIMEOUT
+    from .call_options import DEFAULT_TIMEOUT, access
     from .wire import AsReceived
 
     timeout = DEFAULT_TIMEOUT if options.timeout is None else options.timeout or None
@@ -129,9 +129,12 @@ def _client(options: argparse.Namespace, where: str, line: StatusLine | None) ->
             limits=Limits(max_message_size=MAX_MESSAGE_SIZE),
             trace=trace,
             on_send=on_send,
+            **access(options),
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
+    except OSError as error:  # of the files with certificates
+        raise UsageError(f"the certificates cannot be used: {error}") from error
 
 
 def _result(

@@ -6,6 +6,7 @@ Knows argparse and the rules of which options go together; connects to nothing.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,9 +17,13 @@ from .options import Formatter, apart, port, seconds
 from .values import Inputs
 
 DEFAULT_TIMEOUT = 60.0
+
+#: A token on the command line can be seen by others on the same machine.
+TOKEN_VARIABLE = "RPCSTREAM_TOKEN"
+
 _IPV6 = frozenset("0123456789abcdefABCDEF:.")
 
-_DESCRIPTION = "Call a method of a JSON-RPC 2.0 server over a line stream and print its result."
+_DESCRIPTION = "Call a method of a JSON-RPC 2.0 server and print its result."
 
 _EPILOG = f"""\
 items: parameters by name
@@ -74,9 +79,14 @@ def _add_place(add: Callable[..., object]) -> None:
     add(
         "--uri",
         metavar="ADDRESS",
-        help=f"host, host:port, tcp://host:port or unix:///path (default {DEFAULT_HOST}:{DEFAULT_PORT})",
+        help=f"host, host:port, tcp://, tls://host:port, unix:///path, http://, https://host:port/path, http+unix:///path,"
+        f" ws://, wss://host:port/path (default {DEFAULT_HOST}:{DEFAULT_PORT})",
     )
     add("-p", "--port", type=port, help=f"port, where --uri has none (default {DEFAULT_PORT})")
+    add("--token", help=f"who you are, for a server that asks (default: the environment variable {TOKEN_VARIABLE})")
+    add("--ca", metavar="FILE", help="TLS: trust the authorities in this PEM file, in the place of the system's")
+    add("--cert", metavar="FILE", help="TLS: your own certificate, for a server that asks for one (PEM)")
+    add("--key", metavar="FILE", help="TLS: its private key, where it is not in the same file (PEM)")
 
 
 def _add_parts(add: Callable[..., object]) -> None:
@@ -154,6 +164,12 @@ def parameters(options: argparse.Namespace, inputs: Inputs | None = None) -> lis
     return params([*map(item, options.items), *given], inputs.convert)
 
 
+def access(options: argparse.Namespace) -> dict[str, Any]:
+    """What a client needs to be let in, as its options."""
+    token = options.token if options.token is not None else os.environ.get(TOKEN_VARIABLE)
+    return {"token": token or None, "ca": options.ca, "certificate": options.cert, "key": options.key}
+
+
 def address(uri: str | None, number: int | None) -> str:
     """--uri and --port as one address.
 
@@ -162,11 +178,18 @@ def address(uri: str | None, number: int | None) -> str:
     """
     if uri is None:
         return f"{DEFAULT_HOST}:{DEFAULT_PORT if number is None else number}"
-    if "://" in uri and not uri.startswith("tcp://"):
+    scheme, separator, rest = uri.partition("://")
+    if scheme.lower().endswith("unix") and separator:
         if number is not None:
             raise UsageError(f"--port does not go with {uri}")
         return uri
-    place = uri.removeprefix("tcp://").rstrip("/")
+    place, target = rest if separator else uri, ""
+    if scheme.lower() in ("", "tcp", "tls") or not separator:
+        place = place.rstrip("/")
+    else:
+        end = min(at for at in (place.find("/"), place.find("?"), len(place)) if at >= 0)
+        place, target = place[:end], place[end:]
+    prefix = f"{scheme}://" if separator and scheme.lower() != "tcp" else ""
     host, colon, text = place.rpartition(":")
     if place.endswith("]") or not colon:
         host, text = place, ""
@@ -174,4 +197,7 @@ def address(uri: str | None, number: int | None) -> str:
         host, text = f"[{place}]", ""
     if text and number is not None and text != str(number):
         raise UsageError(f"--uri says port {text}, --port says {number}")
-    return f"{host or DEFAULT_HOST}:{text or (DEFAULT_PORT if number is None else number)}"
+    text = text or ("" if number is None else str(number))
+    if not prefix:
+        return f"{host or DEFAULT_HOST}:{text or DEFAULT_PORT}"
+    return f"{prefix}{host}{':' if text else ''}{text}{target}"

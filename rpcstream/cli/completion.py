@@ -10,7 +10,7 @@ import argparse
 import os
 from typing import Any
 
-from .call_options import address
+from .call_options import access, address
 from .describe import methods_of, parameters_of
 
 #: Somebody waits with a finger on the Tab key.
@@ -19,8 +19,8 @@ TIMEOUT = 1.0
 
 def complete_call(parser: argparse.ArgumentParser) -> None:
     """Answer the shell for `rpcstream` and exit; does nothing when argcomplete is not installed."""
-    files = dict.fromkeys(("--image", "--file", "--output"), _files)
-    free = dict.fromkeys(("--uri", "--port", "--timeout", "--positional"), _nothing)
+    files = dict.fromkeys(("--image", "--file", "--output", "--ca", "--cert", "--key"), _files)
+    free = dict.fromkeys(("--uri", "--port", "--token", "--timeout", "--positional"), _nothing)
     _complete(parser, {"method": _methods, "items": _items, **files, **free})
 
 
@@ -48,7 +48,7 @@ def _discovered(parsed_args: argparse.Namespace) -> list[dict[str, Any]]:
 
     try:
         where = address(parsed_args.uri, parsed_args.port)
-        with Client(where, timeout=TIMEOUT, connect_timeout=TIMEOUT) as client:
+        with Client(where, timeout=TIMEOUT, connect_timeout=TIMEOUT, **access(parsed_args)) as client:
             return methods_of(client.request("rpc.discover", None))
     except Exception:
         return []

@@ -12,23 +12,26 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
 from ..codec import Codec
-from ..errors import ConnectFailed, ConnectionLost, RpcError
+from ..errors import ConnectFailed, ConnectionLost, EncodeError, RpcError
 from ..limits import DEFAULT_LIMITS, Limits
 from ..peer.call import NOT_GIVEN, Call, Marshaller, Outgoing, RawCall, check_params, params_of
 from ..peer.calls import AsyncWaiter, OnProgress
 from ..peer.deadline import INFINITE, inherited, time_left
+from ..peer.event_queue import Policy
 from ..peer.proxy import NAMES_KEPT, Method, Methods, remote_name
 from ..peer.remote import Peer
 from ..peer.session import Session
 from ..peer.stream import Stream, StreamCall
+from ..peer.uploads import holds_streams
 from ..wire.pieces import Written
-from .address import Address
+from .address import Address, check_lasting
 from .aio_batch import AsyncBatch
-from .links import Connect, Links, greeting, look_at
+from .links import Links, greeting, look_at
 from .offered import Offered
+from .reach import Connect
 from .retry import Backoff, Unsent, check_idempotent, idempotent_methods, pause_before_retry
-from .settings import Trace, make_settings
-from .subscriptions import Subscriptions
+from .settings import File, Settings, Trace, make_settings
+from .subscriptions import Subscription, Subscriptions
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -41,7 +44,8 @@ class AsyncClient:
     after it was lost. While the server takes nothing more, calls wait before they are sent.
 
     Args:
-        address: "host:port", "host", "[::1]:8545", "tcp://…" or "unix:///path".
+        address: "host:port", "host", "[::1]:8545", "tcp://…", "unix:///path"; "tls://host:port"; "http://host/path",
+            "https://…", "http+unix:///path"; "ws://…", "wss://…".
         timeout: seconds that a call may take with everything, None for no limit; each call may say otherwise.
         connect_timeout: seconds that connecting may take.
         pool: up to so many connections; a call takes the one with the fewest calls waiting.
@@ -55,12 +59,19 @@ class AsyncClient:
         limits: `max_message_size` holds for what is sent and for what is received.
         delimiter: ends each message, as the server expects it.
         trace: called with "send" or "receive" and the bytes of each message.
+        token: who this is, for a server that asks: said first on each new connection of a line stream, and with each
+            request of HTTP and each handshake of a WebSocket. Never shown by this library.
+        ca: a PEM file with the authorities whose certificates are trusted, in the place of the system's. The server's
+            certificate and its name are verified in any case.
+        certificate, key: PEM files: the client's own, for servers that ask for one (mutual TLS).
+        http_connections: for HTTP: up to so many connections; each carries one call, or stream, at a time.
         connect: makes the connection in place of a socket, for tests and transports of your own: called with a
             function that makes the protocol (a LineStream), joins it to a transport, and returns it. The address is
             then only a name for errors.
 
     Raises:
         ValueError: the address or another argument makes no sense.
+        OSError, ssl.SSLError: a file with certificates is not there, or not what it should be.
     """
 
     def __init__(
@@ -78,11 +89,16 @@ class AsyncClient:
         limits: Limits = DEFAULT_LIMITS,
         delimiter: bytes = b"\n",
         trace: Trace | None = None,
+        token: str | None = None,
+        ca: File | None = None,
+        certificate: File | None = None,
+        key: File | None = None,
+        http_connections: int = 8,
         connect: Connect | None = None,
     ) -> None:
         if connect is not None and isinstance(address, str):
             address = Address(kind="custom", path=address)
-        self._settings = make_settings(
+        settings = make_settings(
             address,
             codec,
             limits,
@@ -95,12 +111,22 @@ class AsyncClient:
             on_state=on_state,
             delimiter=delimiter,
             trace=trace,
+            token=token,
+            ca=ca,
+            certificate=certificate,
+            key=key,
+            http_connections=http_connections,
         )
-        self._timeout = timeout
-        self._marshaller = Marshaller(self._settings.codec, limits, str(self._settings.address))
-        self._offered = Offered(self._settings)
-        self._links = Links(self._settings, self._marshaller, lambda: self._offered.dispatcher, connect)
-        self._subscriptions = Subscriptions(self._links, self._marshaller, self._settings)
+        self._set_up(settings, connect)
+
+    def _set_up(self, settings: Settings, connect: Connect | None = None) -> None:
+        self._settings = settings
+        self._timeout = settings.timeout
+        self._is_http = settings.address.is_http
+        self._marshaller = Marshaller(settings.codec, settings.limits, str(settings.address))
+        self._offered = Offered(settings)
+        self._links = Links(settings, self._marshaller, lambda: self._offered.dispatcher, connect)
+        self._subscriptions = Subscriptions(self._links, self._marshaller, settings)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._idempotent: frozenset[str] | None = None
         self._asking: asyncio.Task[Any] | None = None
@@ -111,7 +137,7 @@ class AsyncClient:
         #: For methods that stream: `async for item in client.stream.name(…)`; options as for `call`, gives a `Stream`.
         self.stream = Methods(self._stream)
         #: For events: `async for value in client.subscribe("ticks")`; see `Subscriptions.subscribe`.
-        self.subscribe = self._subscriptions.subscribe
+        self.subscribe = self._subscriptions.subscribe if not self._is_http else self._no_subscribe
 
     # -- what users call --------------------------------------------------------------------------------------
 
@@ -245,6 +271,7 @@ class AsyncClient:
             return lambda function: self(function, **options)
         if not callable(message):
             raise TypeError(f"a request object is a dict, and what is offered a function; got {type(message).__name__}")
+        check_lasting(self._settings.address, "offering a method to the server")
         self._offered.add(message, **options)
         return message
 
@@ -254,6 +281,7 @@ class AsyncClient:
         It gets the server as a `Peer`: `await server.call("rpc.authenticate", token=…)`. If it fails, so
         has the attempt to connect.
         """
+        check_lasting(self._settings.address, "on_connect")
         # The last greeting subscribes again, which the server may allow only to those it knows.
         self._links.greetings.insert(-1, greeting(hello))
         return hello
@@ -291,6 +319,8 @@ class AsyncClient:
 
     async def _perform(self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None = None) -> Any:
         """Send, wait, and try again as often as that is allowed."""
+        if self._is_http:
+            self._check_params(outgoing)
         loop = asyncio.get_running_loop()
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
         if inherited() != INFINITE:
@@ -385,12 +415,28 @@ class AsyncClient:
     ) -> Stream:
         seconds, window = time_left(timeout), self._settings.limits.stream_window
         call = StreamCall(self._marshaller, method, params, NOT_GIVEN if seconds is None else seconds, returns, window)
+        if self._is_http:
+            self._check_params(call)
 
         async def opened(deadline: float) -> Session:
             loop = asyncio.get_running_loop()
             return (self._links.ready(loop) or await self._links.get(method, deadline)).session
 
         return Stream(opened, call, seconds, on_progress)
+
+    def _check_params(self, outgoing: Outgoing) -> None:
+        """Raises EncodeError for an iterator: over HTTP the server could not say when the next item may come."""
+        if holds_streams(outgoing.params):
+            raise EncodeError(
+                f"an iterator as an argument of {outgoing.method!r} cannot be sent over HTTP ({self.address}): use the "
+                "WebSocket (ws://, wss://) or the line stream (host:port, tls://, unix://) of the server"
+            )
+
+    def _no_subscribe(
+        self, topic: str, *, returns: Any = NOT_GIVEN, max_queue: int = 1000, policy: Policy = "drop_oldest"
+    ) -> Subscription:
+        check_lasting(self._settings.address, "subscribe")
+        raise AssertionError("only for HTTP")
 
     def _notify(self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Awaitable[None]:
         return self._send(self._marshaller.notification(method, params_of(method, args, kwargs)), method, timeout)

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from ..errors import ConnectionLost
 from ..peer.call import Outgoing
@@ -138,20 +138,7 @@ class _Conversation(AsyncClient):
     """An AsyncClient with the settings and the offered methods of a sync client."""
 
     def __init__(self, settings: Settings, offered: Offered) -> None:
-        super().__init__(
-            settings.address,
-            timeout=settings.timeout,
-            connect_timeout=settings.connect_timeout,
-            pool=settings.pool,
-            retries=settings.retries,
-            retry=cast(Any, settings.retry),
-            reconnect=settings.reconnect or False,
-            on_state=settings.on_state,
-            codec=settings.codec,
-            limits=settings.limits,
-            delimiter=settings.delimiter,
-            trace=settings.trace,
-        )
+        self._set_up(settings)
         self._offered = offered
 
 

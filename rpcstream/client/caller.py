@@ -16,6 +16,7 @@ from ..errors import CallTimeout, ConnectFailed, ConnectionLost, EncodeError, Rp
 from ..peer.call import NOT_GIVEN, Call, Marshaller, Outgoing
 from ..peer.deadline import INFINITE, inherited, time_left
 from ..wire.pieces import Written
+from .address import check_lasting
 from .connections import Connections
 from .retry import Unsent, check_idempotent, idempotent_methods, pause_before_retry
 from .settings import Settings
@@ -50,7 +51,9 @@ class Caller:
         self._offers: list[tuple[Callable[..., Any], dict[str, Any]]] = []
         self._greetings: list[Hello] = []
         self._idempotent: frozenset[str] | None = None
-        if settings.reconnect is not None or settings.on_state is not None:
+        # Blocking connections say nothing of their own before the first call, and are in the clear.
+        is_plain = settings.address.kind in ("tcp", "unix") and settings.token is None
+        if not is_plain or settings.reconnect is not None or settings.on_state is not None:
             self.converse()
 
     # -- calls ------------------------------------------------------------------------------------------------------
@@ -175,6 +178,7 @@ class Caller:
 
     def offer(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         """Let the server call a function."""
+        check_lasting(self._settings.address, "offering a method to the server")
         with self._making:
             if self._offered is None:
                 self._offered = self._make_offered()
@@ -184,6 +188,7 @@ class Caller:
 
     def greet(self, hello: Hello) -> None:
         """Run a function on each new connection."""
+        check_lasting(self._settings.address, "on_connect")
         with self._making:
             self._greetings.append(hello)
             if self._background is not None:

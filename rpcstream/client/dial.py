@@ -34,6 +34,14 @@ def failure(error: OSError, seconds: float | None) -> str:
     """Why no connection could be made, in words; `seconds` is the time it was given."""
     if is_own_timeout(error) and seconds is not None:
         return f"could not connect within {seconds:g} s"
+    refusal = getattr(error, "verify_message", None)
+    if refusal is not None:
+        return f"could not connect: the server's certificate is not to be trusted: {refusal}"
+    if getattr(error, "library", None) == "SSL":  # whose numbers are others than those of the system
+        what = str(getattr(error, "reason", None) or error).lower().replace("_", " ")
+        return f"could not connect: TLS failed: {what}"
+    if not str(error) and isinstance(error, ConnectionResetError):
+        return "could not connect: the server closed the connection in the handshake of TLS"
     known = error.errno in errno.errorcode and not isinstance(error, socket.gaierror)
     reason = os.strerror(error.errno) if known and error.errno is not None else error.strerror
     return f"could not connect: {reason or error or type(error).__name__}"

@@ -7,7 +7,7 @@ neither values nor sockets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from ..errors import ConnectionLost
 from ..peer.call import Marshaller
@@ -32,6 +32,9 @@ class Link:
         session: the conversation.
         calls: the calls made on it.
         glance: waits for the socket to be readable, if it is known.
+        closed: done when the connection is closed, which may be after the session is over.
+        cut: ends the connection the hard way.
+        renew: finds out whether what can be read is the end, where the loop would not know; the session is lost then.
     """
 
     def __init__(self, settings: Settings, marshaller: Marshaller, methods: Methods) -> None:
@@ -41,8 +44,11 @@ class Link:
         self.session = Session(inbound, codec=settings.codec, limits=limits, side="client")
         self.calls: Calls = self.session.use(marshaller)
         self.glance: Wait | None = None
+        self.renew: Callable[[], Awaitable[object]] | None = None
         self._address = marshaller.address
-        self._gone = self.loop.create_future()
+        self._gone: asyncio.Future[None] = self.loop.create_future()
+        self.closed: asyncio.Future[None] = self._gone
+        self.cut: Callable[[str], object] = self.lose
         self.session.on_lost.append(self._is_gone)
 
     @property
@@ -70,10 +76,10 @@ class Link:
 
     async def gone(self, seconds: float) -> None:
         """Wait until the connection is closed; close it the hard way after so many seconds."""
-        await asyncio.wait([self._gone], timeout=seconds)
-        if not self._gone.done():
-            self.lose("the server did not take what was sent before the client was closed")
-            await self._gone
+        await asyncio.wait([self._gone, self.closed], timeout=seconds)
+        if not (self._gone.done() and self.closed.done()):
+            self.cut("the server did not take what was sent before the client was closed")
+            await asyncio.wait([self._gone, self.closed])
 
     def lose(self, reason: str) -> None:
         """End the connection at once."""

@@ -12,16 +12,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import WeakSet
 
-from ..errors import CallTimeout, ConnectFailed, RpcError
-from ..peer.call import Marshaller
+from ..errors import CallTimeout, ConnectFailed, MethodNotFound, RpcError
+from ..peer.call import NOT_GIVEN, Call, Marshaller
 from ..peer.deadline import INFINITE, free_context
 from ..peer.flows import Flows
 from ..peer.remote import Peer
-from ..transports.stream import LineStream
 from .dial import failure
 from .link import Link, Methods
 from .pool import choose
-from .readiness import waiter
+from .reach import Connect, join
 from .retry import Unsent
 from .settings import Settings
 
@@ -41,9 +40,6 @@ TURNS = 5
 #: A connection that has lasted so long (s) was a good one: the next pause before connecting is a short one again.
 STABLE = 5.0
 
-#: Joins the protocol that the given function makes to a transport, and returns it.
-Connect = Callable[[Callable[[], LineStream]], Awaitable[LineStream]]
-
 #: Called with a connection that has just been made, before any call is sent on it.
 Greeting = Callable[[Link], Awaitable[object]]
 
@@ -60,16 +56,21 @@ class Links:
         self.address = str(settings.address)
         self.is_closed = False
         self.greetings: list[Greeting] = []
+        address = settings.address
+        if settings.token is not None and not (address.is_http or address.is_websocket):
+            self.greetings.append(self._authenticate)
         self._settings = settings
         self._marshaller = marshaller
         self._methods = methods
-        self._dial = connect or self._dial_address
+        self._custom = connect
         self._places = [_Place() for _ in range(settings.pool)]
         self._only = self._places[0] if settings.pool == 1 else None
         #: Those in the pool, and those that have ended but for what the server still asked of the client.
         self._links: WeakSet[Link] = WeakSet()
         self._write_max = min(WRITE_MAX, settings.limits.write_buffer)
         self._state = "idle"
+        #: Why the last attempt to connect failed, where more are made.
+        self._failure: str | None = None
 
     @property
     def state(self) -> str:
@@ -114,6 +115,8 @@ class Links:
                         if not (link.is_open and link.has_unread()):
                             break
                         await asyncio.sleep(0)
+                    if link.is_open and link.renew is not None and link.has_unread():
+                        await link.renew()
                     if link.is_open and self._is_full(link.session.flows):
                         await link.session.flows.flowing()
                     if link.is_open:
@@ -124,7 +127,8 @@ class Links:
         except Unsent as error:
             raise Unsent(error.reason, method=method, address=self.address) from None
         except TimeoutError:
-            raise CallTimeout("no connection in time", method=method, address=self.address) from None
+            reason = "no connection in time" + (f"; {self._failure}" if self._failure is not None else "")
+            raise CallTimeout(reason, method=method, address=self.address) from None
 
     def begin(self) -> None:
         """Connect although nothing is to be sent yet."""
@@ -195,12 +199,14 @@ class Links:
                 self._set_state("connecting", place)
                 try:
                     place.link = link = await self._connected()
+                    self._failure = None
                     break
                 except ConnectFailed as error:
                     if backoff is None:
                         self._set_state("idle", place)
                         raise
                     place.failures += 1
+                    self._failure = error.reason
                     log.info("%s; trying again", error)
         finally:
             place.opening = None
@@ -223,11 +229,12 @@ class Links:
         link = Link(self._settings, self._marshaller, self._methods)
         try:
             async with asyncio.timeout(limit):
-                stream = await self._dial(lambda: self._make_stream(link))
-                if stream.socket is not None:
-                    link.glance = waiter(stream.socket, read=True)
+                await join(link, self._settings, self._custom)
                 for greet in self.greetings:
                     await greet(link)
+        except ConnectFailed:
+            link.lose("the connection could not be made whole")
+            raise
         except OSError as error:
             link.lose("the connection could not be made whole")
             raise ConnectFailed(failure(error, limit), address=self.address) from error
@@ -263,24 +270,13 @@ class Links:
                 except Exception:
                     log.exception("on_state of a client failed")
 
-    def _make_stream(self, link: Link) -> LineStream:
-        settings = self._settings
-        return LineStream(
-            link.session,
-            limits=settings.limits,
-            delimiter=settings.delimiter,
-            address=self.address,
-            trace=settings.trace,
-        )
-
-    async def _dial_address(self, make_stream: Callable[[], LineStream]) -> LineStream:
-        address, loop = self._settings.address, asyncio.get_running_loop()
-        stream: LineStream
-        if address.kind == "unix":
-            _, stream = await loop.create_unix_connection(make_stream, address.path)
-        else:
-            _, stream = await loop.create_connection(make_stream, address.host, address.port)
-        return stream
+    async def _authenticate(self, link: Link) -> None:
+        """Say the token, before anything else. A server that knows no tokens wants none."""
+        call = Call(self._marshaller, "rpc.authenticate", {"token": self._settings.token}, NOT_GIVEN, NOT_GIVEN)
+        try:
+            await link.calls.ask(call, INFINITE)
+        except MethodNotFound:
+            pass
 
 
 def greeting(hello: Callable[[Peer], Awaitable[object]]) -> Greeting:

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from ..codec import Codec
 from ..limits import Limits
 from .address import Address, parse_address
 from .retry import Backoff
 
+if TYPE_CHECKING:
+    import ssl
+
 #: Called with "send" or "receive" and the bytes of each message, without the delimiter.
 Trace = Callable[[str, bytes], None]
+
+#: Where a file is.
+File = str | PathLike[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The options of a client. Times are in seconds; None is "no limit".
+
+    Attributes:
+        tls: what is trusted, and shown, where the address asks for TLS.
 
     Raises:
         ValueError: an option that makes no sense, named in the message.
@@ -36,6 +48,9 @@ class Settings:
     retry: str = "all"
     reconnect: Backoff | None = None
     on_state: Callable[[str], object] | None = None
+    token: str | None = field(default=None, repr=False)
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    http_connections: int = 8
 
     def __post_init__(self) -> None:
         for name in ("timeout", "connect_timeout"):
@@ -50,10 +65,62 @@ class Settings:
             raise ValueError(f"retries must not be negative, got {self.retries!r}")
         if not self.delimiter:
             raise ValueError("the delimiter must have at least one byte")
+        if self.http_connections < 1:
+            raise ValueError(f"http_connections must be at least 1, got {self.http_connections!r}")
+        if self.token is not None:
+            _check_token(self.token, self.address)
 
 
-def make_settings(address: str | Address, codec: Codec | None, limits: Limits, **options: Any) -> Settings:
-    """The settings for the arguments of a client's constructor."""
+def make_settings(
+    address: str | Address,
+    codec: Codec | None,
+    limits: Limits,
+    *,
+    ca: File | None = None,
+    certificate: File | None = None,
+    key: File | None = None,
+    **options: Any,
+) -> Settings:
+    """The settings for the arguments of a client's constructor.
+
+    Raises, besides ValueError:
+        OSError, ssl.SSLError: a file with certificates is not there, or not what it should be.
+    """
     if codec is None:
         codec = Codec(max_image_pixels=limits.max_image_pixels)
-    return Settings(address=parse_address(address), codec=codec, limits=limits, **options)
+    address = parse_address(address)
+    tls = _make_tls(address, ca, certificate, key)
+    return Settings(address=address, codec=codec, limits=limits, tls=tls, **options)
+
+
+def _make_tls(address: Address, ca: File | None, certificate: File | None, key: File | None) -> ssl.SSLContext | None:
+    for name, file in (("ca", ca), ("certificate", certificate), ("key", key)):
+        if file is not None and not address.is_secure:
+            raise ValueError(f"{name}= is for TLS (tls://, https://, wss://), and {address} is without")
+    if key is not None and certificate is None:
+        raise ValueError("key= is the key of a certificate, and certificate= is not given")
+    if not address.is_secure:
+        return None
+    from ..tls import client_context  # imports ssl, which others do without
+
+    return client_context(ca=ca, certificate=certificate, key=key)
+
+
+def _check_token(token: Any, address: Address) -> None:
+    """Raises an error that does not show the token."""
+    if type(token) is not str:
+        raise TypeError(f"a token is a str, got {type(token).__name__}")
+    if not token:
+        raise ValueError("the token is empty; None stands for none")
+    if (address.is_http or address.is_websocket) and not all("!" <= character <= "~" for character in token):
+        raise ValueError("a token that is sent as an HTTP header has only visible ASCII characters, and no blanks")
+
+
+def hiding(trace: Trace, token: str) -> Trace:
+    """The same trace without the token."""
+    written = orjson.dumps(token)
+
+    def traced(direction: str, message: bytes) -> None:
+        trace(direction, message.replace(written, b'"***"') if b'"rpc.authenticate"' in message else message)
+
+    return traced

@@ -14,11 +14,11 @@ from ..codec import Codec
 from ..limits import DEFAULT_LIMITS, Limits
 from ..peer.call import NOT_GIVEN, Call, Marshaller, RawCall, check_params, params_of
 from ..peer.proxy import NAMES_KEPT, Method, Methods, remote_name
-from .address import Address
+from .address import Address, check_lasting
 from .batch import Batch, BatchExchange
 from .caller import Caller
 from .retry import Backoff
-from .settings import Trace, make_settings
+from .settings import File, Trace, make_settings
 
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
     from concurrent.futures import Future
@@ -41,10 +41,12 @@ class Client:
 
     The first use of what needs a conversation (a function that is offered, a stream, a subscription, an iterator as an
     argument, `on_connect`, `reconnect`, `on_state`) moves the client to a thread with an event loop, which then carries
-    all its calls. That thread ends with `close`; a client that offers nothing may as well be dropped.
+    all its calls; with a token, and with any address but TCP and Unix sockets, it is there from the first call. That
+    thread ends with `close`; a client that offers nothing may as well be dropped.
 
     Args:
-        address: "host:port", "host", "[::1]:8545", "tcp://…" or "unix:///path".
+        address: "host:port", "host", "[::1]:8545", "tcp://…", "unix:///path"; "tls://host:port"; "http://host/path",
+            "https://…", "http+unix:///path"; "ws://…", "wss://…".
         timeout: seconds that a call may take with everything, None for no limit; each call may say otherwise.
         connect_timeout: seconds that connecting may take.
         pool: up to so many connections; a call takes the one with the fewest calls waiting.
@@ -59,11 +61,18 @@ class Client:
         limits: `max_message_size` holds for what is sent and for what is received.
         delimiter: ends each message, as the server expects it.
         trace: called with "send" or "receive" and the bytes of each message.
+        token: who this is, for a server that asks: said first on each new connection of a line stream, and with each
+            request of HTTP and each handshake of a WebSocket. Never shown by this library.
+        ca: a PEM file with the authorities whose certificates are trusted, in the place of the system's. The server's
+            certificate and its name are verified in any case.
+        certificate, key: PEM files: the client's own, for servers that ask for one (mutual TLS).
+        http_connections: for HTTP: up to so many connections; each carries one call, or stream, at a time.
         on_send: called with the bytes sent so far and in total, while a message of more than 1 MiB goes out; not in a
             conversation.
 
     Raises:
         ValueError: the address or another argument makes no sense.
+        OSError, ssl.SSLError: a file with certificates is not there, or not what it should be.
     """
 
     def __init__(
@@ -81,6 +90,11 @@ class Client:
         limits: Limits = DEFAULT_LIMITS,
         delimiter: bytes = b"\n",
         trace: Trace | None = None,
+        token: str | None = None,
+        ca: File | None = None,
+        certificate: File | None = None,
+        key: File | None = None,
+        http_connections: int = 8,
         on_send: Callable[[int, int], None] | None = None,
     ) -> None:
         self._settings = make_settings(
@@ -96,6 +110,11 @@ class Client:
             on_state=on_state,
             delimiter=delimiter,
             trace=trace,
+            token=token,
+            ca=ca,
+            certificate=certificate,
+            key=key,
+            http_connections=http_connections,
             on_send=on_send,
         )
         self._marshaller = Marshaller(self._settings.codec, limits, str(self._settings.address))
@@ -268,6 +287,7 @@ class Client:
         `with client.subscribe("ticks") as ticks:` begins when the server has confirmed: what is published from then on
         comes. Options and errors as for an AsyncClient; what waits for the reader waits here, in memory.
         """
+        check_lasting(self._settings.address, "subscribe")
         self._caller.converse()
         options = {"returns": returns, "max_queue": max_queue, "policy": policy}
         return self._caller.background("rpc.subscribe").subscribe(topic, options)

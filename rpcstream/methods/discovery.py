@@ -25,7 +25,8 @@ def describe(registry: MethodRegistry, *, codec: Codec, title: str, version: str
 
     Beyond OpenRPC: a parameter with `x-rest` takes all further ones, "positional" or "named"; a method with `x-stream`
     gives its items one by one where it is asked to, a schema with `x-stream` takes them so; a method with
-    `x-idempotent` may be called again when it is not known whether a call was carried out.
+    `x-idempotent` may be called again when it is not known whether a call was carried out; one with `x-allow` is for
+    some callers only.
     """
     components: dict[str, Any] = {}
     methods = [_describe(registry[name], codec, components) for name in sorted(registry)]
@@ -49,6 +50,8 @@ def _describe(method: Method, codec: Codec, components: dict[str, Any]) -> dict[
         described["x-stream"] = True
     if method.idempotent:
         described["x-idempotent"] = True
+    if method.allow is not None:
+        described["x-allow"] = True
     text = inspect.getdoc(method.function)
     if text:
         described["summary"] = text.partition("\n")[0]

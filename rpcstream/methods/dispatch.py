@@ -22,6 +22,7 @@ from ..errors import (
     InternalError,
     InvalidRequest,
     MethodNotFound,
+    NotPermitted,
     ParseError,
     RpcError,
     ServerBusy,
@@ -46,6 +47,9 @@ log = logging.getLogger("rpcstream.server")
 
 Line = bytes | bytearray
 _ABSENT: Any = object()
+
+#: Credit that is never used up.
+ENDLESS = 2**62
 
 
 class _Limit(NamedTuple):
@@ -76,6 +80,7 @@ class Dispatcher:
     ) -> None:
         self._side = side
         self._methods = methods.by_name
+        self._for_all = methods.for_all
         self._codec = codec
         self._serialize = codec.serialize
         self._invoker = invoker
@@ -88,7 +93,7 @@ class Dispatcher:
 
     def oversize(self, message: Oversize) -> Written | None:
         """The reply to a message over the size limit."""
-        error = envelope.oversize(message.size, self._max_size, side=self._side)
+        error = envelope.oversize(message.size, message.limit or self._max_size, side=self._side)
         return self._error(envelope.id_in_head(message.head), error)
 
     def unreadable(self, error: ParseError) -> Written | None:
@@ -106,9 +111,12 @@ class Dispatcher:
             replies = [bytes(reply) for member in message if (reply := self.busy(member, limit)) is not None]
             return b"[" + b",".join(replies) + b"]" if replies else None
         self._counters.turned_away += 1
+        return self.refused(message, ServerBusy(data={"limit": limit}))
+
+    def refused(self, message: Any, error: RpcError) -> Written | None:
+        """The reply to a request (no batch) that is answered with this error, whatever it asks."""
         is_readable = type(message) is dict and envelope.has_valid_id(message)
-        call_id = message.get("id", _ABSENT) if is_readable else None
-        return self._error(call_id, ServerBusy(data={"limit": limit}))
+        return self._error(message.get("id", _ABSENT) if is_readable else None, error)
 
     def goes_on(self, message: Any) -> bool:
         """Is the method to be carried out although its caller is gone?"""
@@ -147,12 +155,12 @@ class Dispatcher:
         call_id = message.get("id", _ABSENT)
         kind = type(call_id)
         try:
-            method = self._methods.get(message["method"])
+            method = self._for_all.get(message["method"])
         except (KeyError, TypeError):  # no name, or an array or object for it
             method = None
         self._counters.requests += 1
         if method is None or (kind is not int and kind is not str) or message.get("jsonrpc") != VERSION:
-            method, call_id, refusal = self._unusual_request(message, line)
+            method, call_id, refusal = self._unusual_request(message, line, session)
             if method is None:
                 return refusal
         try:
@@ -172,8 +180,10 @@ class Dispatcher:
         except BaseException as error:
             return self._failed(method, call_id, error)
 
-    def _unusual_request(self, message: dict[str, Any], line: Line) -> tuple[Method | None, Any, Written | None]:
-        """Notifications, ids that are null or a float, and all that is wrong with a request.
+    def _unusual_request(
+        self, message: dict[str, Any], line: Line, session: Session
+    ) -> tuple[Method | None, Any, Written | None]:
+        """Notifications, ids that are null or a float, methods that are not for all, and all that is wrong.
 
         Returns:
             The method to be called and the id; no method, and the reply, where there is nothing to call.
@@ -186,6 +196,8 @@ class Dispatcher:
             method = self._methods.get(message["method"])
             if method is None:
                 raise MethodNotFound(data={"method": message["method"]})
+            if method.allow is not None and not method.allow.permits(session.identity):
+                raise NotPermitted(data={"method": method.name})
         except InvalidRequest as error:
             # Whether it was a notification cannot be known of what is no request (section 5).
             readable = call_id is not _ABSENT and envelope.has_valid_id(message)
@@ -206,9 +218,13 @@ class Dispatcher:
     ) -> Written | Later | None:
         """A handler with a context, streams, items or a place in the order."""
         call_id = message.get("id", _ABSENT)
-        credit = None
-        if method.stream is not None and call_id is not _ABSENT and "stream" in message:
-            method, credit = method.stream, _credit_of(message)
+        credit: int | None = None
+        streaming = method.stream
+        if streaming is not None and call_id is not _ABSENT:
+            if session.streams:
+                method, credit = streaming, ENDLESS
+            elif session.streams is None and "stream" in message:
+                method, credit = streaming, _credit_of(message)
         context = Context(session, message, timeout=timeout, is_async=method.is_async, in_batch=in_batch)
         tokens: list[str] = []
         if method.extras is not None:

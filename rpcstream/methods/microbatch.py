@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from ..errors import RegistrationError
 from ..observe.batching import BatchCounters
+from .allow import AllowRule
 from .declared import caller_namespace, holds, name_of
 from .gathering import BatchOffload, BatchOptions, Gathering
 from .invoke import DaemonThreads, HandlerFailed
@@ -163,6 +164,7 @@ class Batches(Mapping[str, Batcher]):
         timeout: float | None = None,
         check_result: bool = True,
         idempotent: bool = False,
+        allow: AllowRule | None = None,
         replace: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Decorator: make a function of many items a remote method of one. The function itself stays as it is.
@@ -177,8 +179,8 @@ class Batches(Mapping[str, Batcher]):
             offload: "thread": a sync function runs in threads of its own; None: in the event loop.
             retry_single: when a run raises, its items are run again, each alone.
             max_queue: items that may wait; one more is answered with -32002.
-            name, timeout, check_result, idempotent, replace: as for `Server.add`. The time-out is that of one call,
-                waiting included.
+            name, timeout, check_result, idempotent, allow, replace: as for `Server.add`. The time-out is that of one
+                call, waiting included.
 
         Raises:
             RegistrationError: hints, a default or options that cannot be; the text says which.
@@ -192,7 +194,13 @@ class Batches(Mapping[str, Batcher]):
             retry_single=retry_single,
             max_queue=max_queue,
         )
-        others = {"timeout": timeout, "check_result": check_result, "idempotent": idempotent, "replace": replace}
+        others = {
+            "timeout": timeout,
+            "check_result": check_result,
+            "idempotent": idempotent,
+            "allow": allow,
+            "replace": replace,
+        }
 
         def decorate(function: Handler) -> Handler:
             self._add(function, options, name, others)

@@ -1,4 +1,7 @@
-"""The methods that every end has which offers any, `rpc.discover`, `rpc.ping`, `rpc.stats`; and those for events."""
+"""The methods that every end has which offers any, `rpc.discover`, `rpc.ping`, `rpc.stats`; those of servers.
+
+These are `rpc.authenticate`, where callers are asked who they are, and those for events.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from ..errors import InvalidRequest
 from ..peer.context import Context
 from ..peer.events import Topics
 from .discovery import describe
+from .gate import AUTHENTICATE, NOT_IN_BATCH, GatedSession
 from .registry import MethodRegistry
 
 
@@ -44,6 +48,22 @@ def add_own_methods(
         registry.add(function, name=f"rpc.{name}", reserved=True)
 
 
+def add_auth_method(registry: MethodRegistry) -> None:
+    """Enter that with which a peer says who it is. (The first time it is the gate that answers.)"""
+
+    async def authenticate(token: str, ctx: Context) -> bool:
+        """Says by a token who calls from now on; who is not believed stays who they were."""
+        if ctx.in_batch:
+            raise InvalidRequest(data=NOT_IN_BATCH)
+        if not isinstance(ctx.session, GatedSession) or not ctx.session.is_lasting:
+            raise InvalidRequest(data={"reason": "here the token goes into the header Authorization: Bearer"})
+        await ctx.session.gate.change(ctx.session, token)
+        return True
+
+    # One at a time: the wrong ones are counted before the next is looked at.
+    registry.add(authenticate, name=AUTHENTICATE, reserved=True, ordered=True)
+
+
 def add_event_methods(registry: MethodRegistry, topics: Topics) -> None:
     """Enter those with which clients subscribe to the topics."""
 
@@ -55,6 +75,9 @@ def add_event_methods(registry: MethodRegistry, topics: Topics) -> None:
         if ctx.in_batch:
             # The replies of a batch come together, when the last is ready: events would overtake this one.
             raise InvalidRequest(data={"reason": "rpc.subscribe must not stand in a batch"})
+        if not ctx.session.is_lasting:
+            reason = "events need a connection that stays: subscribe over a WebSocket or the line stream"
+            raise InvalidRequest(data={"reason": reason})
         return topics.subscribe(ctx.session, topic)
 
     def unsubscribe(topic: str, ctx: Context) -> bool:

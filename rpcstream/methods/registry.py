@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from ..codec import Codec
 from ..errors import RegistrationError
+from .allow import Allow, AllowRule
 from .declared import holds, name_of
 from .extras import Extras
 from .signature import Bind, Signature
@@ -40,6 +41,7 @@ class Method:
         ordered: one call at a time on each connection, in the order in which they came.
         detached: goes on when its caller is gone.
         idempotent: may be carried out twice; callers are told.
+        allow: who may call it; None for everybody.
     """
 
     name: str
@@ -59,15 +61,22 @@ class Method:
     ordered: bool
     detached: bool
     idempotent: bool
+    allow: Allow | None
 
 
 class MethodRegistry(Mapping[str, Method]):
-    """The methods of a server. Reading it is reading a dict: `registry[name]`, `in`, iteration in order of entry."""
+    """The methods of a server. Reading it is reading a dict: `registry[name]`, `in`, iteration in order of entry.
 
-    def __init__(self, codec: Codec) -> None:
+    Args:
+        knows_callers: callers have an identity, so that a method may be for some of them only.
+    """
+
+    def __init__(self, codec: Codec, *, knows_callers: bool = False) -> None:
         self._codec = codec
-        #: The dict itself, for the path of a call.
+        self._knows_callers = knows_callers
         self.by_name: dict[str, Method] = {}
+        #: Those of them that every caller may call, for the path of a call.
+        self.for_all: dict[str, Method] = {}
         #: Counts the changes.
         self.version = 0
 
@@ -91,6 +100,7 @@ class MethodRegistry(Mapping[str, Method]):
         ordered: bool = False,
         detached: bool = False,
         idempotent: bool = False,
+        allow: AllowRule | None = None,
         replace: bool = False,
         namespace: dict[str, Any] | None = None,
         reserved: bool = False,
@@ -108,6 +118,7 @@ class MethodRegistry(Mapping[str, Method]):
             ordered: calls of ordered methods that come on one connection run one after the other, in that order.
             detached: the function goes on when its caller is gone, though nobody will see the result.
             idempotent: calling it twice does no harm. Callers are told, and may repeat a call that was lost.
+            allow: who may call it: a name, several, or a function of the identity; see `Allow`.
             replace: take the place of a method of that name.
             namespace: names that string hints may use besides those of the function's module.
             reserved: the name may begin with `rpc.`; for the framework's own methods.
@@ -129,6 +140,10 @@ class MethodRegistry(Mapping[str, Method]):
             or holds(inspect.unwrap(function), inspect.iscoroutinefunction)
         )
         _check_options(name, function, is_async=is_async, timeout=timeout, offload=offload)
+        if allow is not None and not self._knows_callers:
+            raise RegistrationError(
+                f"{name}: allow needs callers that are known: give the server token= or authenticate="
+            )
         signature = Signature(
             function, method=name, codec=self._codec, namespace=namespace, in_thread=offload == "thread"
         )
@@ -152,11 +167,16 @@ class MethodRegistry(Mapping[str, Method]):
             ordered=ordered,
             detached=detached,
             idempotent=idempotent,
+            allow=None if allow is None else Allow(allow, method=name),
         )
         if streams:
             # What a generator returns in the end is not what its hint speaks of.
             method = replace_fields(method, stream=replace_fields(method, check_result=None))
         self.by_name[name] = method
+        if method.allow is None:
+            self.for_all[name] = method
+        else:
+            self.for_all.pop(name, None)
         self.version += 1
         return method
 

@@ -17,6 +17,7 @@ from ..wire import envelope
 from ..wire.pieces import Written
 from .blocking import Bridge
 from .deadline import INFINITE, now
+from .identity import Credentials
 from .remote import BlockingPeer, Peer
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Context:
     Attributes:
         method: the remote name.
         request_id: the caller's id for this call; None for a notification (and for the id null).
+        identity: who calls, as the server's `authenticate` gave it when the call came ("token" with `Server(token=…)`);
+            None where nobody has to say.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Context:
     ) -> None:
         self.method: str = message["method"]
         self.request_id: Any = message.get("id")
+        self.identity: Any = session.identity
         self.in_batch = in_batch
         self._deadline = INFINITE if timeout is None else now() + timeout
         self._message = message
@@ -73,6 +77,18 @@ class Context:
     def address(self) -> str:
         """Of the caller: "127.0.0.1:50412"."""
         return self._marshaller.address
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What came beside the call with HTTP, or with a WebSocket's handshake, by lower-case names; else empty."""
+        return self._session.headers
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the connection tells of the caller, while it lasts: names of a certificate, pid, uid and gid at a Unix
+        socket, the address. Never the token."""
+        shown = getattr(self._session.channel, "credentials", None)
+        return shown if isinstance(shown, Credentials) else Credentials(address=self.address)
 
     @property
     def metadata(self) -> Mapping[str, Any]:

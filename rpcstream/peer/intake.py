@@ -29,14 +29,15 @@ class Intake:
     """Takes messages in for a session that has no room for requests.
 
     Attributes:
+        dispatch: answers what is turned away.
         is_sifting: a message is handled now that has overtaken the requests that wait.
     """
 
-    __slots__ = ("_backlog", "_dispatch", "_holds_early", "_session", "is_sifting")
+    __slots__ = ("_backlog", "_holds_early", "_session", "dispatch", "is_sifting")
 
     def __init__(self, session: Session, dispatch: Dispatch, backlog: Backlog) -> None:
         self._session = session
-        self._dispatch = dispatch
+        self.dispatch = dispatch
         self._backlog = backlog
         #: Words wait behind requests that they are about perhaps.
         self._holds_early = False
@@ -123,7 +124,7 @@ class Intake:
 
     def _turned_away(self, line: Message, noted: int) -> Iterator[Written | None]:
         if isinstance(line, Oversize):
-            yield self._dispatch.oversize(line)
+            yield self.dispatch.oversize(line)
             return
         try:
             message, read = self._session.codec.parse(line)
@@ -133,7 +134,7 @@ class Intake:
                 for value in values:
                     yield from self._turned_away(value, noted)
             else:
-                yield self._dispatch.unreadable(values)
+                yield self.dispatch.unreadable(values)
             return
         if self._kept_word(message, noted) or self._heeded(message, read):
             return
@@ -142,7 +143,7 @@ class Intake:
             message = [member for member in message if not self._kept_word(member, noted)]
             if not message:
                 return
-        yield self._dispatch.busy(message, self._session.limits.max_calls)
+        yield self.dispatch.busy(message, self._session.limits.max_calls)
 
     def _kept_word(self, message: Any, noted: int) -> bool:
         """Is it about a call that waits perhaps? Then it waits with it."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import CallTimeout, ConnectionLost
+from ..errors import CallTimeout, ConnectionLost, InvalidRequest
 from .blocking import BlockingStream, Bridge
 from .call import NOT_GIVEN, Call, params_of
 from .calls import OnProgress
@@ -109,9 +109,12 @@ class Peer:
     def _opened(self, method: str, *, answers: bool = True) -> Session:
         """The conversation, if it still goes on; and if an answer may still come, unless none is wanted."""
         session = self._session
-        if session.channel is None or (answers and session.flows.has_ended):
+        if session.channel is None or (answers and session.is_lasting and session.flows.has_ended):
             reason = "the connection is over" if session.channel is None else "the peer says nothing more"
             raise ConnectionLost(reason, method=method, address=self.address)
+        if not session.is_lasting:
+            reason = "a caller cannot be asked over HTTP: call this over a WebSocket or the line stream"
+            raise InvalidRequest(data={"method": method, "reason": reason})
         return session
 
     def __repr__(self) -> str:

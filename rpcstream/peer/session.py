@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -36,6 +37,8 @@ log = logging.getLogger("rpcstream.server")
 
 #: Seconds that one connection may keep the loop before the others have their turn.
 TURN = 0.02
+
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 _loads: Callable[[Any], Any] = orjson.loads
 
@@ -64,6 +67,11 @@ class Session:
         on_event: told of events (`$/event`): the params, and the message.
         on_end: called once when calls can be made no more: the peer says nothing more, or the connection is lost.
         on_lost: called once when the connection is lost, in order of entry.
+        identity: who the peer is, as authentication found; None without.
+        headers: what HTTP or a WebSocket handshake said beside the message, by lower-case names.
+        streams: None: methods stream where the request permits items; True: always, as fast as the connection takes
+            them; False: never.
+        is_lasting: there will be a connection after the answer, for events and calls back.
         last_in_order: the last of the calls that keep their order, for the next one to wait for.
     """
 
@@ -89,6 +97,9 @@ class Session:
         "channel",
         "codec",
         "flows",
+        "headers",
+        "identity",
+        "is_lasting",
         "is_open",
         "last_in_order",
         "limits",
@@ -98,6 +109,7 @@ class Session:
         "on_lost",
         "pending",
         "side",
+        "streams",
         "waited",
         "work",
     )
@@ -125,6 +137,10 @@ class Session:
         self.on_event: Callable[[dict[str, Any], bytes | bytearray], None] | None = None
         self.on_end: Callable[[], object] | None = None
         self.on_lost: list[Callable[[], object]] = []
+        self.identity: Any = None
+        self.headers: Mapping[str, str] = NO_HEADERS
+        self.streams: bool | None = None
+        self.is_lasting = True
         self.last_in_order: asyncio.Future[None] | None = None
         self._dispatch = dispatch
         self._answer: Callable[[Any, Any, Session], Written | Later | None] = dispatch.answer
@@ -238,6 +254,13 @@ class Session:
         self._ending = True
         self._take_no_calls()
         self._settle()
+
+    def admit(self, identity: Any, dispatch: Dispatch) -> None:
+        """The peer has shown who it is: from now on this answers its requests."""
+        self.identity = identity
+        self._dispatch = dispatch
+        self._answer = self.backlog.unless_cancelled(dispatch) if self.backlog.noted else dispatch.answer
+        self._intake.dispatch = dispatch
 
     def cancel(self, call_id: Any) -> None:
         """The peer does not wait for this call any more. Unknown and finished ones are ignored."""

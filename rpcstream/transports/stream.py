@@ -15,6 +15,7 @@ import orjson
 
 from ..errors import ConnectionLost, RpcError
 from ..limits import Limits
+from ..peer.identity import Credentials, credentials_of
 from ..peer.session import Session
 from ..wire.envelope import error_reply
 from ..wire.framing import LineFramer, Oversize
@@ -77,6 +78,11 @@ class LineStream(asyncio.Protocol):
         """The connected socket, where there is one."""
         return self._transport.get_extra_info("socket") if self._transport is not None else None
 
+    @property
+    def credentials(self) -> Credentials:
+        """What the connection tells of the peer. Looked up when it is asked for; little is known once it is lost."""
+        return credentials_of(self._transport, address=self.address)
+
     # -- what asyncio says ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -110,7 +116,8 @@ class LineStream(asyncio.Protocol):
                 self._trace_all("receive", messages)
             self.session.receive(messages)
         self.session.end(self._lost)
-        return True
+        # TLS has no half-close: the connection ends now.
+        return self._transport is not None and self._transport.get_extra_info("ssl_object") is None
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -198,7 +205,7 @@ class LineStream(asyncio.Protocol):
         if transport is None:
             return
         in_memory = transport.get_extra_info("socket") is None
-        if in_memory or self._peer_ended or not _undelivered(transport):
+        if in_memory or self._peer_ended or not undelivered(transport):
             transport.close()
         else:
             asyncio.get_running_loop().call_later(0.02, self._close_when_delivered)
@@ -208,12 +215,20 @@ class LineStream(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def restrict(self, max_message_size: int | None) -> None:
+        """Take messages up to this size (bytes) from now on; None: up to the limit of everybody."""
+        self._framer.limit(max_message_size or self._limits.max_message_size)
+
     # -- what a listener or a client says ---------------------------------------------------------------------
 
     def refuse(self, error: RpcError) -> None:
         """Say why this connection is not served, and close it."""
         self.send([orjson.dumps(error_reply(None, error))])
         self.close()
+
+    def drain(self) -> None:
+        """Take no more requests; close when those that were read are answered."""
+        self.session.drain()
 
     def check(self, now: float) -> str | None:
         """Close the connection if it is over a time limit at `now` (seconds); returns the reason if so."""
@@ -222,7 +237,7 @@ class LineStream(asyncio.Protocol):
             return None
         self.probe()
         # While closing, too, what is left is the peer's to read.
-        unread = _undelivered(transport) if self._closing or self._is_full else 0
+        unread = undelivered(transport) if self._closing or self._is_full else 0
         # A message whose rest we do not read is not the peer's fault.
         partial = self._framer.partial and not self._paused
         busy = self.session.busy or bool(self.session.pending)
@@ -252,7 +267,7 @@ class LineStream(asyncio.Protocol):
             self._trace(direction, message.head if isinstance(message, Oversize) else bytes(message))
 
 
-def _undelivered(transport: asyncio.Transport) -> int:
+def undelivered(transport: asyncio.Transport) -> int:
     """Bytes that were written and have not arrived at the peer's system, as far as ours can tell."""
     unsent = transport.get_write_buffer_size()
     sock = transport.get_extra_info("socket")

@@ -6,7 +6,7 @@ see where its outermost bracket closes; does not parse, and knows no socket and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 #: Bytes; a message from here on is long: it may have payloads that are better cut out before it is parsed.
 LONG = 16 * 1024
@@ -19,11 +19,13 @@ HEAD_SIZE = 512
 class Oversize:
     """Stands in the list of messages where one over the limit was, so that the answer keeps its place.
 
-    `size` is in bytes; of a message whose end has not come yet it is what has come so far. `head` is its beginning.
+    `size` is in bytes; of a message whose end has not come yet it is what has come so far. `head` is its beginning,
+    `limit` the limit that it was over.
     """
 
     size: int
     head: bytes
+    limit: int = field(default=0, compare=False)
 
     def __len__(self) -> int:
         return self.size
@@ -75,6 +77,10 @@ class LineFramer:
     def partial(self) -> bool:
         """A message has begun and its end has not come."""
         return self._skipping or bool(self._held.size)
+
+    def limit(self, max_size: int) -> None:
+        """Another limit from now on, also for a message that has begun."""
+        self._max_size = max_size
 
     def feed(self, data: bytes) -> list[Message]:
         """The messages that are complete with these bytes, in order. After an empty line: none, ever."""
@@ -152,7 +158,7 @@ class LineFramer:
             messages.append(self._sized(held.take()))
             self._balance, self._after_value = None, True
         elif held.size > self._max_size + self._width:
-            messages.append(Oversize(held.size, held.first(HEAD_SIZE)))
+            messages.append(Oversize(held.size, held.first(HEAD_SIZE), self._max_size))
             self._skipping, self._balance = True, None
             held.drop(self._width - 1)
 
@@ -171,7 +177,9 @@ class LineFramer:
 
     def _sized(self, message: Message) -> Message:
         size = len(message)
-        return message if size <= self._max_size else Oversize(size, bytes(message[:HEAD_SIZE]))  # type: ignore[index]
+        if size <= self._max_size:
+            return message
+        return Oversize(size, bytes(message[:HEAD_SIZE]), self._max_size)  # type: ignore[index]
 
     def _end(self, lines: list[Message]) -> list[Message]:
         """An empty line is among them: what stands before it counts."""

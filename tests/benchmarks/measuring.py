@@ -21,7 +21,7 @@ with pytest.MonkeyPatch.context() as patch:
     from suite.process import Failed, Running, Servers, Serving, Skipped
     from suite.results import Entry, Spread, Table, broken, ratio, spread
     from suite.templates import fill
-    from suite.topics import TOPICS, large
+    from suite.topics import TOPICS, large, web
 
 __all__ = [
     "TOPICS",
@@ -48,6 +48,7 @@ __all__ = [
     "report",
     "spread",
     "targets",
+    "web",
 ]
 
 LATENCY = {"p50": 80.0, "p90": 100.0, "p99": 120.0, "p999": 150.0, "max": 200.0}

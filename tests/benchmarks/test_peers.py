@@ -14,7 +14,8 @@ import threading
 import urllib.request
 import xmlrpc.client
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,39 @@ def check_json_rpc_over_http(port: int) -> None:
     assert post(port, "/", SUM) == {"jsonrpc": "2.0", "id": 7, "result": 42}
 
 
+def check_rpcstream(port: int) -> None:
+    """One port for everything."""
+    from websockets.sync.client import connect
+
+    check_lines(port)
+    check_json_rpc_over_http(port)
+    check_page(port)
+    with connect(f"ws://127.0.0.1:{port}/") as connection:
+        connection.send(json.dumps(SUM))
+        assert json.loads(connection.recv()) == {"jsonrpc": "2.0", "id": 7, "result": 42}
+
+
+def check_page(port: int) -> None:
+    """Twice on one connection; and it is that path that it is answered for."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+    with closing(connection):
+        bodies = []
+        for _ in range(2):
+            connection.request("GET", "/static/page.html")
+            response = connection.getresponse()
+            assert response.status == 200
+            assert response.headers.get_content_type() == "text/html"
+            bodies.append(response.read())
+            assert not response.will_close
+        connection.request("GET", "/")
+        other = connection.getresponse()
+        assert other.read() != bodies[0]
+    assert bodies[0] == bodies[1]
+    assert len(bodies[0]) == 1024
+    assert bodies[0].startswith(b"<!doctype html>")
+    assert bodies[0].endswith(b"</p>\n")
+
+
 def check_nothing(port: int) -> None:
     """What it answers is for the benchmark to report."""
 
@@ -174,9 +208,14 @@ def check_fastapi(port: int) -> None:
     [
         ("aiorpcx_.py", check_lines),
         ("bare_echo.py", check_echo),
+        ("bare_page.py", check_page),
         ("fastapi_.py", check_fastapi),
+        ("gevent_.py", check_page),
+        ("granian_.py", check_page),
         ("jsonrpc_http.py", check_json_rpc_over_http),
-        ("rpcstream_.py", check_lines),
+        ("robyn_.py", check_page),
+        ("rpcstream_.py", check_rpcstream),
+        ("socketify_.py", check_page),
         ("threads_seed.py", check_lines),
         ("ucall_.py", check_json_rpc_over_http),
         ("ucall_.py --engine=uring", check_nothing),
@@ -186,6 +225,29 @@ def check_fastapi(port: int) -> None:
 def test_server_answers(peer: str, check: Callable[[int], None]) -> None:
     with serving(*peer.split()) as port:
         check(port)
+
+
+READY_WHEN_OPEN = "import sys, _common; _common.ready_when_open(int(sys.argv[1])); print('waits'); sys.stdin.read()"
+
+
+def test_a_peer_that_does_not_tell_is_ready_when_it_can_be_connected_to() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.settimeout(SECONDS)
+        port = listener.getsockname()[1]
+        with subprocess.Popen(
+            [sys.executable, "-u", "-c", READY_WHEN_OPEN, str(port)],
+            cwd=PEERS,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "waits\n"
+            listener.listen()
+            assert json.loads(process.stdout.readline())["port"] == port
+            listener.accept()[0].close()
+            assert process.communicate("")[0] == ""
 
 
 # -- when something is wrong ----------------------------------------------------------------------------------

@@ -215,6 +215,8 @@ def test_requests_say_the_number() -> None:
     params, method = xmlrpc.client.loads(fill(calls.xml_request(calls.SUM), 2000000))
     assert (params, method) == ((2000000, 1), "sum")
     assert xmlrpc.client.loads(fill(calls.xml_reply(calls.SUM), 2000000))[0] == (2000001,)
+    assert calls.get("/x").startswith(b"GET /x HTTP/1.1\r\nHost: ")
+    assert calls.get("/x").endswith(b"\r\n\r\n")
     head, body = calls.post("/x", b"abc").split(b"\r\n\r\n")
     assert b"Content-Length: 3" in head
     assert body == b"abc"

@@ -170,7 +170,7 @@ class TestErrors:
         assert "Traceback" not in err
         assert err.splitlines()[-1].startswith("rpcstream: ")
 
-    @pytest.mark.parametrize("uri", ["host:name:port", "http://x", "unix://x", "ho st:1", "x:0"])
+    @pytest.mark.parametrize("uri", ["host:name:port", "ftp://x", "unix://x", "ho st:1", "x:0"])
     def test_a_wrong_address(self, uri: str, run: Run) -> None:
         status, out, err = run("sum", uri=uri)
         assert (status, out) == (2, "")

@@ -350,13 +350,20 @@ class TestOptions:
         ("[::1]:3", None, "[::1]:3"),
         (":3", None, "127.0.0.1:3"),
         ("unix:///tmp/x", None, "unix:///tmp/x"),
+        ("http+unix:///tmp/x", None, "http+unix:///tmp/x"),
+        ("tls://host", None, "tls://host"),
+        ("tls://host", 5, "tls://host:5"),
+        ("http://host/a:b/", None, "http://host/a:b/"),
+        ("http://host/a:b/?c", 5, "http://host:5/a:b/?c"),
+        ("https://[::1]?x", 5, "https://[::1]:5?x"),
+        ("ws://host:5/", 5, "ws://host:5/"),
     ],
 )
 def test_addresses(uri: str | None, port: int | None, found: str) -> None:
     assert address(uri, port) == found
 
 
-@pytest.mark.parametrize(("uri", "port"), [("host:1", 2), ("unix:///x", 1)])
+@pytest.mark.parametrize(("uri", "port"), [("host:1", 2), ("unix:///x", 1), ("http+unix:///x", 1), ("ws://host:1/", 2)])
 def test_addresses_that_contradict_themselves(uri: str, port: int | None) -> None:
     with pytest.raises(UsageError):
         address(uri, port)

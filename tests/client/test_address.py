@@ -35,6 +35,48 @@ def test_unix(text: str, path: str) -> None:
     assert str(address) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("tls://host", Address(kind="tls", host="host", port=8545)),
+        ("http://host", Address(kind="http", host="host", port=80, target="/")),
+        ("HTTPS://host:8545/rpc?x=1", Address(kind="https", host="host", port=8545, target="/rpc?x=1")),
+        ("http://host?x=/", Address(kind="http", host="host", port=80, target="/?x=/")),
+        (
+            "http://host/b\N{LATIN SMALL LETTER A WITH DIAERESIS}r",
+            Address(kind="http", host="host", port=80, target="/b%C3%A4r"),
+        ),
+        ("ws://[::1]:1/", Address(kind="ws", host="::1", port=1, target="/")),
+        ("wss://host", Address(kind="wss", host="host", port=443, target="/")),
+        ("http+unix:///run/x.sock", Address(kind="http+unix", path="/run/x.sock", target="/")),
+    ],
+)
+def test_urls(text: str, expected: Address) -> None:
+    assert parse_address(text) == expected
+    assert parse_address(str(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "header"),
+    [
+        ("http://host", "host"),
+        ("http://host:443", "host:443"),
+        ("https://host:443", "host"),
+        ("ws://[fe80::1%eth0]:8545/x", "[fe80::1]:8545"),
+        ("http://b\N{LATIN SMALL LETTER A WITH DIAERESIS}r.example", "xn--br-via.example"),
+        ("http+unix:///run/x.sock", "localhost"),
+    ],
+)
+def test_the_host_header(text: str, header: str) -> None:
+    assert parse_address(text).host_header == header
+
+
+def test_a_password_is_not_repeated() -> None:
+    with pytest.raises(ValueError, match="no password") as caught:
+        parse_address("http://user:secret@host/")
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["127.0.0.1:8545", "[::1]:8545", "unix:///a/b c", "unix://@x", "host:65535"])
 def test_the_text_of_an_address_is_an_address(text: str) -> None:
     assert str(parse_address(text)) == text
@@ -44,11 +86,20 @@ def test_the_text_of_an_address_is_an_address(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("http://example.org", "unknown scheme 'http'.*known: tcp://, unix://"),
+        ("ftp://example.org", "unknown scheme 'ftp'.*known: tcp://, tls://, unix://, http://"),
         ("", "no host"),
         ("tcp://", "no host"),
         ("a b:1", "no host"),
-        ("user@host:1", "no host"),
+        ("user@host:1", "no user and no password"),
+        ("http://user:secret@host/", "no user and no password"),
+        ("http://", "no host"),
+        ("http:///path", "no host"),
+        ("http://host#part", "fragment"),
+        ("http://host/a b", "a blank or a control"),
+        ("http://host/a\r\nb", "a blank or a control"),
+        ("http://ho\x00st/", "no host"),
+        ("http://host:0/", "from 1 to 65535"),
+        ("http+unix://relative", r"http\+unix:///absolute/path"),
         ("host/path", "no host"),
         ("8545", "a port alone is written :8545"),
         ("::1", "in brackets"),

@@ -1,6 +1,7 @@
 """Conversations over every transport, after which nothing may be left: no task, call, stream or error in the log.
 
-A test that asks for `talk` runs once for each transport. With the mark `fake_time` it runs in memory alone, on a loop
+A test that asks for `talk` runs once for each transport (or those that
+`RPCSTREAM_TRANSPORTS` names: "tcp ws"). With the mark `fake_time` it runs in memory alone, on a loop
 whose time jumps to what is due next (`rpcstream.testing.FakeTimeLoop`).
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -21,15 +23,28 @@ from rpcstream.testing import FakeTimeLoop
 
 from .talking import TRANSPORTS, Errors, Talk, Transport, leftovers, until
 
+#: What not every transport has, with the marks of tests for it, and those that lack it (see docs/wire.md).
+LACKING = {
+    ("half_close", "where an end may have said its last word and listens still"): ("ws", "wss", "http", "https"),
+    ("skips_too_long", "where too long a message is skipped and the connection stays"): ("ws", "wss"),
+    ("lasting", "where there is a connection beyond the answer: for calls back, credit, offers"): ("http", "https"),
+}
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fake_time: in memory, on a loop with a fake clock")
+    for name, meaning in LACKING:
+        config.addinivalue_line("markers", f"{name}: {meaning}")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "transport" in metafunc.fixturenames:
         is_fake = metafunc.definition.get_closest_marker("fake_time") is not None
-        metafunc.parametrize("transport", ["memory"] if is_fake else list(TRANSPORTS), indirect=True)
+        names = ["memory"] if is_fake else os.environ.get("RPCSTREAM_TRANSPORTS", "").split() or list(TRANSPORTS)
+        for (mark, _), lacking in LACKING.items():
+            if metafunc.definition.get_closest_marker(mark) is not None:
+                names = [name for name in names if name not in lacking]
+        metafunc.parametrize("transport", names, indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -17,12 +17,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
+import pytest
 
 from rpcstream import AsyncClient, Server
 from rpcstream.peer.session import Session
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.transports.memory import join
 from rpcstream.transports.stream import LineStream
+
+from .certificates import authority, client_side, server_tls
+from .framed import Framed, connected
 
 #: Seconds of real time after which something that must happen has not.
 PATIENCE = 15.0
@@ -95,8 +99,11 @@ class Raw(asyncio.Protocol):
         self.send({"jsonrpc": "2.0", "id": asked["id"], "result": result})
 
     def end(self) -> None:
-        """Say that nothing more will be said."""
-        self.transport.write_eof()
+        """Say that nothing more will be said: by half a close, or by an empty line where there is none."""
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.write(b"\n")
 
     def close(self) -> None:
         self.transport.abort()
@@ -162,11 +169,13 @@ class Place:
     Args:
         connect: joins the protocol that a function makes to whoever listens, and returns it.
         address: for clients; None if they have to use `connect`.
+        options: for clients.
     """
 
-    def __init__(self, connect: Connect, address: str | None) -> None:
+    def __init__(self, connect: Connect, address: str | None, **options: Any) -> None:
         self._connect = connect
         self._address = address
+        self._options = options
         self._clients: list[AsyncClient] = []
         self._raws: list[Raw] = []
 
@@ -174,7 +183,7 @@ class Place:
         if self._address is None:
             client = AsyncClient("memory", connect=self._connect, **options)
         else:
-            client = AsyncClient(self._address, **options)
+            client = AsyncClient(self._address, **self._options, **options)
         self._clients.append(client)
         return client
 
@@ -224,6 +233,87 @@ class Tcp:
         return Place(connect, address)
 
 
+class Tls:
+    @asynccontextmanager
+    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Place]:
+        server._tls = server_tls()
+        async with server.listening(port=0) as address:
+            yield self._place(address)
+
+    @asynccontextmanager
+    async def listening(self, accept: Callable[[], Raw], folder: Path) -> AsyncIterator[Place]:
+        tls = server_tls().context()
+        listener = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0, ssl=tls)
+        try:
+            yield self._place(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+        finally:
+            listener.close()
+
+    def _place(self, address: str) -> Place:
+        host, _, port = address.removeprefix("tls://").rpartition(":")
+
+        async def connect(make: Callable[[], Any]) -> Any:
+            tls = client_side()
+            return (await asyncio.get_running_loop().create_connection(make, host, int(port), ssl=tls))[1]
+
+        return Place(connect, f"tls://{host}:{port}", ca=authority())
+
+
+class WebSocket:
+    """A raw end speaks through a foreign library here."""
+
+    def __init__(self, tcp: Tcp | Tls) -> None:
+        self._tcp = tcp
+        self._tls = isinstance(tcp, Tls)
+
+    @asynccontextmanager
+    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Place]:
+        if self._tls:
+            server._tls = server_tls()
+        async with server.listening(port=0) as address:
+            yield self._place(address.removeprefix("tls://"))
+
+    @asynccontextmanager
+    async def listening(self, accept: Callable[[], Raw], folder: Path) -> AsyncIterator[Place]:
+        tls = server_tls().context() if self._tls else None
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_server(lambda: Framed(accept()), "127.0.0.1", 0, ssl=tls)
+        try:
+            yield self._place(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+        finally:
+            listener.close()
+
+    def _place(self, address: str) -> Place:
+        host, _, port = address.rpartition(":")
+        url = f"{'wss' if self._tls else 'ws'}://{address}/"
+
+        async def connect(make: Callable[[], Any]) -> Any:
+            return await connected(make, url, host=host, port=int(port), ssl=client_side() if self._tls else None)
+
+        return Place(connect, url, **({"ca": authority()} if self._tls else {}))
+
+
+class Http:
+    """Calls one way: whoever wants a raw end, or to be called back, is skipped."""
+
+    def __init__(self, tls: bool) -> None:
+        self._tls = tls
+
+    @asynccontextmanager
+    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Place]:
+        if self._tls:
+            server._tls = server_tls()
+        async with server.listening(port=0) as address:
+            options = {"ca": authority()} if self._tls else {}
+            yield Place(self._connect, f"{'https' if self._tls else 'http'}://{address}/", **options)
+
+    def listening(self, accept: Callable[[], Raw], folder: Path) -> AbstractAsyncContextManager[Place]:
+        pytest.skip("nobody speaks raw HTTP here")
+
+    async def _connect(self, make: Callable[[], Any]) -> Any:
+        pytest.skip("nobody speaks raw HTTP here")
+
+
 class Unix:
     @asynccontextmanager
     async def serving(self, server: Server, folder: Path) -> AsyncIterator[Place]:
@@ -267,7 +357,16 @@ class Memory:
 
 
 #: Every transport that there is, by the name that tests have for it.
-TRANSPORTS: dict[str, Transport] = {"tcp": Tcp(), "unix": Unix(), "memory": Memory()}
+TRANSPORTS: dict[str, Transport] = {
+    "tcp": Tcp(),
+    "tls": Tls(),
+    "unix": Unix(),
+    "ws": WebSocket(Tcp()),
+    "wss": WebSocket(Tls()),
+    "http": Http(tls=False),
+    "https": Http(tls=True),
+    "memory": Memory(),
+}
 
 
 # -- nothing is left ------------------------------------------------------------------------------------------------
@@ -406,6 +505,7 @@ class Stopping:
 
     def __init__(self, talk: Talk, server: Server) -> None:
         self._serving = talk.transport.serving(server, talk.folder)
+        self._stopped: asyncio.Future[Any] | None = None
 
     async def __aenter__(self) -> Stopping:
         self.place = await self._serving.__aenter__()
@@ -415,5 +515,8 @@ class Stopping:
         self._stopped = asyncio.ensure_future(self._serving.__aexit__(None, None, None))
 
     async def __aexit__(self, *_: Any) -> None:
+        if self._stopped is None:  # the test ended before
+            self.stop()
+        assert self._stopped is not None
         await self._stopped
         await self.place.close()

@@ -147,6 +147,7 @@ class OnlyIterable:
 # -- whole streams --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
 async def test_whatever_iterates(talk: Talk, taking: Taking, kind: str) -> None:
     async with talk.client(taking.server) as client:
@@ -162,6 +163,7 @@ async def test_whatever_iterates(talk: Talk, taking: Taking, kind: str) -> None:
         assert await client.call(kind, OnlyIterable()) == 10
 
 
+@pytest.mark.lasting
 async def test_both_ways_at_once(talk: Talk, taking: Taking) -> None:
     async with talk.client(taking.server) as client:
         for method in ("doubled", "doubled_in_thread"):
@@ -173,6 +175,7 @@ async def test_both_ways_at_once(talk: Talk, taking: Taking) -> None:
             assert await client.call(method, iter(range(5))) == [0, 2, 4, 6, 8]
 
 
+@pytest.mark.lasting
 async def test_step_by_step(talk: Talk, taking: Taking) -> None:
     """What goes out may depend on what came back: nothing waits for a window to be full."""
     async with talk.client(taking.server) as client:
@@ -191,6 +194,7 @@ async def test_step_by_step(talk: Talk, taking: Taking) -> None:
         assert got == [2**n for n in range(1, 11)]
 
 
+@pytest.mark.lasting
 async def test_several_in_one_call_and_in_many(talk: Talk) -> None:
     server = Server()
 
@@ -215,6 +219,7 @@ async def test_several_in_one_call_and_in_many(talk: Talk) -> None:
             assert await asyncio.gather(*calls) == [[expected, None]] * 5
 
 
+@pytest.mark.lasting
 async def test_rich_items(talk: Talk) -> None:
     server = Server()
 
@@ -238,6 +243,7 @@ async def test_rich_items(talk: Talk) -> None:
         assert await client.largest(np.full(400_000, n, np.uint8) for n in range(20)) == 19
 
 
+@pytest.mark.lasting
 async def test_default_values_and_absent_streams(talk: Talk) -> None:
     server = Server()
 
@@ -276,6 +282,7 @@ def test_handlers_that_cannot_take_one() -> None:
         server.add(many, offload="thread")
 
 
+@pytest.mark.lasting
 async def test_where_a_stream_cannot_be_sent(talk: Talk, taking: Taking) -> None:
     async with talk.client(taking.server) as client:
         with pytest.raises(EncodeError):
@@ -294,6 +301,7 @@ async def test_where_a_stream_cannot_be_sent(talk: Talk, taking: Taking) -> None
 # -- how fast -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 async def test_a_slow_consumer_slows_its_producer_alone(
     talk: Talk, taking: Taking, form: Callable[[Source], Any]
@@ -312,6 +320,7 @@ async def test_a_slow_consumer_slows_its_producer_alone(
         await until(lambda: taking.ends[-1:] == ["held"])
 
 
+@pytest.mark.lasting
 async def test_a_consumer_that_waits_in_the_middle(talk: Talk) -> None:
     server = Server()
     go = asyncio.Event()
@@ -335,6 +344,7 @@ async def test_a_consumer_that_waits_in_the_middle(talk: Talk) -> None:
 # -- early ends -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 async def test_a_handler_that_has_enough(talk: Talk, taking: Taking, form: Callable[[Source], Any]) -> None:
     async with talk.client(taking.server) as client:
@@ -346,6 +356,7 @@ async def test_a_handler_that_has_enough(talk: Talk, taking: Taking, form: Calla
         assert await client.plain("still there") == "still there"
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 async def test_a_handler_that_fails(talk: Talk, form: Callable[[Source], Any], errors: Errors) -> None:
     server = Server()
@@ -366,6 +377,7 @@ async def test_a_handler_that_fails(talk: Talk, form: Callable[[Source], Any], e
     errors.expect("method 'fails' failed")
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 async def test_a_producer_that_fails(talk: Talk, taking: Taking, kind: str, form: Callable[[Source], Any]) -> None:
@@ -381,6 +393,7 @@ async def test_a_producer_that_fails(talk: Talk, taking: Taking, kind: str, form
         assert await client.plain("still there") == "still there"
 
 
+@pytest.mark.lasting
 async def test_items_that_cannot_be_sent(talk: Talk, taking: Taking) -> None:
     async with talk.client(taking.server, limits=Limits(max_message_size=1000)) as client:
         with pytest.raises(EncodeError):
@@ -391,6 +404,7 @@ async def test_items_that_cannot_be_sent(talk: Talk, taking: Taking) -> None:
         assert "whole" not in taking.ends
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
 async def test_items_of_the_wrong_type(talk: Talk, taking: Taking, kind: str) -> None:
     async with talk.client(taking.server) as client:
@@ -410,6 +424,7 @@ async def test_items_of_the_wrong_type(talk: Talk, taking: Taking, kind: str) ->
         assert taking.seen == ["begun", 1], "of an array it is known before"
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_caller_gives_up(talk: Talk, taking: Taking, kind: str) -> None:
     """Also while the producer is silent, and will be for ever."""
@@ -434,6 +449,7 @@ async def test_the_callers_time_is_over(talk: Talk, taking: Taking, fake_time: F
         assert taking.ends == ["CancelledError"]
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_connection_is_lost(talk: Talk, taking: Taking, kind: str) -> None:
     async with talk.place(taking.server) as place:
@@ -461,6 +477,7 @@ async def test_the_caller_is_gone(talk: Talk, taking: Taking, kind: str) -> None
         assert taking.ends[0] != "whole"
 
 
+@pytest.mark.half_close
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_the_caller_says_nothing_more(talk: Talk, taking: Taking, kind: str) -> None:
     async with talk.raw(taking.server) as raw:
@@ -474,6 +491,7 @@ async def test_the_caller_says_nothing_more(talk: Talk, taking: Taking, kind: st
         assert await raw.receive() is None
 
 
+@pytest.mark.lasting
 async def test_a_stream_that_is_kept_beyond_its_call(talk: Talk) -> None:
     server = Server()
     kept: list[Any] = []

@@ -75,6 +75,7 @@ async def waiting() -> Waiting:
 # -- whoever waits gives up -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.lasting
 async def test_cancelling_the_task_that_awaits(talk: Talk, waiting: Waiting) -> None:
     async with talk.client(waiting.server) as client:
         task = asyncio.ensure_future(client.wait("it"))
@@ -658,6 +659,7 @@ async def test_it_goes_on_to_the_calls_back(talk: Talk, kind: str) -> None:
         assert [each["error"]["code"] for each in messages if "error" in each] == [-32800]
 
 
+@pytest.mark.lasting
 async def test_it_goes_down_twenty_levels(talk: Talk) -> None:
     server = Server()
     cancelled: list[int] = []
@@ -763,6 +765,7 @@ async def test_what_waited_unread_is_not_begun_for_a_lost_connection(talk: Talk)
         assert waiting.begun == [0]
 
 
+@pytest.mark.half_close
 async def test_a_peer_that_half_closed_and_vanished_is_found(talk: Talk, waiting: Waiting) -> None:
     """It said its last word properly, so nothing tells that it has gone since; a blank that is written now and then
     does."""
@@ -781,6 +784,7 @@ async def test_a_peer_that_half_closed_and_vanished_is_found(talk: Talk, waiting
         await until(lambda: talk.served[0].channel is None)
 
 
+@pytest.mark.half_close
 async def test_a_peer_that_half_closed_and_listens_has_its_answer(talk: Talk, waiting: Waiting) -> None:
     async with talk.raw(waiting.server) as raw:
         raw.call("wait", "it")
@@ -798,6 +802,7 @@ async def test_a_peer_that_half_closed_and_listens_has_its_answer(talk: Talk, wa
 # -- a server that stops --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lasting
 async def test_drain_waits_for_calls_back(talk: Talk) -> None:
     server = Server()
 
@@ -820,6 +825,7 @@ async def test_drain_waits_for_calls_back(talk: Talk) -> None:
         assert await raw.receive() is None
 
 
+@pytest.mark.lasting
 async def test_cancels_are_heeded_while_draining(talk: Talk) -> None:
     server = Server()
 
@@ -854,6 +860,7 @@ async def test_what_does_not_end_in_time_is_cancelled(talk: Talk, fake_time: Fak
         await until(lambda: waiting.cancelled == ["it"])
 
 
+@pytest.mark.lasting
 async def test_a_client_that_closes_cancels_both_ways(talk: Talk, waiting: Waiting) -> None:
     """What it asked for is cancelled, and what it was doing for the server."""
     cancelled: list[str] = []

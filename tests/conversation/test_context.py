@@ -268,6 +268,7 @@ def asking_server(**options: Any) -> Server:
 ASKING = ["ask", "ask_in_thread", "ask_in_order"]
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("method", ASKING)
 async def test_a_handler_calls_back(talk: Talk, method: str) -> None:
     async with talk.client(asking_server()) as client:
@@ -315,6 +316,7 @@ async def test_the_same_ids_both_ways_do_not_meet(talk: Talk, method: str) -> No
         await raw.silence()
 
 
+@pytest.mark.lasting
 async def test_a_member_of_a_batch_calls_back(talk: Talk) -> None:
     async with talk.client(asking_server()) as client:
 
@@ -327,6 +329,7 @@ async def test_a_member_of_a_batch_calls_back(talk: Talk) -> None:
         assert [each.result() for each in answers] == [f"the peer says {method.upper()}" for method in ASKING]
 
 
+@pytest.mark.lasting
 async def test_twenty_levels_deep(talk: Talk) -> None:
     server = Server(threads=12)
 
@@ -351,6 +354,7 @@ async def test_twenty_levels_deep(talk: Talk) -> None:
         assert await client.down_in_thread(20) == list(range(20, -1, -1))
 
 
+@pytest.mark.lasting
 async def test_what_a_client_offers_may_call_the_server(talk: Talk) -> None:
     server = asking_server()
 
@@ -367,6 +371,7 @@ async def test_what_a_client_offers_may_call_the_server(talk: Talk) -> None:
         assert await client.ask("it") == "the peer says it is 3"
 
 
+@pytest.mark.lasting
 async def test_rich_values_both_ways(talk: Talk) -> None:
     server = Server()
 
@@ -386,6 +391,7 @@ async def test_rich_values_both_ways(talk: Talk) -> None:
         assert result.tolist() == (2 * np.arange(100_000, dtype=np.float32)).tolist()
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("kind", ["async", "thread", "inline"])
 async def test_notifications_to_the_peer(talk: Talk, kind: str) -> None:
     server = Server()
@@ -414,6 +420,7 @@ async def test_notifications_to_the_peer(talk: Talk, kind: str) -> None:
         await until(lambda: noted == ["one", "two"])
 
 
+@pytest.mark.lasting
 async def test_streams_of_the_peer(talk: Talk) -> None:
     server = Server()
     closed: list[str] = []
@@ -462,6 +469,7 @@ async def test_streams_of_the_peer(talk: Talk) -> None:
         await until(lambda: closed == ["closed"] * 4)
 
 
+@pytest.mark.lasting
 async def test_streams_to_the_peer_and_progress_of_it(talk: Talk) -> None:
     server = Server()
     seen: list[Any] = []
@@ -492,6 +500,7 @@ async def test_streams_to_the_peer_and_progress_of_it(talk: Talk) -> None:
 # -- what may go wrong ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("method", ASKING)
 async def test_an_error_of_the_peer_is_not_the_handlers_answer(talk: Talk, errors: Errors, method: str) -> None:
     async with talk.client(asking_server()) as client:
@@ -507,6 +516,7 @@ async def test_an_error_of_the_peer_is_not_the_handlers_answer(talk: Talk, error
     errors.expect(rf"method '{method}' failed")
 
 
+@pytest.mark.lasting
 async def test_an_error_of_the_peer_as_the_handler_sees_it(talk: Talk) -> None:
     server = Server()
 
@@ -537,6 +547,7 @@ async def test_an_error_of_the_peer_as_the_handler_sees_it(talk: Talk) -> None:
             assert await client.call(method) == ["RpcError", 77, "not today", {"why": [1]}, "confirm"]
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("method", ASKING)
 async def test_a_peer_that_offers_nothing(talk: Talk, errors: Errors, method: str) -> None:
     async with talk.client(asking_server()) as client:
@@ -546,6 +557,7 @@ async def test_a_peer_that_offers_nothing(talk: Talk, errors: Errors, method: st
     errors.expect(r"Method not found")
 
 
+@pytest.mark.lasting
 async def test_an_end_that_offers_something_else(talk: Talk) -> None:
     server = Server()
 
@@ -604,6 +616,7 @@ async def test_a_connection_that_is_lost_meanwhile(talk: Talk) -> None:
             seen.clear()
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("kind", ["inline", "ordered", "generator"])
 async def test_a_sync_handler_in_the_event_loop_cannot_wait(talk: Talk, errors: Errors, kind: str) -> None:
     server = Server()
@@ -635,6 +648,7 @@ async def test_a_sync_handler_in_the_event_loop_cannot_wait(talk: Talk, errors: 
     )
 
 
+@pytest.mark.lasting
 async def test_the_peer_may_be_kept_beyond_the_call(talk: Talk) -> None:
     server = Server()
     kept: list[Any] = []
@@ -671,6 +685,7 @@ async def test_the_peer_may_be_kept_beyond_the_call(talk: Talk) -> None:
             await asyncio.to_thread(blocking.confirm, "too late")
 
 
+@pytest.mark.half_close
 async def test_a_call_back_after_the_peers_last_word(talk: Talk) -> None:
     """Whoever says nothing more gives no answers either: that is known at once, not waited for."""
     server = Server()
@@ -743,6 +758,7 @@ async def test_attributes_that_are_no_methods(talk: Talk) -> None:
                 )
 
 
+@pytest.mark.lasting
 async def test_threads_call_back_while_the_loop_is_used(talk: Talk) -> None:
     """More handlers in threads than there are threads, each calling back several times, do not wait for each other."""
     server = Server(threads=4)

@@ -187,6 +187,7 @@ async def test_busy_where_it_must_not_wait(talk: Talk, method: str) -> None:
         assert capped.begun == [0, 1]
 
 
+@pytest.mark.lasting
 async def test_a_flood_while_all_wait_for_the_peer(talk: Talk) -> None:
     """As above, with both ends talking as fast as they can: everything is answered, with a result or as busy."""
     capped = Capped(8)
@@ -210,6 +211,7 @@ async def test_a_flood_while_all_wait_for_the_peer(talk: Talk) -> None:
         assert answered == len(capped.begun)
 
 
+@pytest.mark.lasting
 async def test_a_client_has_a_cap_as_well(talk: Talk) -> None:
     server = Server()
 
@@ -297,6 +299,7 @@ async def test_streams_share_their_connection(talk: Talk) -> None:
         assert min(first_done[0][:9]) > 100, "none waited until another was done"
 
 
+@pytest.mark.lasting
 async def test_uploads_share_their_connection(talk: Talk) -> None:
     capped = Capped(100)
     async with talk.client(capped.server, limits=Limits(write_buffer=5_000)) as client:
@@ -417,11 +420,11 @@ async def test_a_reader_that_comes_back_in_time(talk: Talk) -> None:
 
     async with talk.raw(server) as raw:
         raw.transport.pause_reading()
-        raw.call("stream", 500, stream=1000)
+        raw.call("stream", 2000, stream=4000)
         await until(lambda: talk.served[0].flows.stalled)
         raw.transport.resume_reading()
-        items = await raw.receive_many(500)
-        assert [int(each["params"]["value"].split()[0]) for each in items] == list(range(500))
+        items = await raw.receive_many(2000)
+        assert [int(each["params"]["value"].split()[0]) for each in items] == list(range(2000))
         await raw.result()
 
 
@@ -474,6 +477,7 @@ async def test_calls_that_wait_to_be_sent_fail_with_the_connection(talk: Talk) -
                 await call
 
 
+@pytest.mark.lasting
 async def test_both_ends_talk_at_once_and_much(talk: Talk) -> None:
     """Long messages both ways, calls within calls: nobody waits for the other to read first."""
     server = Server(limits=Limits(write_buffer=50_000))

@@ -200,6 +200,7 @@ async def test_others_overtake(talk: Talk, ordered: Ordered) -> None:
         assert await raw.result() == 0
 
 
+@pytest.mark.lasting
 async def test_a_client_keeps_the_order_of_what_it_offers(talk: Talk) -> None:
     server = Server()
     begun: list[int] = []

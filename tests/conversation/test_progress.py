@@ -226,6 +226,7 @@ async def test_on_progress_of_a_stream(talk: Talk, working: Working) -> None:
         assert seen[-1] == 99
 
 
+@pytest.mark.lasting
 async def test_rich_values(talk: Talk) -> None:
     server = Server()
     values: list[Any] = [{"at": [1, 2**70]}, None, "ü", 1.5, b"\x00", {}]
@@ -247,6 +248,7 @@ async def test_rich_values(talk: Talk) -> None:
         assert seen == values
 
 
+@pytest.mark.lasting
 async def test_handed_on(talk: Talk, working: Working) -> None:
     """A handler may give its own progress to what it calls."""
 

@@ -422,6 +422,7 @@ async def test_a_call_that_finds_a_connection_just_lost_waits_for_the_next(door:
         assert door.attempts == [0, 1]
 
 
+@pytest.mark.lasting
 async def test_what_was_pending_fails_at_once(talk: Talk, lines: Lines, states: States) -> None:
     async with talk.client(lines.server, reconnect=Backoff(first=1000, longest=1000), on_state=states) as client:
 
@@ -621,6 +622,7 @@ async def test_the_greeting_is_not_held_to_the_deadline_of_who_connected(door: D
 # -- what the client offers -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.lasting
 async def test_offered_methods_are_there_on_every_connection(talk: Talk, lines: Lines) -> None:
     @lines.server
     async def ask(n: int, ctx: Context) -> Any:
@@ -868,6 +870,7 @@ def again(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"reconnect": QUICK} if request.param else {}
 
 
+@pytest.mark.lasting
 async def test_all_calls_are_repeated(talk: Talk, again: dict[str, Any]) -> None:
     cutting, discoveries = Cutting(cuts=2), Discoveries()
     async with talk.client(cutting.server, retries=2, trace=discoveries, **again) as client:
@@ -876,6 +879,7 @@ async def test_all_calls_are_repeated(talk: Talk, again: dict[str, Any]) -> None
         assert discoveries.count == 0
 
 
+@pytest.mark.lasting
 async def test_not_more_often_than_said(talk: Talk, again: dict[str, Any]) -> None:
     cutting = Cutting(cuts=3)
     async with talk.client(cutting.server, retries=2, **again) as client:
@@ -885,6 +889,7 @@ async def test_not_more_often_than_said(talk: Talk, again: dict[str, Any]) -> No
         assert await client.buy() == "bought"
 
 
+@pytest.mark.lasting
 async def test_nothing_is_repeated_unasked(talk: Talk, again: dict[str, Any]) -> None:
     cutting = Cutting(cuts=1)
     async with talk.client(cutting.server, **again) as client:
@@ -893,6 +898,7 @@ async def test_nothing_is_repeated_unasked(talk: Talk, again: dict[str, Any]) ->
         assert cutting.asked == ["price"]
 
 
+@pytest.mark.lasting
 async def test_idempotent_methods_are_repeated_and_others_are_not(talk: Talk, again: dict[str, Any]) -> None:
     cutting, discoveries = Cutting(cuts=2), Discoveries()
     async with talk.client(cutting.server, retries=2, retry="idempotent", trace=discoveries, **again) as client:
@@ -906,6 +912,7 @@ async def test_idempotent_methods_are_repeated_and_others_are_not(talk: Talk, ag
         assert discoveries.count == 1, "asked once"
 
 
+@pytest.mark.lasting
 async def test_calls_that_are_lost_together_ask_once(talk: Talk, again: dict[str, Any]) -> None:
     cutting, discoveries = Cutting(cuts=1), Discoveries()
     async with talk.client(cutting.server, retries=2, retry="idempotent", trace=discoveries, **again) as client:
@@ -978,6 +985,7 @@ async def test_a_server_that_does_not_know_what_may_be_repeated(talk: Talk, agai
             await client.price()
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("retry", ["all", "idempotent"])
 async def test_streams_are_never_repeated(talk: Talk, again: dict[str, Any], retry: Any) -> None:
     cutting = Cutting(cuts=2)

@@ -296,6 +296,7 @@ async def test_a_method_without_items_as_a_stream(talk: Talk, counting: Counting
         assert stream.result == {"a": [1]}
 
 
+@pytest.mark.lasting
 async def test_rich_items(talk: Talk) -> None:
     server = Server()
     picture = Image.new("RGB", (5, 4), (1, 2, 3))
@@ -379,6 +380,7 @@ async def test_an_item_that_is_too_large(talk: Talk, errors: Errors) -> None:
         assert got == ["short"]
 
 
+@pytest.mark.skips_too_long
 async def test_an_item_that_is_too_large_for_its_reader(talk: Talk) -> None:
     server = Server()
     closed: list[str] = []
@@ -479,6 +481,7 @@ async def test_wrong_arguments_of_a_stream(talk: Talk, counting: Counting) -> No
 # -- reading slowly -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_slow_reader_slows_its_producer_alone(talk: Talk, counting: Counting, kind: str) -> None:
     async with talk.client(counting.server) as client:
@@ -583,6 +586,7 @@ async def _drop(stream: Any) -> None:
 WAYS = [_break, _close, _leave, _fail, _open_only, _drop]
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", WAYS)
 async def test_breaking_off_stops_the_generator(
@@ -654,6 +658,7 @@ async def test_a_lost_connection_stops_the_generator(talk: Talk, counting: Count
         assert counting.made in ([0, 1, 2], [0, 1, 2, 3])
 
 
+@pytest.mark.half_close
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_peer_that_says_nothing_more_permits_nothing_more(talk: Talk, counting: Counting, kind: str) -> None:
     """What is permitted still comes; then the call ends, and that is nobody's failure."""

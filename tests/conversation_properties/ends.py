@@ -142,6 +142,7 @@ class Tcp:
     async def connect(self, near: asyncio.Protocol) -> str:
         host, _, port = self._address.rpartition(":")
         transport, _ = await asyncio.get_running_loop().create_connection(lambda: near, host, int(port))
+        transport.write(b" ")  # or the server would wait to see what will be spoken
         return format_address(transport.get_extra_info("sockname"))
 
     async def join(self, near: asyncio.Protocol, far: RawEnd) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ..contenders import Case
 from ..measure import Settings, run_case
 from ..results import Table
-from . import clients, conversation, idle, java, large, many, small, startup
+from . import clients, conversation, idle, java, large, many, small, startup, web
 
 Topic = Callable[[Settings], Sequence[Table]]
 
@@ -24,6 +24,9 @@ TOPICS: dict[str, Topic] = {
     "pipelined": _cases(many.pipelined),
     "batch": _cases(many.batch),
     "async-handler": _cases(many.async_handler),
+    "http": _cases(web.http),
+    "page": _cases(web.page),
+    "websocket": _cases(web.websocket),
     "array": _cases(large.array),
     "image": _cases(large.image),
     "clients": _cases(clients.clients),

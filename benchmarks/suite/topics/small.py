@@ -20,6 +20,7 @@ from ..contenders import (
 from ..process import Serving
 
 AIORPCX, FASTAPI_REST, GRPC_SYNC = "aiorpcX", "FastAPI REST", "grpc sync"
+FASTAPI_WEBSOCKET = "FastAPI WebSocket"
 JSON_RPC_HTTP, XML_RPC = "JSON-RPC over HTTP", "XML-RPC"
 BY_OWN_CLIENT = {"RPyC": "rpyc_", "Pyro5": "pyro_", "zerorpc": "zerorpc_"}
 NEW_CONNECTION = "a new connection for each call"
@@ -117,7 +118,7 @@ def fastapi_rest(call: Call, shape: Shape) -> Contender:
 
 def websocket(shape: Shape) -> Contender:
     load = FromC(protocol="websocket", path="/ws", request=calls.named(SUM), reply=calls.fits_result(SUM), shape=shape)
-    return Contender(name="FastAPI WebSocket", server=Serving("fastapi_"), load=load)
+    return Contender(name=FASTAPI_WEBSOCKET, server=Serving("fastapi_"), load=load)
 
 
 def grpc(name: str, script: str, call: Call, shape: Shape) -> Contender:

@@ -1,0 +1,241 @@
+"""Which HTTP requests are answered at all: by the host that they name, and by the web page that sends them.
+
+Owns what keeps a browser from being used against a server that its user can reach: a page may only call where its
+origin is allowed (CORS, and WebSockets alike), and no name that is not the server's leads to it (DNS rebinding). Pure.
+"""
+
+from __future__ import annotations
+
+import copy
+import ipaddress
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..wire.http import Response, problem
+
+if TYPE_CHECKING:
+    from ..wire.http import Request
+
+#: Seconds for which a browser need not ask again. What Chromium takes at most.
+MAX_AGE = 7200
+
+#: A name cannot be longer (RFC 1035), and no origin that is compared either.
+MAX_NAME = 253
+
+#: What a page of an allowed origin may send besides what it always may.
+METHODS = "GET, HEAD, POST"
+HEADERS = "Accept, Authorization, Content-Type, Traceparent"
+
+_LABEL = r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?"
+_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_PLACE = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\[\]:/@\\?#\s,]+)(:(?P<port>[0-9]{1,5}))?")
+_ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<place>[^/]+)")
+_PORTS = {"http": 80, "https": 443}
+_LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
+
+
+class AccessRules:
+    """What is allowed. Loopback names always are: localhost, names below it, 127.0.0.0/8, [::1].
+
+    Args:
+        hosts: further names: exact ones, "*.example.org" for all names below, "*" for any.
+        origins: of pages that may call: exact ones, as browsers write them ("https://example.org:8443"); "*" for any;
+            "null" for pages without one, such as files, which "*" does not cover. A page of the host itself always may.
+
+    Raises:
+        ValueError: one of them is not what it should be.
+    """
+
+    def __init__(self, *, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+        hosts = [hosts] if isinstance(hosts, str) else list(hosts)
+        origins = [origins] if isinstance(origins, str) else list(origins)
+        self._any_host = "*" in hosts
+        self._any_origin = "*" in origins
+        self._is_unix = False
+        self._below = tuple(_configured_host(host[2:], host) for host in hosts if host.startswith("*."))
+        self._names = frozenset(
+            _configured_host(host, host) for host in hosts if host != "*" and not host.startswith("*.")
+        )
+        self._origins = frozenset(_configured_origin(origin) for origin in origins if origin != "*")
+
+    def at(self, host: str | None) -> AccessRules:
+        """The rules where a server listens at this host; None: at a Unix socket.
+
+        The address itself may be named there. At a Unix socket the host says nothing, and is not looked at.
+        """
+        rules = copy.copy(self)
+        if host is None:
+            rules._is_unix = True
+        elif (name := _canonical(f"[{host}]" if ":" in host else host.lower())) and not _is_unspecified(name):
+            rules._names |= {name}
+        return rules
+
+    def check(self, request: Request) -> Response | None:
+        """Why a request is not answered, whatever its method; None if it is. Also for the handshake of a WebSocket."""
+        headers = request.headers
+        if not self._is_unix:
+            refusal = self._check_host(request)
+            if refusal is not None:
+                return refusal
+        origin = headers.get("origin")
+        if origin is None or self._is_allowed(origin, headers.get("host", "")):
+            return None
+        return problem(403, f"The origin {_shown(origin)} is not allowed here (origins)")
+
+    def cors(self, request: Request) -> list[tuple[str, str]]:
+        """Headers for the answer to a request that was not refused, so that the page which sent it may read it."""
+        origin = request.headers.get("origin")
+        if origin is not None and self._is_allowed(origin, request.headers.get("host", "")):
+            return [("Access-Control-Allow-Origin", origin), ("Vary", "Origin")]
+        # What is kept of this answer must not be shown to a page of another origin.
+        return [("Vary", "Origin")] if self._origins or self._any_origin else []
+
+    def preflight(self, request: Request) -> Response | None:
+        """The answer to a browser that asks whether a page may send what it wants to; None if it does not ask that."""
+        if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
+            return None
+        if "origin" not in request.headers:
+            return None
+        refusal = self.check(request)
+        if refusal is not None:
+            return refusal
+        headers = [
+            *self.cors(request),
+            ("Access-Control-Allow-Methods", METHODS),
+            ("Access-Control-Allow-Headers", HEADERS),
+            ("Access-Control-Max-Age", str(MAX_AGE)),
+        ]
+        return Response(204, headers=headers)
+
+    def _check_host(self, request: Request) -> Response | None:
+        host = request.headers.get("host")
+        if host is None:
+            # No browser sends this.
+            if request.is_http10 and "origin" not in request.headers:
+                return None
+            return problem(400, "The header Host is missing")
+        named = [host]
+        if "://" in request.target and not request.target.startswith("/"):
+            # A whole URL, as for a proxy: what it names counts as well.
+            found = _ORIGIN.match(request.target.lower())
+            named.append(found["place"] if found else "")
+        for each in named:
+            if not self._is_ours(each):
+                return problem(403, f"The host {_shown(each)} is not this server's (hosts)")
+        return None
+
+    def _is_ours(self, place: str) -> bool:
+        """Does a Host header name this server?"""
+        split = _split(place)
+        if split is None:
+            return False
+        name = split[0]
+        if self._any_host or name in self._names or _is_loopback(name):
+            return True
+        return any(name.endswith("." + above) for above in self._below)
+
+    def _is_allowed(self, origin: str, host: str) -> bool:
+        if origin == "null":
+            return "null" in self._origins
+        parsed = _parsed_origin(origin.lower())
+        if parsed is None:
+            return False
+        if self._any_origin or parsed in self._origins:
+            return True
+        return self._is_same(parsed, host)
+
+    def _is_same(self, origin: str, host: str) -> bool:
+        """Was the page loaded from the host that it calls?
+
+        Only where the host is known by its name: any name can be made to lead here. The scheme does not count, since
+        TLS may end before us.
+        """
+        scheme, _, place = origin.partition("://")
+        if scheme not in _PORTS or not self._is_ours(host):
+            return False
+        own, other = _split(host), _split(place)
+        if own is None or other is None:
+            return False
+        return (own[0], own[1] or _PORTS[scheme]) == (other[0], other[1] or _PORTS[scheme])
+
+
+def _split(place: str) -> tuple[str, int | None] | None:
+    """Host, in its one spelling, and port of "host:port"; None for anything else."""
+    if len(place) > MAX_NAME + len(":65535") or not place.isascii():
+        return None
+    found = _PLACE.fullmatch(place.lower())
+    name = _canonical(found["host"]) if found else None
+    if found is None or name is None:
+        return None
+    port = int(found["port"]) if found["port"] else None
+    return (name, port) if port is None or 0 < port < 65536 else None
+
+
+def _canonical(host: str) -> str | None:
+    """The one spelling of a host in lower case; None for what is none, or one that others read in another way."""
+    if host.startswith("["):
+        if "%" in host:  # a zone means nothing to others
+            return None
+        try:
+            return f"[{ipaddress.IPv6Address(host[1:-1])}]"
+        except ValueError:
+            return None
+    if len(host) > MAX_NAME or not host.isascii() or not _NAME.fullmatch(host):
+        return None
+    last = host.rpartition(".")[2]
+    if last.isdigit() or last.startswith("0x"):  # an address in numbers: there is one way to write it
+        try:
+            return str(ipaddress.IPv4Address(host))
+        except ValueError:
+            return None
+    return host
+
+
+def _is_loopback(name: str) -> bool:
+    if name == "localhost" or name.endswith(".localhost") or name == "[::1]":
+        return True
+    # A name that ends in a number is an address.
+    return name.rpartition(".")[2].isdigit() and ipaddress.IPv4Address(name) in _LOOPBACK
+
+
+def _is_unspecified(name: str) -> bool:
+    return name in ("0.0.0.0", "[::]")
+
+
+def _parsed_origin(origin: str) -> str | None:
+    """An origin in its one spelling, without the port that its scheme has anyway."""
+    found = _ORIGIN.fullmatch(origin)
+    split = _split(found["place"]) if found else None
+    if found is None or split is None:
+        return None
+    name, port = split
+    scheme = found["scheme"]
+    return f"{scheme}://{name}" if port is None or port == _PORTS.get(scheme) else f"{scheme}://{name}:{port}"
+
+
+def _configured_host(host: str, given: str) -> str:
+    name = _canonical(f"[{host}]" if ":" in host and not host.startswith("[") else host.lower())
+    if name is None:
+        raise ValueError(
+            f'hosts: {given!r} is no name of a host; write "example.org", without scheme or port, '
+            '"*.example.org" for all names below, or "*" for any'
+        )
+    return name
+
+
+def _configured_origin(origin: str) -> str:
+    if origin == "null":
+        return origin
+    parsed = _parsed_origin(origin.lower())
+    if parsed is None:
+        raise ValueError(
+            f'origins: {origin!r} is no origin; write "https://example.org" or "https://example.org:8443", '
+            'without a path, "*" for any, or "null"'
+        )
+    return parsed
+
+
+def _shown(text: str) -> str:
+    """What a stranger wrote, fit for an answer."""
+    return ascii(text[:100])

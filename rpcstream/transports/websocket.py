@@ -1,0 +1,365 @@
+"""A WebSocket after its handshake: one asyncio connection that carries a JSON message in each frame.
+
+Owns the bytes of one connection, in both directions, and its closing handshake. Hands whole messages to its session and
+writes what that gives it; knows neither methods nor what a message means, nor how the connection became a WebSocket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from ..errors import ConnectionLost, RpcError
+from ..limits import Limits
+from ..peer.identity import Credentials, credentials_of
+from ..peer.session import Session
+from ..wire.frames import (
+    CLOSE,
+    GOING_AWAY,
+    NO_CODE,
+    NORMAL,
+    PONG,
+    TEXT,
+    TOO_BIG,
+    TRY_LATER,
+    Close,
+    FrameReader,
+    frame,
+    head,
+    masked_parts,
+)
+from ..wire.pieces import Written, parts_of
+from .stream import JOIN_MAX, SECOND_BLANK, Trace, format_address, undelivered
+from .watch import Watch
+
+#: Seconds that the peer has to answer a close frame that it has received, and to close the connection after that.
+CLOSE_TIME = 2.0
+
+#: Seconds that a peer that says goodbye is heard out, and between two looks whether it was.
+HEAR_TIME = 1.0
+GLANCE = 0.01
+
+_TEXT_HEADS = [head(TEXT, size) for size in range(126)]
+
+
+class WebSocketStream(asyncio.Protocol):
+    """An asyncio protocol and the channel of one session.
+
+    Args:
+        session: gets the messages.
+        client: this end is the client, and masks what it sends.
+        on_open, on_close: called with this object when the connection is made and after it is lost.
+        address: how errors name the other end; the peer's address where it is not given.
+        trace: sees every message.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        limits: Limits,
+        client: bool,
+        address: str | None = None,
+        trace: Trace | None = None,
+        on_open: Callable[[WebSocketStream], None] | None = None,
+        on_close: Callable[[WebSocketStream], None] | None = None,
+    ) -> None:
+        self.session = session
+        self.address = address or ""
+        #: Why the connection was closed, if the peer did not simply close it; was that for a limit?
+        self.reason: str | None = None
+        self.over_limit = False
+        self._limits = limits
+        self._client = client
+        self._reader = FrameReader(masked=not client, max_size=limits.max_message_size)
+        self._trace = trace
+        self._on_open = on_open
+        self._on_close = on_close
+        self._transport: asyncio.Transport | None = None
+        #: Nothing of the peer is understood any more; nothing is sent any more but what ends the connection; the
+        #: session was told that it is over.
+        self._is_deaf = self._closing = self._is_lost = False
+        self._paused = self._is_full = False
+        #: Of a peer that does not read only the last ping is answered, when it reads again (RFC 6455, 5.5.3).
+        self._last_ping: bytes | None = None
+        # As for the line stream, see there.
+        self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._probing: asyncio.TimerHandle | None = None
+        self._watch = Watch(limits, self._loop.time())
+
+    @property
+    def socket(self) -> Any:
+        """The connected socket, where there is one."""
+        return self._transport.get_extra_info("socket") if self._transport is not None else None
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the connection tells of the peer."""
+        return credentials_of(self._transport, address=self.address)
+
+    def restrict(self, max_message_size: int | None) -> None:
+        """Take messages up to this size (bytes) from now on; None: up to the limit of everybody."""
+        self._reader.limit(max_message_size or self._limits.max_message_size)
+
+    # -- what asyncio says ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        self.address = self.address or format_address(transport.get_extra_info("peername"))
+        transport.set_write_buffer_limits(high=self._limits.write_buffer)
+        self.session.connected(self)
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
+        reader = self._reader
+        messages: list[Any] = reader.feed(data)
+        if reader.pings:  # before the messages: they may have come between the fragments of one
+            self._answer(reader.pings)
+        if messages and not self._closing:
+            self._watch.completed = True
+            if self._trace is not None:
+                for message in messages:
+                    self._trace("receive", message)
+            self.session.receive(messages)
+        else:
+            self._watch.heard = True
+        if reader.fault is not None:
+            self._fail(reader.fault)
+        elif reader.closed is not None:
+            self._peer_closed(reader.closed)
+
+    def eof_received(self) -> bool:
+        """Without a closing handshake, or at the end of it: nobody reads any more."""
+        self._closing = True
+        self._lose_session()
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+        self.session.blocked(True)
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self.session.blocked(False)
+        ping, self._last_ping = self._last_ping, None
+        if ping is not None:
+            self._answer([ping])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        for timer in (self._timer, self._probing):
+            if timer is not None:
+                timer.cancel()
+        if exc is not None and self.reason is None:
+            self.reason = str(exc)
+        self._lose_session()
+        if self._on_close is not None:
+            self._on_close(self)
+
+    def _lose_session(self) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            self.session.lost(self._lost)
+
+    def _lost(self, method: str) -> ConnectionLost:
+        """The error for what waited for the peer."""
+        reason = self.session.pending.explained(self.reason or "the peer closed the connection")
+        return ConnectionLost(reason, method=method, address=self.address)
+
+    # -- what the session says (Channel) ----------------------------------------------------------------------
+
+    def send(self, messages: list[Written]) -> None:
+        transport = self._transport
+        if transport is None or self._closing:
+            return
+        self._watch.heard = True
+        if self._trace is not None:
+            for message in messages:
+                self._trace("send", bytes(message))
+        parts: list[Any] = []
+        if self._client:
+            for message in messages:
+                parts += masked_parts(TEXT, len(message), parts_of(message))
+        else:
+            for message in messages:
+                size = len(message)
+                parts.append(_TEXT_HEADS[size] if size < 126 else head(TEXT, size))
+                parts.append(message)
+        if len(messages) == 1 and len(messages[0]) > JOIN_MAX:
+            self._write_parts(parts)
+        else:
+            try:
+                joined = b"".join(parts)
+            except TypeError:  # one of them is in pieces
+                self._write_parts(parts)
+            else:
+                transport.write(joined)
+        if self._is_full and transport.get_write_buffer_size() > self._unsent_max:
+            self._close_for_limit(f"the peer left over {self._unsent_max} bytes of replies unread (write_buffer)")
+
+    def _write_parts(self, messages: list[Written]) -> None:
+        """Write what is long by itself, without copying it, and what is short together."""
+        short: list[bytes] = []
+        for message in messages:
+            for part in parts_of(message):
+                if len(part) <= JOIN_MAX:
+                    short.append(part)
+                    continue
+                self._write(b"".join(short))
+                self._write(part)
+                short.clear()
+        self._write(b"".join(short))
+
+    def _write(self, data: bytes) -> None:
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """All is answered. The other end says goodbye, too, when it has read what was written."""
+        if self._reader.closed is not None:
+            self._answer_close(self._reader.closed)
+        else:
+            self._say_close(Close(NORMAL if self._client else GOING_AWAY))
+
+    def abort(self, reason: str) -> None:
+        self.reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- what a listener or a client says ---------------------------------------------------------------------
+
+    def refuse(self, error: RpcError) -> None:
+        """Say why this connection is not served, and close it."""
+        self._say_close(Close(TRY_LATER, error.message))
+
+    def drain(self) -> None:
+        """Take no more requests; close when those that were read are answered."""
+        self.session.drain()
+
+    def check(self, now: float) -> str | None:
+        """Close the connection if it is over a time limit at `now` (seconds); returns the reason if so."""
+        transport = self._transport
+        if transport is None:
+            return None
+        self.probe()
+        # While closing, too, what is left is the peer's to read.
+        unread = undelivered(transport) if self._closing or self._is_full else 0
+        # A message whose rest we do not read is not the peer's fault.
+        partial = self._reader.partial and not self._paused
+        busy = self.session.busy or bool(self.session.pending)
+        reason = self._watch.overdue(now, partial=partial, unread=unread, busy=busy)
+        if reason is not None:
+            self._close_for_limit(reason)
+        return reason
+
+    def probe(self) -> None:
+        """See whether a peer still listens that is not read: if not, nobody wants what runs.
+
+        That shows only when something is written: a pong that nobody asked for, which needs no answer.
+        """
+        if self._paused and not self._is_full and not self._closing and self.session.work.running:
+            pong = frame(PONG, b"", masked=self._client)
+            self._write(pong)
+            # The first is taken even where nobody listens any more; what comes back then is seen with the second.
+            self._probing = self._loop.call_later(SECOND_BLANK, self._write_open, pong)
+
+    def _write_open(self, data: bytes) -> None:
+        if not self._closing:
+            self._write(data)
+
+    def _close_for_limit(self, reason: str) -> None:
+        self.over_limit = True
+        self.abort(reason)
+
+    # -- control frames ---------------------------------------------------------------------------------------
+
+    def _answer(self, pings: list[bytes]) -> None:
+        if self._closing:
+            return
+        if self._is_full:
+            self._last_ping = pings[-1]
+        else:
+            self._write(b"".join([frame(PONG, ping, masked=self._client) for ping in pings]))
+
+    def _say_close(self, close: Close) -> None:
+        """Begin the closing handshake. What still comes is read for the end of it, and because a socket that is closed
+        with unread bytes in it makes the system throw away what was not yet delivered."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._paused:
+            self.resume()
+        self._write(frame(CLOSE, close.payload, masked=self._client))
+        self._timer = self._loop.call_later(CLOSE_TIME, self._give_up)
+
+    def _give_up(self) -> None:
+        """The peer has not closed the connection in time; unless it still has to read, which `check` limits."""
+        transport = self._transport
+        if transport is None:
+            return
+        if transport.is_closing() or not undelivered(transport):
+            transport.abort()
+        else:
+            self._timer = self._loop.call_later(CLOSE_TIME, self._give_up)
+
+    def _fail(self, fault: Close) -> None:
+        """The peer broke the rules: nothing that it says is understood from here on."""
+        self._is_deaf = True
+        self.over_limit = fault.code == TOO_BIG
+        self.reason = fault.reason
+        self._say_close(fault)
+        self._lose_session()
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        # It need not answer, but it will see the end. TLS has an end of its own, which `close` says and waits for.
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
+
+    def _peer_closed(self, close: Close) -> None:
+        """The peer says goodbye: it reads nothing more, so nobody wants what runs for it."""
+        self._is_deaf = True
+        if self._closing:
+            self._end()
+            return
+        if close.code not in (NORMAL, GOING_AWAY, NO_CODE):
+            self.reason = f"the peer closed the connection ({close})"
+        self.session.end(self._lost)
+        self._hear_out(close, self._loop.time() + HEAR_TIME)
+
+    def _hear_out(self, close: Close, until: float) -> None:
+        """What the peer has said before goodbye is taken up; notifications among it are carried out."""
+        if self._transport is None or self._closing:
+            return
+        if self.session.backlog and self._loop.time() < until:
+            self._timer = self._loop.call_later(GLANCE, self._hear_out, close, until)
+        else:
+            self._answer_close(close)
+
+    def _answer_close(self, close: Close) -> None:
+        self._say_close(close)
+        self._end()
+
+    def _end(self) -> None:
+        """Both sides have said goodbye: the server closes the connection, the client waits for that."""
+        self._lose_session()
+        if not self._client and self._transport is not None:
+            self._transport.close()

@@ -1,0 +1,144 @@
+"""One route: what answers a path, or the paths of a pattern.
+
+Owns how a request becomes an answer: from what is prepared, from a file, from a handler. Knows nothing of other routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from ..methods.invoke import Invoker
+from ..wire.http import Request, Response
+from .answers import plain
+from .handlers import Handler, Later, failure
+from .paths import PathPattern
+from .static import Content, File, Folder, Read, Single
+
+log = logging.getLogger("rpcstream.web")
+
+NO_PLACES: dict[str, str] = {}
+
+
+class Pending(Protocol):
+    """A response that takes a while."""
+
+    async def respond(self) -> Response:
+        """The response, whatever happens. Cancel it when nobody waits any more."""
+
+
+class Route:
+    """One route. `is_literal`: it answers its path and no other."""
+
+    is_literal = True
+
+    def __init__(self, path: str, is_public: bool) -> None:
+        self.path = path
+        self.is_public = is_public
+
+    def __repr__(self) -> str:
+        return repr(self.path)
+
+    def match(self, path: str) -> dict[str, str] | None:
+        """The text at the places of the path; None if the route does not answer it."""
+        raise NotImplementedError
+
+    def answer(self, request: Request, places: Mapping[str, str]) -> Response | Pending:
+        raise NotImplementedError
+
+
+class Own(Route):
+    """What is there for monitors."""
+
+    def __init__(self, path: str, response: Callable[[], Response]) -> None:
+        super().__init__(path, True)
+        self._response = response
+
+    def answer(self, request: Request, places: Mapping[str, str]) -> Response:
+        return self._response()
+
+
+class Fixed(Route):
+    """Bytes."""
+
+    def __init__(self, path: str, is_public: bool, content: Content) -> None:
+        super().__init__(path, is_public)
+        self._content = content
+
+    def answer(self, request: Request, places: Mapping[str, str]) -> Response:
+        return self._content.answer(request)
+
+
+class Files(Route):
+    """A file, or those below a folder."""
+
+    def __init__(
+        self,
+        path: str,
+        is_public: bool,
+        files: Single | Folder,
+        invoker: Callable[[], Invoker],
+        *,
+        is_prefix: bool = False,
+    ) -> None:
+        super().__init__(path, is_public)
+        self.is_literal = not is_prefix
+        self._files = files
+        self._invoker = invoker
+        self._reading: dict[str, asyncio.Future[File | Response]] = {}
+
+    def match(self, path: str) -> dict[str, str] | None:
+        return NO_PLACES if path.startswith(self.path) else None
+
+    def answer(self, request: Request, places: Mapping[str, str]) -> Response | Pending:
+        found = self._files.find(request)
+        if isinstance(found, Response):
+            return found
+        if found is None:
+            return _not_found()
+        return Later(functools.partial(self._read, request, found))
+
+    async def _read(self, request: Request, read: Read) -> Response:
+        reading = self._reading.get(request.path)
+        if reading is None:
+            # One reads for all who ask meanwhile; nobody's leaving ends it for the others.
+            reading = self._reading[request.path] = asyncio.ensure_future(self._keep(request, read))
+            reading.add_done_callback(lambda _: self._reading.pop(request.path))
+        found = await asyncio.shield(reading)
+        return found.content.answer(request) if isinstance(found, File) else found
+
+    async def _keep(self, request: Request, read: Read) -> File | Response:
+        """Read a file and keep it; or what is answered in its place."""
+        file: File | None = None
+        try:
+            file = await asyncio.wrap_future(self._invoker().submit(read))
+        except (OSError, ValueError) as error:
+            if not isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+                log.warning("a file of %r cannot be served: %s", self.path, error)
+        except Exception as error:
+            return failure(f"GET {self.path}", error)
+        self._files.keep(request, file)
+        return _not_found() if file is None else file
+
+
+class Handled(Route):
+    """A function."""
+
+    def __init__(
+        self, path: str, is_public: bool, handler: Handler, pattern: PathPattern, invoker: Callable[[], Invoker]
+    ) -> None:
+        super().__init__(path, is_public)
+        self.is_literal = not pattern.kinds
+        self.match = pattern.match  # type: ignore[method-assign]
+        self._handler = handler
+        self._invoker = invoker
+
+    def answer(self, request: Request, places: Mapping[str, str]) -> Response | Pending:
+        return self._handler.start(request, places, self._invoker())
+
+
+def _not_found() -> Response:
+    return plain(404, "There is no such page")

@@ -1,0 +1,186 @@
+"""Text put into HTML so that it stays text.
+
+Owns what is quoted and where values may stand in a template. Knows neither requests nor routes.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import string
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from html import escape as _quoted
+from typing import Any, NamedTuple, SupportsIndex
+
+#: Elements whose text a browser reads by other rules than HTML's: quoting does not protect them.
+_RAW_ELEMENT = re.compile(r"<(script|style)\b|</(script|style)\b", re.IGNORECASE)
+#: Such an element that is closed, and a comment: no tags are in them.
+_CLOSED = re.compile(r"<(script|style)\b[^>]*>.*?</\1\s*>|<!--.*?-->", re.IGNORECASE | re.DOTALL)
+#: The beginning of an attribute that is a program: onclick="…
+_PROGRAM = re.compile(r"\son[a-z]+\s*=\s*(\"[^\"]*|'[^']*)$", re.IGNORECASE)
+
+_CONVERSIONS: dict[str, Callable[[object], str]] = {"r": repr, "s": str, "a": ascii}
+
+
+class Html(str):
+    """A str that is HTML already: it is put into a template as it is.
+
+    Made by `html` and `escape`; by hand, `Html(text)`, of text that is known to be safe. What is added to it or joined
+    with it is quoted, unless it is Html, too.
+    """
+
+    __slots__ = ()
+
+    def __html__(self) -> Html:
+        return self
+
+    def __repr__(self) -> str:
+        return f"Html({str.__repr__(self)})"
+
+    def __add__(self, other: Any) -> Html:
+        return Html(str.__add__(self, escape(other))) if isinstance(other, str) else NotImplemented
+
+    def __radd__(self, other: Any) -> Html:
+        return Html(str.__add__(escape(other), self)) if isinstance(other, str) else NotImplemented
+
+    def __mul__(self, times: SupportsIndex) -> Html:
+        return Html(str.__mul__(self, times))
+
+    __rmul__ = __mul__
+
+    def __mod__(self, values: Any) -> Html:
+        raise TypeError("values are put into HTML by html(template, name=value), not by %, which would not quote them")
+
+    def join(self, parts: Iterable[Any]) -> Html:
+        """The parts with this between them, each quoted if it is not Html."""
+        return Html(str.join(self, map(escape, parts)))
+
+    def format(self, *args: Any, **values: Any) -> Html:
+        """As `html`."""
+        return html(self, *args, **values)
+
+    def format_map(self, values: Mapping[str, Any], /) -> Html:  # type: ignore[override]
+        """As `html`."""
+        return html(self, **values)
+
+
+def escape(value: object) -> Html:
+    """A value as HTML text: `&`, `<`, `>` and both quotes as entities, so it may stand in quoted attributes as well.
+
+    What is HTML already (`Html`, or anything with a method `__html__`, such as markupsafe's Markup) stays as it is.
+    Lists, tuples and iterators are quoted item by item and put one behind the other; None is nothing at all.
+    """
+    if isinstance(value, Html):
+        return value
+    made = getattr(type(value), "__html__", None)
+    if made is not None:
+        return Html(made(value))
+    if value is None:
+        return Html()
+    if isinstance(value, list | tuple | Iterator):
+        return Html().join(value)
+    return Html(_quoted(str(value)))
+
+
+def html(template: str, /, *args: object, **values: object) -> Html:
+    """A template with values in its `{name}` places, each quoted for text and for attributes in quotes.
+
+    >>> html('<a title="{name}">{name}</a>', name='"Tom" & <Jerry>')
+    Html('<a title="&quot;Tom&quot; &amp; &lt;Jerry&gt;">&quot;Tom&quot; &amp; &lt;Jerry&gt;</a>')
+
+    `{price:.2f}` and `{name!r}` format as in `str.format`; `{{` and `}}` are braces. A value that is `Html` is put in
+    as it is, and lists of them one behind the other: rows of a table, say. The template is the program's own text,
+    never a caller's.
+
+    Raises:
+        TypeError: a place has no value, or a value no place.
+        ValueError: the template cannot be read, or a place is where quoting does not help: inside a tag without quotes
+            round it (`<a href={url}>`), or (for values that are not Html) in `<script>`, `<style>` or `onclick="…"`.
+    """
+    if args:
+        raise TypeError("html takes values by name: html(template, name=value)")
+    pieces = _compiled(str(template))
+    parts: list[str] = []
+    for piece in pieces:
+        parts.append(piece.text)
+        if piece.name is not None:
+            try:
+                value = values[piece.name]
+            except KeyError:
+                raise TypeError(f"the template has {{{piece.name}}}, but there is no value {piece.name!r}") from None
+            parts.append(_filled(piece, value))
+    if values.keys() - (names := {piece.name for piece in pieces}):
+        unused = ", ".join(repr(name) for name in values if name not in names)
+        raise TypeError(f"the template has no place for {unused}")
+    return Html("".join(parts))
+
+
+class _Piece(NamedTuple):
+    """Text, and the place behind it."""
+
+    text: str
+    name: str | None
+    spec: str
+    conversion: str | None
+    is_raw: bool
+
+
+def _filled(piece: _Piece, value: Any) -> str:
+    if piece.conversion is not None:
+        value = _CONVERSIONS[piece.conversion](value)
+    if piece.spec:
+        value = format(value, piece.spec)
+    if piece.is_raw and not isinstance(value, Html):
+        raise ValueError(
+            f"{{{piece.name}}} stands in <script>, <style> or an event's attribute, where quoting does not protect: "
+            "put the value into another attribute (data-…), or give it as Html"
+        )
+    return escape(value)
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(template: str) -> tuple[_Piece, ...]:
+    pieces = []
+    before = ""
+    for text, name, spec, conversion in string.Formatter().parse(template):
+        before += text
+        if name is None:
+            pieces.append(_Piece(text, None, "", None, False))
+            continue
+        if not name.isidentifier():
+            raise ValueError(f"a place in a template is a name, such as {{name}}, and not {{{name}}}")
+        if spec and "{" in spec:
+            raise ValueError(f"{{{name}:{spec}}}: a format cannot have places of its own")
+        if conversion is not None and conversion not in _CONVERSIONS:
+            raise ValueError(f"{{{name}!{conversion}}}: a conversion is one of !r, !s, !a")
+        is_raw = _is_raw(before)
+        if not is_raw:
+            place = _place(_CLOSED.sub("", before))
+            if place == "bare":
+                raise ValueError(f'{{{name}}} stands inside a tag without quotes round it: write "{{{name}}}"')
+            is_raw = place == "quoted" and _PROGRAM.search(before) is not None
+        pieces.append(_Piece(text, name, spec or "", conversion, is_raw))
+        before += "x"
+    return tuple(pieces)
+
+
+def _is_raw(before: str) -> bool:
+    """Is the last of the elements that are read by rules of their own still open?"""
+    found = list(_RAW_ELEMENT.finditer(before))
+    return bool(found) and found[-1][1] is not None and ">" in before[found[-1].end() :]
+
+
+def _place(before: str) -> str:
+    """Where the end of this text is: "text", or in a tag, "quoted" or "bare". Read letter by letter, as browsers do."""
+    in_tag, quote = False, ""
+    for place, letter in enumerate(before):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif in_tag:
+            in_tag = letter != ">"
+            quote = letter if letter in "\"'" else ""
+        elif letter == "<":
+            # Before a space, say, it opens no tag.
+            behind = before[place + 1 : place + 2]
+            in_tag = behind.isalpha() or behind in ("/", "")
+    return "text" if not in_tag else "quoted" if quote else "bare"

@@ -1,0 +1,194 @@
+"""What a handler of GET takes: its parameters, from the path, the query and the request itself.
+
+Owns the way from text to Python arguments, compiled at registration, and the sentences that say what is wrong with a
+request. Knows neither routes nor responses.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Mapping
+from inspect import Parameter
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+import msgspec
+
+from ..errors import RegistrationError
+from ..methods.declared import hints_of, signature_of
+from ..wire.http import Request
+
+#: Fields of a query; more are refused before they are read.
+MAX_FIELDS = 1000
+
+_SEQUENCES = (
+    msgspec.inspect.ListType,
+    msgspec.inspect.SetType,
+    msgspec.inspect.FrozenSetType,
+    msgspec.inspect.VarTupleType,
+    msgspec.inspect.TupleType,
+)
+_SCALARS = (
+    msgspec.inspect.AnyType,
+    msgspec.inspect.BoolType,
+    msgspec.inspect.IntType,
+    msgspec.inspect.FloatType,
+    msgspec.inspect.StrType,
+    msgspec.inspect.DateTimeType,
+    msgspec.inspect.DateType,
+    msgspec.inspect.TimeType,
+    msgspec.inspect.TimeDeltaType,
+    msgspec.inspect.UUIDType,
+    msgspec.inspect.DecimalType,
+    msgspec.inspect.EnumType,
+    msgspec.inspect.LiteralType,
+)
+
+Arguments = tuple[list[Any], dict[str, Any]]
+
+
+class WrongInput(Exception):
+    """The request does not fit the parameters; the text says which, and is fit to be sent."""
+
+
+class _Input(NamedTuple):
+    """One parameter."""
+
+    name: str
+    hint: Any
+    default: Any
+    by_position: bool
+    source: str
+    is_many: bool
+
+
+class Inputs:
+    """The parameters of a function.
+
+    Args:
+        function: any callable with a Python signature.
+        label: what errors call it.
+        kinds: "str", "int" or "path" for each place in its path, by name.
+        namespace: names for string hints that are not in the function's module.
+
+    Raises:
+        RegistrationError: there is no signature, a place without a parameter, a hint that no text can be converted to.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], *, label: str, kinds: Mapping[str, str], namespace: dict[str, Any]
+    ) -> None:
+        hints = hints_of(function, label, namespace)
+        self._inputs = [
+            _input(parameter, hints.get(parameter.name, Any), label, kinds)
+            for parameter in signature_of(function, label).parameters.values()
+        ]
+        if sum(each.source == "request" for each in self._inputs) > 1:
+            raise RegistrationError(f"{label}: one parameter may be the Request")
+        for name in kinds.keys() - {each.name for each in self._inputs if each.source == "path"}:
+            raise RegistrationError(f"{label}: the path has {{{name}}}, but the function has no parameter {name!r}")
+        self._has_query = any(each.source == "query" for each in self._inputs)
+
+    def bind(self, request: Request, places: Mapping[str, str]) -> Arguments:
+        """The arguments for the function.
+
+        Raises:
+            WrongInput: something is missing, or is not what its hint says.
+        """
+        query = _query(request.query) if self._has_query and request.query else {}
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for each in self._inputs:
+            if each.source == "request":
+                value: Any = request
+            elif each.source == "path":
+                value = _converted(each, [places[each.name]])
+            else:
+                value = _converted(each, query.get(each.name))
+            if each.by_position:
+                args.append(value)
+            else:
+                kwargs[each.name] = value
+        return args, kwargs
+
+
+def _input(parameter: Parameter, hint: Any, label: str, kinds: Mapping[str, str]) -> _Input:
+    name = parameter.name
+    if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+        raise RegistrationError(f"{label}: a query has no place for {parameter}; take the Request and read its query")
+    by_position = parameter.kind is Parameter.POSITIONAL_ONLY
+    if name not in kinds and Request in (hint, *typing.get_args(hint)):
+        return _Input(name, None, None, by_position, "request", False)
+    source = "path" if name in kinds else "query"
+    if hint is Any:
+        hint = int if kinds.get(name) == "int" else str
+    hint = _without_none(hint)
+    try:
+        told = msgspec.inspect.type_info(hint)
+    except TypeError as error:
+        raise RegistrationError(f"{label}: parameter {name!r}: {error}") from error
+    is_many = _check_hint(told, f"{label}: parameter {name!r}")
+    if is_many and source == "path":
+        raise RegistrationError(f"{label}: parameter {name!r}: the path has one value for it, not {hint!r}")
+    return _Input(name, hint, parameter.default, by_position, source, is_many)
+
+
+def _without_none(hint: Any) -> Any:
+    """`int | None` as `int`: text is never None; that is what the default is for."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        others = [each for each in typing.get_args(hint) if each is not type(None)]
+        return typing.Union[tuple(others)]  # noqa: UP007
+    return hint
+
+
+def _check_hint(told: Any, where: str, *, inside: bool = False) -> bool:
+    """Does the hint stand for several values?
+
+    Raises:
+        RegistrationError: text cannot become what it says.
+    """
+    if isinstance(told, msgspec.inspect.Metadata):
+        told = told.type
+    members = told.types if isinstance(told, msgspec.inspect.UnionType) else (told,)
+    is_many = False
+    for member in members:
+        if isinstance(member, msgspec.inspect.Metadata):
+            member = member.type
+        if isinstance(member, _SEQUENCES) and not inside:
+            is_many = True
+            items = member.item_types if isinstance(member, msgspec.inspect.TupleType) else (member.item_type,)
+            for item in items:
+                _check_hint(item, where, inside=True)
+        elif not isinstance(member, _SCALARS):
+            kind = type(member).__name__.removesuffix("Type").lower()
+            raise RegistrationError(
+                f"{where}: path and query are text, which cannot become a value of its hint ({kind})"
+            )
+    return is_many
+
+
+def _query(query: str) -> dict[str, list[str]]:
+    try:
+        return parse_qs(query, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+    except UnicodeDecodeError:
+        raise WrongInput("the query is not UTF-8") from None
+    except ValueError:
+        raise WrongInput(f"the query has more than {MAX_FIELDS} fields") from None
+
+
+def _converted(each: _Input, texts: list[str] | None) -> Any:
+    if texts is None:
+        if each.default is not Parameter.empty:
+            return each.default
+        raise WrongInput(f"the {each.source} parameter {each.name!r} is missing")
+    if each.hint is str and len(texts) == 1:
+        return texts[0]
+    if not each.is_many and len(texts) > 1:
+        raise WrongInput(f"the {each.source} parameter {each.name!r} is there {len(texts)} times")
+    try:
+        return msgspec.convert(texts if each.is_many else texts[0], each.hint, strict=False)
+    except msgspec.ValidationError as error:
+        shown = ", ".join(map(repr, texts[:3]))
+        reason = str(error).replace("`", "").replace(", got str", "")
+        raise WrongInput(f"the {each.source} parameter {each.name!r}: {reason}, got {shown[:100]}") from None

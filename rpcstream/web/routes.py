@@ -1,0 +1,283 @@
+"""Which path answers what: the routes of a server.
+
+Owns their order: the first that matches answers. What is prepared answers without anybody's code; a handler that waits
+gives its response later. Knows neither sockets nor remote calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, overload
+
+from ..codec import Codec
+from ..errors import RegistrationError
+from ..methods.declared import caller_namespace
+from ..methods.invoke import Invoker
+from ..methods.registry import Offload
+from ..wire.http import Request, Response
+from .answers import HTML, NOSNIFF, check_headers, plain
+from .entries import NO_PLACES, Files, Fixed, Handled, Own, Pending, Route
+from .handlers import Handler
+from .html import Html
+from .paths import PathPattern, check_path
+from .static import Content, Folder, Headers, Prepared, Single, type_of
+
+log = logging.getLogger("rpcstream.web")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: Headers that are made here for whatever is static.
+_OF_CONTENT = frozenset({"etag", "last-modified", "x-content-type-options"})
+_TEXT = "text/plain; charset=utf-8"
+
+
+class Routes:
+    """The routes of a server, for GET and HEAD.
+
+    Args:
+        codec: writes the JSON of what handlers return.
+        debug: show callers the exceptions of handlers. Never for strangers.
+        timeout: seconds that an async or offloaded handler has, if it says nothing else.
+        slow: seconds; a handler that keeps the event loop for longer is named in a warning.
+
+    Attributes:
+        is_draining: `/readyz` says so, so that no new work is sent here.
+    """
+
+    def __init__(self, *, codec: Codec, debug: bool = False, timeout: float = 60.0, slow: float = 0.1) -> None:
+        self.is_draining = False
+        self._codec = codec
+        self._debug = debug
+        self._timeout = timeout
+        self._slow = slow
+        self._invoker: Invoker | None = None
+        self._handlers: list[Handler] = []
+        self._literal: dict[str, Route] = {}
+        self._patterns: list[Route] = []
+        self._names: set[str] = set()
+        own = [NOSNIFF, ("Cache-Control", "no-store")]
+        self._ok = Prepared(200, b"ok", _TEXT, own)
+        self._draining = Prepared(503, b"draining", _TEXT, own)
+        #: There unless somebody has a route of that very path.
+        self._own: dict[str, Route] = {
+            "/healthz": Own("/healthz", lambda: self._ok),
+            "/readyz": Own("/readyz", lambda: self._draining if self.is_draining else self._ok),
+        }
+        self._not_allowed = plain(405, "Only GET and HEAD are for this path", [("Allow", "GET, HEAD")])
+
+    # -- registration -----------------------------------------------------------------------------------------------
+
+    def static(
+        self,
+        path: str,
+        content: bytes | bytearray | Html | str | os.PathLike[str],
+        *,
+        type: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        public: bool = False,
+    ) -> None:
+        """Answer a path with something that is ready: without running any code of the server's for it.
+
+        Callers are given an ETag and need not fetch again what they have; `Cache-Control` is `no-cache` unless
+        `headers` has one.
+
+        Args:
+            path: of the request: "/logo.png". For a folder it ends with "/", and the files below it are answered,
+                `index.html` for the folder itself; none whose name begins with a dot, and none outside the folder.
+            content: bytes, `Html`, or the path of a file or a folder. A file is read once, and again when it was
+                changed, which is looked for once a second at most. Files are at most 64 MiB.
+            type: of the content; where it is not given, what the path's ending says.
+            headers: further ones.
+            public: answered without authentication.
+
+        Raises:
+            OSError: the file or folder cannot be read.
+            RegistrationError: a path or header that is none, a folder under a path that does not end with "/".
+            ValueError: the path is taken.
+        """
+        check_path(path)
+        extra = self._headers(path, headers, type)
+        if isinstance(content, bytes | bytearray | Html):
+            body = content.encode() if isinstance(content, Html) else bytes(content)
+            kind = HTML if isinstance(content, Html) else type_of(path)
+            self._enter(Fixed(path, public, Content(body, type or kind, extra)))
+            return
+        if not isinstance(content, str | os.PathLike):
+            raise RegistrationError(f"{path}: the content is bytes, or the path of a file or folder, got {content!r}")
+        name = os.path.abspath(os.fsdecode(content))
+        try:
+            if os.path.isdir(name):
+                self._enter(self._folder(path, name, type, extra, public))
+                return
+            kind = type_of(path)
+            if kind == "application/octet-stream":
+                kind = type_of(name)
+            self._enter(Files(path, public, Single(name, type or kind, extra), self._running))
+        except OSError as error:
+            error.add_note(f"static({path!r}, …): content that is no file is given as bytes")
+            raise
+
+    @overload
+    def get(self, path: str, function: Function, /) -> Function: ...
+
+    @overload
+    def get(
+        self,
+        path: str,
+        function: None = None,
+        /,
+        *,
+        offload: Offload | None = None,
+        timeout: float | None = None,
+        public: bool = False,
+    ) -> Callable[[Function], Function]: ...
+
+    def get(self, path: str, function: Any = None, /, **options: Any) -> Any:
+        """Decorator: a function answers GET (and HEAD) of a path. The function itself stays as it is.
+
+        Its parameters are the places in the path and the fields of the query, by name, converted to what their hints
+        say and checked; a caller whose request does not fit is told (400). `list[...]` takes a field that is there
+        several times. A parameter with the hint `Request` gets the request.
+
+        What it returns: str is HTML; bytes are bytes; a Pillow image is sent as PNG; a `Response` is sent as it is;
+        None is 204, "no content"; everything else, arrays among it, is JSON. An exception is answered with 500, and
+        logged; `HttpError(response)` with its response. It is cancelled when the caller is gone.
+
+        Args:
+            path: "/about", "/users/{name}", "/pages/{number:int}", "/files/{rest:path}". The first route that matches
+                answers, in order of registration.
+            function: sync or async.
+            offload: "thread" or "process": where a sync function that blocks or computes for long is run.
+            timeout: seconds until the caller is answered with 503; for async and offloaded handlers, which have 60
+                where nothing is said. `math.inf` for none.
+            public: answered without authentication.
+
+        Raises:
+            RegistrationError: a path that is none, a place without a parameter, a hint that no text can be converted
+                to, options that cannot act.
+            ValueError: the path is taken.
+        """
+        if function is None:
+            return lambda decorated: self._get(path, decorated, **options)
+        return self._get(path, function, **options)
+
+    def _get(
+        self,
+        path: str,
+        function: Function,
+        *,
+        offload: Offload | None = None,
+        timeout: float | None = None,
+        public: bool = False,
+    ) -> Function:
+        pattern = PathPattern(path)
+        handler = Handler(
+            function,
+            path=path,
+            kinds=pattern.kinds,
+            codec=self._codec,
+            offload=offload,
+            timeout=timeout,
+            default_timeout=self._timeout,
+            slow=self._slow,
+            debug=self._debug,
+            namespace=caller_namespace(),
+        )
+        if self._invoker is not None:
+            handler.check()
+        self._enter(Handled(path, public, handler, pattern, self._running))
+        self._handlers.append(handler)
+        return function
+
+    def _folder(self, path: str, name: str, type: str | None, headers: Headers, public: bool) -> Route:
+        if not path.endswith("/"):
+            raise RegistrationError(
+                f"{path}: {name!r} is a folder: it is served under a path that ends with '/', such as '{path}/'"
+            )
+        if type is not None:
+            raise RegistrationError(f"{path}: the files of a folder have types of their own; leave type=… out")
+        return Files(path, public, Folder(path, name, headers), self._running, is_prefix=True)
+
+    def _headers(self, path: str, headers: Mapping[str, str] | None, type: str | None) -> Headers:
+        extra = list((headers or {}).items())
+        try:
+            check_headers(extra, type or "text/plain")
+            Response(200, b"", type, extra).head(0, True)
+            for name, _ in extra:
+                if name.lower() in _OF_CONTENT:
+                    raise ValueError(f"the header {name} is made of the content")
+        except ValueError as error:
+            raise RegistrationError(f"{path}: {error}") from None
+        return extra
+
+    def _enter(self, route: Route) -> None:
+        # A folder's path is that of its files: the page of the folder itself may be another route.
+        name = f"{route.path}*" if isinstance(route, Files) and not route.is_literal else route.path
+        if name in self._names:
+            raise ValueError(f"there is a route {route.path!r} already")
+        self._names.add(name)
+        if route.is_literal:
+            first = next((each for each in self._patterns if each.match(route.path) is not None), None)
+            if first is not None and route.path not in self._own:
+                log.warning("the route %r is never reached: %r, which matches it too, came first", route.path, first)
+                return
+            self._literal[route.path] = route
+        else:
+            self._patterns.append(route)
+
+    # -- answering --------------------------------------------------------------------------------------------------
+
+    def open(self, invoker: Invoker) -> None:
+        """The server starts: offloaded handlers and files are run and read by this invoker, until `close`.
+
+        Raises:
+            RegistrationError: a handler for another process cannot be imported there.
+        """
+        for handler in self._handlers:
+            handler.check()
+        self._invoker = invoker
+        self.is_draining = False
+
+    def close(self) -> None:
+        """The server has ended."""
+        self._invoker = None
+
+    def is_public(self, request: Request) -> bool:
+        """Is it answered to callers who have not said who they are?"""
+        found = self._match(request.path)
+        return found is not None and found[0].is_public
+
+    def find(self, request: Request) -> Response | Pending | None:
+        """The answer to a request, or what gives it; None if no route has its path.
+
+        A plain sync handler has run when this returns. Nothing that a handler does raises here. The response to HEAD
+        is that to GET: its body is not to be sent.
+        """
+        route = self._literal.get(request.path)
+        places = NO_PLACES
+        if route is None:
+            found = self._match(request.path)
+            if found is None:
+                return None
+            route, places = found
+        if request.method != "GET" and request.method != "HEAD":
+            return self._not_allowed
+        return route.answer(request, places)
+
+    def _match(self, path: str) -> tuple[Route, dict[str, str]] | None:
+        route = self._literal.get(path) or self._own.get(path)
+        if route is not None:
+            return route, NO_PLACES
+        for each in self._patterns:
+            places = each.match(path)
+            if places is not None:
+                return each, places
+        return None
+
+    def _running(self) -> Invoker:
+        """Runs what does not run in the loop, while the server runs."""
+        if self._invoker is None:
+            raise RuntimeError("the server of these routes is not running")
+        return self._invoker

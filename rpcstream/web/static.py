@@ -1,0 +1,302 @@
+"""Contents that are answered without running anybody's code: bytes, a file, the files of a folder.
+
+Owns the prepared responses, what a cache is told about them, and which file of a folder may be seen. A file is read
+once, and again when it was changed; that is looked for once a second at most, and read in a thread. Knows no routes.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import mimetypes
+import os
+import stat
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import format_datetime, parsedate_to_datetime
+from time import monotonic
+from typing import NamedTuple
+
+from ..wire.http import Request, Response
+from ..wire.pieces import parts_of
+from .answers import BYTES, NOSNIFF
+
+#: Seconds that a file is taken to be as it was.
+LOOK_EVERY = 1.0
+
+#: Bytes of one file. A film is not for a server that holds what it sends in memory.
+MAX_FILE = 64 * 1024 * 1024
+
+#: What is kept of a folder: bytes, and files.
+MAX_KEPT = 128 * 1024 * 1024
+MAX_FILES = 1024
+
+#: Bodies up to this size are joined with their heads; the copy of a longer one would cost more than a second write.
+MAX_JOINED = 64 * 1024
+
+Headers = list[tuple[str, str]]
+
+#: Reads a file that is served.
+Read = Callable[[], "File"]
+
+_TYPES = mimetypes.MimeTypes(filenames=())
+for _suffix, _type in {
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
+    ".json": "application/json",
+    ".map": "application/json",
+    ".md": "text/markdown",
+    ".wasm": "application/wasm",
+    ".webmanifest": "application/manifest+json",
+    ".ico": "image/x-icon",
+    ".webp": "image/webp",
+    ".avif": "image/avif",
+    ".woff": "font/woff",
+    ".woff2": "font/woff2",
+    ".ttf": "font/ttf",
+    ".otf": "font/otf",
+    ".npy": BYTES,
+}.items():
+    _TYPES.add_type(_type, _suffix)
+_PACKED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
+_TEXTS = frozenset({"image/svg+xml", "application/manifest+json"})
+
+
+def type_of(name: str) -> str:
+    """The type of content that a file of this name has."""
+    found, packing = _TYPES.guess_type(f"/{name.replace(':', '_')}", strict=True)
+    if packing is not None:
+        return _PACKED.get(packing, BYTES)
+    if found is None:
+        return BYTES
+    return f"{found}; charset=utf-8" if found.startswith("text/") or found in _TEXTS else found
+
+
+class Prepared(Response):
+    """A response whose bytes are kept, ready to be written."""
+
+    __slots__ = ("_date", "_ready")
+
+    def __init__(
+        self,
+        status: int,
+        body: bytes = b"",
+        type: str | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        super().__init__(status, body, type, headers)
+        self.head(len(body), True)
+        self._date: bytes | None = None
+        self._ready = b""
+
+    def ready(self, date: bytes) -> bytes | None:
+        """Head and body, for GET by HTTP/1.1 on a connection that stays; None where they are better written apart.
+
+        Args:
+            date: the header Date, with its line end; empty for none. They are joined anew when it is another object.
+        """
+        if date is not self._date:
+            if len(self.body) > MAX_JOINED:
+                return None
+            head = self.head(len(self.body), True)
+            self._ready = b"".join((head[:-2], date, b"\r\n", *parts_of(self.body)))
+            self._date = date
+        return self._ready
+
+
+class Content:
+    """Bytes that are served: the response with them, and the one that says the caller has them already.
+
+    Args:
+        modified: when they were, in seconds of the epoch; None: that is not known.
+        headers: further ones; `Cache-Control` is "no-cache" (kept, but asked for each time) unless it is among them.
+    """
+
+    def __init__(self, body: bytes, type: str, headers: Headers, modified: float | None = None) -> None:
+        tag = hashlib.blake2b(body, digest_size=16)
+        tag.update(type.encode())
+        self._tag = f'"{tag.hexdigest()}"'
+        self._modified = None if modified is None else datetime.fromtimestamp(int(modified), UTC)
+        own = [NOSNIFF, ("ETag", self._tag)]
+        if self._modified is not None:
+            own.append(("Last-Modified", format_datetime(self._modified, usegmt=True)))
+        if all(name.lower() != "cache-control" for name, _ in headers):
+            own.append(("Cache-Control", "no-cache"))
+        self.response = Prepared(200, body, type, [*own, *headers])
+        self.not_modified = Prepared(304, headers=[*own, *headers])
+
+    def answer(self, request: Request) -> Response:
+        """The response to GET or HEAD."""
+        headers = request.headers
+        tags = headers.get("if-none-match")
+        if tags is not None:
+            has_it = tags.strip() == "*" or any(_is_tag(each, self._tag) for each in tags.split(","))
+            return self.not_modified if has_it else self.response
+        since = headers.get("if-modified-since")
+        if since is not None and self._modified is not None and _is_since(since, self._modified):
+            return self.not_modified
+        return self.response
+
+
+def _is_tag(said: str, tag: str) -> bool:
+    """RFC 9110, 13.1.2: for this a weak tag is as good as a strong one."""
+    return said.strip().removeprefix("W/") == tag
+
+
+def _is_since(said: str, modified: datetime) -> bool:
+    try:
+        when = parsedate_to_datetime(said)
+    except (ValueError, TypeError, OverflowError):
+        return False
+    return modified <= (when if when.tzinfo is not None else when.replace(tzinfo=UTC))
+
+
+class _Stamp(NamedTuple):
+    """A file with another one of these was changed."""
+
+    modified: int
+    size: int
+    number: int
+
+
+class File:
+    """A file as it was when this was made, which reads it.
+
+    Args:
+        locate: gives its real path, each time it is looked at. OSError if there is none any more.
+        type, headers: as for `Content`.
+
+    Raises:
+        OSError: it cannot be read, or is too large or no file; the text says which.
+    """
+
+    def __init__(self, locate: Callable[[], str], type: str, headers: Headers) -> None:
+        self._locate = locate
+        self._looked = monotonic()
+        body, status = _read(locate())
+        self._stamp = _stamp_of(status)
+        self.size = len(body)
+        self.content = Content(body, type, headers, status.st_mtime)
+        #: Reads it again.
+        self.again = functools.partial(File, locate, type, headers)
+
+    def is_as_it_was(self) -> bool:
+        """False once after it was changed; looks for that once a second. OSError if it is gone."""
+        now = monotonic()
+        if now - self._looked < LOOK_EVERY:
+            return True
+        self._looked = now
+        return _stamp_of(os.stat(self._locate())) == self._stamp
+
+
+def _read(path: str) -> tuple[bytes, os.stat_result]:
+    flags = os.O_RDONLY
+    for name in ("O_NONBLOCK", "O_NOFOLLOW", "O_BINARY"):  # a pipe must not keep us waiting
+        flags |= getattr(os, name, 0)
+    descriptor = os.open(path, flags)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"not a file: {path}")
+        if status.st_size > MAX_FILE:
+            raise OSError(f"too large to be served, {status.st_size} bytes, the limit is {MAX_FILE}: {path}")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(MAX_FILE), status
+    finally:
+        os.close(descriptor)
+
+
+def _stamp_of(status: os.stat_result) -> _Stamp:
+    return _Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+class Single:
+    """One file under one path.
+
+    Raises:
+        OSError: as for `File`.
+    """
+
+    def __init__(self, name: str, type: str, headers: Headers) -> None:
+        self._make = functools.partial(File, functools.partial(os.path.realpath, name, strict=True), type, headers)
+        self._file: File | None = self._make()
+
+    def find(self, request: Request) -> Response | Read:
+        """The response; or, if the file must be read first, what does that, to be called in a thread."""
+        file = self._file
+        if file is None:
+            return self._make
+        try:
+            return file.content.answer(request) if file.is_as_it_was() else file.again
+        except (OSError, ValueError):
+            self._file = None
+            return self._make
+
+    def keep(self, request: Request, file: File | None) -> None:
+        """What came of reading it; None: nothing."""
+        self._file = file
+
+
+class Folder:
+    """The files below a folder, under a prefix that ends with `/`. `index.html` stands for the folder it is in.
+
+    Not to be seen: what a link leads out of the folder, and names that begin with a dot.
+
+    Raises:
+        OSError: it is no folder.
+    """
+
+    def __init__(self, prefix: str, root: str, headers: Headers) -> None:
+        self._prefix = prefix
+        self._root = os.path.realpath(root, strict=True)
+        if not os.path.isdir(self._root):
+            raise NotADirectoryError(f"not a folder: {root}")
+        self._headers = headers
+        self._files: OrderedDict[str, File] = OrderedDict()
+
+    def find(self, request: Request) -> Response | Read | None:
+        """As `Single.find`, for the file that the path names; None for one that is not to be seen."""
+        name = self._name(request)
+        file = self._files.get(name)
+        if file is not None:
+            try:
+                if not file.is_as_it_was():
+                    return file.again
+                self._files.move_to_end(name)
+                return file.content.answer(request)
+            except (OSError, ValueError):
+                del self._files[name]
+        if not is_plain(name):
+            return None
+        return functools.partial(File, functools.partial(self._locate, name), type_of(name), self._headers)
+
+    def keep(self, request: Request, file: File | None) -> None:
+        """What came of reading it; None: nothing. Those that were asked for least lately are forgotten."""
+        name = self._name(request)
+        self._files.pop(name, None)
+        if file is None:
+            return
+        self._files[name] = file
+        total = sum(each.size for each in self._files.values())
+        while len(self._files) > MAX_FILES or (total > MAX_KEPT and len(self._files) > 1):
+            total -= self._files.popitem(last=False)[1].size
+
+    def _name(self, request: Request) -> str:
+        name = request.path[len(self._prefix) :]
+        return name if name and not name.endswith("/") else name + "index.html"
+
+    def _locate(self, name: str) -> str:
+        """The real path of the file, without links. OSError if it is not to be seen."""
+        path = os.path.realpath(os.path.join(self._root, *name.split("/")), strict=True)
+        # One that is outside begins with "..".
+        if not is_plain(os.path.relpath(path, self._root).replace(os.sep, "/")):
+            raise FileNotFoundError(f"outside of the folder, or hidden: {name!r}")
+        return path
+
+
+def is_plain(name: str) -> bool:
+    """A relative path with `/` that goes down, and to nothing hidden, on every system."""
+    if "\0" in name or "\\" in name or (os.name == "nt" and ":" in name):
+        return False
+    return all(part and not part.startswith(".") for part in name.split("/"))

@@ -1,0 +1,290 @@
+"""WebSocket frames (RFC 6455 section 5): bytes to messages and back, without extensions.
+
+Owns where a frame and a message end, masking, and what a peer may not send. Knows no socket, no clock, and nothing of
+what a message means. A frame of a few bytes is cut out with a few operations: it is on the way of every call.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
+_CONTINUATION = 0x0
+_FINAL, _RESERVED, _MASKED = 0x80, 0x70, 0x80
+_FINAL_TEXT, _FINAL_PING = _FINAL | TEXT, _FINAL | PING
+
+#: The codes of a close frame that are used here.
+NORMAL, GOING_AWAY, PROTOCOL_ERROR, BAD_DATA, TOO_BIG, TRY_LATER = 1000, 1001, 1002, 1007, 1009, 1013
+#: A close frame without a code; never sent.
+NO_CODE = 1005
+#: What may stand in a close frame, beside the codes from 3000 on, of libraries and applications.
+_CODES = {1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014}
+
+#: Bytes of a control frame's payload.
+CONTROL_MAX = 125
+
+#: Bytes; a payload in a buffer that is not read any more is copied once only when it is longer than this.
+_VIEW_MIN = 16 * 1024
+
+
+#: A payload and a mask of four bytes to what is sent, or back.
+Masking = Callable[[bytes | bytearray | memoryview, bytes | bytearray], bytes]
+
+
+@cache
+def masking() -> Masking:
+    """The function that masks, in C. Imported when it is needed: its package takes a few hundredths of a second."""
+    try:
+        from websockets.speedups import apply_mask
+    except ImportError:  # built without its C part
+        from websockets.utils import apply_mask
+    return apply_mask
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Code and reason of a close frame."""
+
+    code: int
+    reason: str = ""
+
+    @property
+    def payload(self) -> bytes:
+        if self.code == NO_CODE:
+            return b""
+        reason = self.reason.encode()[: CONTROL_MAX - 2].decode(errors="ignore")  # no half characters
+        return struct.pack("!H", self.code) + reason.encode()
+
+    def __str__(self) -> str:
+        code = "no code" if self.code == NO_CODE else str(self.code)
+        return f"{code}, {self.reason}" if self.reason else code
+
+
+class _Fault(Exception):
+    """What the peer sent ends the connection."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        self.close = Close(code, reason)
+
+
+class FrameReader:
+    """Cuts a stream of bytes into messages; one for each connection and direction.
+
+    Args:
+        masked: the peer is a client, and masks what it sends.
+        max_size: bytes of a message, all its fragments together.
+
+    Attributes:
+        pings: payloads of the pings that came with the last `feed`, in order.
+        closed: the close frame of the peer, when it has come. Nothing is read after it.
+        fault: what to tell a peer that broke the rules. Nothing is read after that.
+    """
+
+    __slots__ = (
+        "_decoder",
+        "_held",
+        "_masked",
+        "_max_size",
+        "_message",
+        "_opcode",
+        "_unmask",
+        "_wanted",
+        "closed",
+        "fault",
+        "pings",
+    )
+
+    def __init__(self, *, masked: bool, max_size: int) -> None:
+        self.pings: list[bytes] = []
+        self.closed: Close | None = None
+        self.fault: Close | None = None
+        self._masked = masked
+        self._unmask = masking() if masked else None
+        self._max_size = max_size
+        #: The beginning of a frame, and how many bytes there must be before it is worth another look.
+        self._held = bytearray()
+        self._wanted = 0
+        #: The fragments of a message whose end has not come, and what its first one said; checks text as it comes.
+        self._message: bytearray | None = None
+        self._opcode = 0
+        self._decoder: codecs.IncrementalDecoder | None = None
+
+    @property
+    def partial(self) -> bool:
+        """A message has begun and its end has not come."""
+        return bool(self._held) or self._message is not None
+
+    def limit(self, max_size: int) -> None:
+        """Another limit from now on."""
+        self._max_size = max_size
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The messages that are complete with these bytes, in order. After `closed` or `fault`: none, ever."""
+        messages: list[bytes] = []
+        if self.pings:
+            self.pings = []
+        if self.closed is not None or self.fault is not None:
+            return messages
+        if not self._held:
+            self._read(data, messages)
+        else:
+            self._held += data
+            if len(self._held) >= self._wanted:
+                held, self._held = self._held, bytearray()
+                self._read(held, messages)
+        return messages
+
+    def _read(self, data: bytes | bytearray, messages: list[bytes]) -> None:
+        """Take the whole frames of these bytes, and keep the rest."""
+        at, end, unmask = 0, len(data), self._unmask
+        try:
+            while end - at >= 2:
+                first, length = data[at], data[at + 1]
+                start = at + 2
+                if unmask is not None:
+                    length -= _MASKED
+                    start += 4
+                if not 0 <= length < 126:
+                    start, length = self._long(data, at, start, length)
+                    if length < 0:  # the length itself is not here yet
+                        self._wanted = start - at
+                        break
+                message = self._message
+                if first == _FINAL_TEXT and message is None:
+                    if length > self._max_size:
+                        self._check(first, length)
+                elif first == _CONTINUATION and message is not None:
+                    if len(message) + length > self._max_size:
+                        self._check(first, length)
+                elif first != _FINAL_PING or length > CONTROL_MAX:
+                    self._check(first, length)
+                stop = start + length
+                if stop > end:
+                    self._wanted = stop - at
+                    break
+                part = data[start:stop] if length < _VIEW_MIN else memoryview(data)[start:stop]
+                payload = bytes(part) if unmask is None else unmask(part, data[start - 4 : start])
+                if first == _FINAL_TEXT:
+                    if not payload.isascii():
+                        payload.decode()
+                    messages.append(payload)
+                elif first == _FINAL_PING:
+                    self.pings.append(payload)
+                elif message is not None and first == _CONTINUATION:
+                    if self._decoder is not None:
+                        self._decoder.decode(payload)
+                    message += payload
+                else:
+                    self._take(first, payload, messages)
+                    if self.closed is not None:
+                        return
+                at = stop
+            else:
+                self._wanted = 2
+        except _Fault as fault:
+            self.fault = fault.close
+        except UnicodeDecodeError as error:
+            self.fault = Close(BAD_DATA, f"a text message is not UTF-8: {error.reason}")
+        else:
+            if at < end:
+                self._held += memoryview(data)[at:]
+
+    def _long(self, data: bytes | bytearray, at: int, start: int, length: int) -> tuple[int, int]:
+        """Where the payload starts and how long it is, if its length did not fit in a byte; -1: that has not come."""
+        if not 0 <= length <= 127:
+            raise _Fault(PROTOCOL_ERROR, "a frame of a client is not masked" if self._masked else "a frame is masked")
+        width = 2 if length == 126 else 8
+        if len(data) < at + 2 + width:
+            return start + width, -1
+        return start + width, int.from_bytes(data[at + 2 : at + 2 + width], "big")
+
+    def _check(self, first: int, length: int) -> None:
+        """May a frame with this first byte and length come now?"""
+        opcode = first & 0x0F
+        if first & _RESERVED:
+            raise _Fault(PROTOCOL_ERROR, "a reserved bit is set, and no extension was agreed on")
+        if opcode >= CLOSE:
+            if opcode > PONG:
+                raise _Fault(PROTOCOL_ERROR, f"there is no opcode {opcode:#x}")
+            if not first & _FINAL or length > CONTROL_MAX:
+                raise _Fault(PROTOCOL_ERROR, "a control frame is fragmented, or longer than 125 bytes")
+            return
+        if opcode > BINARY:
+            raise _Fault(PROTOCOL_ERROR, f"there is no opcode {opcode:#x}")
+        if (opcode == _CONTINUATION) is (self._message is None):
+            wrong = "continues no message" if self._message is None else "begins a message inside another"
+            raise _Fault(PROTOCOL_ERROR, f"a frame {wrong}")
+        size = length + (len(self._message) if self._message is not None else 0)
+        if size > self._max_size:
+            text = f"a message of {size} bytes or more is over the limit of {self._max_size} (max_message_size)"
+            raise _Fault(TOO_BIG, text)
+
+    def _take(self, first: int, payload: bytes, messages: list[bytes]) -> None:
+        """A frame that is not of the usual kinds: a close or a pong, a binary message, the first or last fragment."""
+        opcode, is_final = first & 0x0F, bool(first & _FINAL)
+        if opcode == CLOSE:
+            self.closed = _parse_close(payload)
+        elif opcode < CLOSE:
+            if self._message is None:
+                if is_final:
+                    messages.append(self._whole(opcode, payload))
+                    return
+                self._message, self._opcode = bytearray(), opcode
+                self._decoder = codecs.getincrementaldecoder("utf-8")() if opcode == TEXT else None
+            if self._decoder is not None:
+                self._decoder.decode(payload, is_final)
+            self._message += payload
+            if is_final:
+                messages.append(self._whole(self._opcode, bytes(self._message)))
+                self._message = self._decoder = None
+
+    def _whole(self, opcode: int, message: bytes) -> bytes:
+        """A whole message, binary or put together; JSON is the same either way."""
+        return message
+
+
+def _parse_close(payload: bytes) -> Close:
+    if not payload:
+        return Close(NO_CODE)
+    if len(payload) < 2:
+        raise _Fault(PROTOCOL_ERROR, "a close frame has half a code")
+    code = int.from_bytes(payload[:2], "big")
+    if code not in _CODES and not 3000 <= code <= 4999:
+        raise _Fault(PROTOCOL_ERROR, f"a close frame has the code {code}")
+    return Close(code, payload[2:].decode())
+
+
+# -- writing --------------------------------------------------------------------------------------------------------
+
+
+def head(opcode: int, size: int, *, masked: bool = False) -> bytes:
+    """What stands before the payload of a whole message, or before its mask."""
+    first, bit = _FINAL | opcode, _MASKED if masked else 0
+    if size < 126:
+        return bytes((first, bit | size))
+    if size < 1 << 16:
+        return struct.pack("!BBH", first, bit | 126, size)
+    return struct.pack("!BBQ", first, bit | 127, size)
+
+
+def frame(opcode: int, payload: bytes, *, masked: bool) -> bytes:
+    """A whole message, or a control frame."""
+    if masked:
+        return b"".join(masked_parts(opcode, len(payload), [payload]))
+    return head(opcode, len(payload)) + payload
+
+
+def masked_parts(opcode: int, size: int, parts: list[bytes]) -> list[bytes]:
+    """The same as a client must send it, for a message in pieces."""
+    mask, apply = os.urandom(4), masking()
+    written = [head(opcode, size, masked=True), mask]
+    for part in parts:
+        written.append(apply(part, mask))
+        at = len(part) % 4  # where in the mask the next one begins
+        mask = mask[at:] + mask[:at]
+    return written

@@ -1,0 +1,164 @@
+"""The body of an HTTP request as it comes: so many bytes, or chunks.
+
+Owns where a body ends. Strict about chunks (RFC 9112, 7.1): where two servers could read them differently, a request
+may be hidden in another. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+#: Bytes; what comes in shorter pieces than this is put together as it comes.
+_PIECE = 16 * 1024
+
+#: Bytes of the line before a chunk: its size, and extensions, which nobody uses.
+_SIZE_LINE_MAX = 256
+
+#: Bytes of the headers behind the last chunk, which are dropped.
+_TRAILERS_MAX = 8 * 1024
+
+_HEX = frozenset(b"0123456789abcdefABCDEF")
+
+
+class Body(Protocol):
+    """Bytes go in, until it is complete."""
+
+    #: Bytes of it that have come.
+    size: int
+
+    def feed(self, data: bytes) -> bytes | None:
+        """Take these bytes; gives those that stand behind the body once it is complete, before that None.
+
+        Raises:
+            ValueError: it is malformed; the text says how.
+        """
+
+    def take(self) -> bytes:
+        """The whole of it."""
+
+
+class _Gathered:
+    """Pieces that become one, copied once."""
+
+    __slots__ = ("_pieces", "size")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes | bytearray] = []
+        self.size = 0
+
+    def append(self, data: bytes) -> None:
+        self.size += len(data)
+        # A peer may send bytes one by one: they must not become as many objects.
+        if len(data) >= _PIECE or not self._pieces:
+            self._pieces.append(data)
+        elif isinstance(last := self._pieces[-1], bytearray) and len(last) < _PIECE:
+            last += data
+        else:
+            self._pieces.append(bytearray(data))
+
+    def take(self) -> bytes:
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
+
+
+class SizedBody(_Gathered):
+    """A body whose length was said before."""
+
+    __slots__ = ("_length",)
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self._length = length
+
+    def feed(self, data: bytes) -> bytes | None:
+        missing = self._length - self.size
+        if len(data) < missing:
+            self.append(data)
+            return None
+        self.append(data[:missing])
+        return data[missing:]
+
+
+class TooLong(ValueError):
+    """The body is over the limit."""
+
+
+class ChunkedBody(_Gathered):
+    """A body in chunks, of which none says how long the whole is.
+
+    Args:
+        max_size: bytes of the whole.
+    """
+
+    __slots__ = ("_left", "_line", "_max_size", "_state", "_trailers")
+
+    def __init__(self, max_size: int) -> None:
+        super().__init__()
+        self._max_size = max_size
+        self._state = "size"
+        self._left = 0
+        self._line = b""
+        self._trailers = 0
+
+    def feed(self, data: bytes) -> bytes | None:
+        """As `Body.feed`.
+
+        Raises:
+            TooLong: a chunk would bring it over the limit; said before that is read.
+            ValueError: it is malformed.
+        """
+        place = 0
+        while place < len(data):
+            if self._state == "data":
+                end = min(place + self._left, len(data))
+                self.append(data[place:end])
+                self._left -= end - place
+                place = end
+                if not self._left:
+                    self._state = "end"
+                continue
+            line, place = self._next_line(data, place)
+            if line is None:
+                return None
+            if self._state == "end":
+                if line:
+                    raise ValueError("a chunk is longer than it says")
+                self._state = "size"
+            elif self._state == "size":
+                self._begin(line)
+            elif not line:
+                return data[place:]
+            else:
+                self._trailers += len(line)
+                if self._trailers > _TRAILERS_MAX:
+                    raise ValueError(f"the headers behind the last chunk are over {_TRAILERS_MAX} bytes long")
+        return None
+
+    def _next_line(self, data: bytes, place: int) -> tuple[bytes | None, int]:
+        """The next line, without its end, and where that ends; None if it is not complete."""
+        limit = {"size": _SIZE_LINE_MAX, "end": 0}.get(self._state, _TRAILERS_MAX)
+        end = data.find(b"\n", place)
+        line = self._line + data[place : end + 1 if end >= 0 else place + limit + 3]
+        if len(line) > limit + 2:
+            raise ValueError("a chunk is longer than it says" if self._state == "end" else "a chunk's line is too long")
+        # A line feed alone, or a carriage return alone, ends no line, and has no other place in one.
+        if b"\r" in line[:-2] or (end >= 0 and line[-2:] != b"\r\n") or (end < 0 and b"\r" in line[:-1]):
+            raise ValueError("the lines of chunks end with CR LF, and have neither in them")
+        if end < 0:
+            if self._state == "end" and line != b"\r":
+                raise ValueError("a chunk is longer than it says")
+            self._line = line
+            return None, len(data)
+        self._line = b""
+        return line[:-2], end + 1
+
+    def _begin(self, line: bytes) -> None:
+        digits, _, extension = line.partition(b";")
+        if not digits or len(digits) > 15 or not _HEX.issuperset(digits):
+            raise ValueError(f"not the size of a chunk: {line[:40]!r}")
+        if extension and not extension.decode("latin-1").replace("\t", " ").isprintable():
+            raise ValueError("a control character in the extension of a chunk")
+        self._left = int(digits, 16)
+        if self.size + self._left > self._max_size:
+            raise TooLong("the chunks together are longer than may be")
+        self._state = "data" if self._left else "trailers"

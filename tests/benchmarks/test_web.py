@@ -1,0 +1,145 @@
+"""The topics http, page and websocket: what of them is ours answers rightly, and a wrong page is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from .loading import NEEDS_COMPILER, WrongReply, response, serving
+from .measuring import Contender, Running, Serving, Skipped, web
+
+pytestmark = NEEDS_COMPILER
+
+SECONDS = 30
+GET = b"GET /static/page.html HTTP/1.1\r\nHost: here\r\n\r\n"
+OTHER = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+
+ALL = [contender for make in (web.http, web.page, web.websocket) for case in make() for contender in case.contenders]
+OURS = [contender for contender in ALL if contender.ours]
+
+
+@pytest.fixture(scope="module")
+def rpcstream() -> Iterator[Running]:
+    yield from running("rpcstream_")
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[Running]:
+    yield from running("bare_page")
+
+
+def running(script: str) -> Iterator[Running]:
+    try:
+        server = Running(Serving(script))
+    except Skipped as reason:
+        pytest.skip(str(reason))
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+# -- the topics ---------------------------------------------------------------------------------------------------
+
+
+def measured(contender: Contender, server: Running) -> int:
+    few = replace(cast(web.FromC, contender.load), shape=web.Shape(3))
+    return few(server)(0.05, 0.0).calls
+
+
+@pytest.mark.parametrize("contender", OURS, ids=lambda contender: contender.name)
+def test_what_is_ours_answers_rightly(contender: Contender, rpcstream: Running, bare: Running) -> None:
+    assert measured(contender, {"rpcstream_": rpcstream, "bare_page": bare}[contender.server.script]) > 0
+
+
+def test_topics_have_what_is_to_be_compared() -> None:
+    (http,), (page,), (websocket,) = web.http(), web.page(), web.websocket()
+    assert {"rpcstream over HTTP", "FastAPI REST"} <= {contender.name for contender in http.contenders}
+    assert {"rpcstream over WebSocket", "FastAPI WebSocket"} == {
+        contender.name for contender in websocket.contenders if contender.name != web.ON_LINES
+    }
+    names = [contender.name for contender in page.contenders]
+    assert names == ["rpcstream", "httptools on uvloop", "Granian", "Robyn", "socketify", "gevent's pywsgi"]
+    for case in (http, page, websocket):
+        loads = [cast(web.FromC, contender.load) for contender in case.contenders]
+        assert {load.shape for load in loads} == {web.Shape(32)}
+        assert not loads[0].reconnect
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda page: page[:-1], lambda page: page + b"\n", lambda page: page.replace(b"same", b"sane", 1)],
+    ids=["shorter", "longer", "another byte"],
+)
+async def test_a_wrong_page_is_noticed(change: Callable[[bytes], bytes]) -> None:
+    answered = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal answered
+        while await reader.readuntil(b"\r\n\r\n"):
+            answered += 1
+            writer.write(response(web.PAGE if answered < 100 else change(web.PAGE)))
+
+    async with serving(handle) as port:
+        (case,) = web.page()
+        load = replace(cast(web.FromC, case.contenders[0].load), shape=web.Shape(2))
+        measure = load(cast(Running, SimpleNamespace(port=port)))  # all that a driver asks of a server
+        with pytest.raises(WrongReply, match="expected"):
+            await asyncio.to_thread(measure, SECONDS, 0.0)
+    assert answered >= 100
+
+
+# -- the bare responder -------------------------------------------------------------------------------------------
+
+
+def exchange(port: int, *pieces: bytes, until: Callable[[bytes], bool]) -> bytes:
+    """What has come when that is enough, or when the server closes."""
+    with socket.create_connection(("127.0.0.1", port), SECONDS) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for piece in pieces:
+            connection.sendall(piece)
+        got = b""
+        while not until(got) and (more := connection.recv(65536)):
+            got += more
+        return got
+
+
+def closed(got: bytes) -> bool:
+    return False
+
+
+def test_bare_responder_answers_in_order_what_comes_at_once(bare: Running) -> None:
+    got = exchange(bare.port, GET + OTHER + GET, until=lambda got: got.count(web.PAGE) == 2)
+    assert [line for line in got.split(b"\r\n") if b"HTTP/1.1" in line] == [
+        b"HTTP/1.1 200 OK",
+        web.PAGE.removesuffix(b"\n") + b"\nHTTP/1.1 404 Not Found",
+        b"not foundHTTP/1.1 200 OK",
+    ]
+
+
+def test_bare_responder_takes_a_request_in_pieces(bare: Running) -> None:
+    pieces = [GET[at : at + 1] for at in range(len(GET))]
+    got = exchange(bare.port, *pieces, until=lambda got: got.endswith(web.PAGE))
+    assert got.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize(
+    ("request_", "first", "answers"),
+    [
+        (b"no HTTP\r\n\r\n", b"HTTP/1.1 400 Bad Request", 1),
+        (GET + b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK", 2),
+        (GET.replace(b"here", b"here\r\nConnection: close"), b"HTTP/1.1 200 OK", 1),
+        (GET.replace(b"1.1", b"1.0"), b"HTTP/1.1 200 OK", 1),
+    ],
+    ids=["no HTTP", "no HTTP behind a request", "Connection: close", "HTTP/1.0"],
+)
+def test_bare_responder_closes(bare: Running, request_: bytes, first: bytes, answers: int) -> None:
+    got = exchange(bare.port, request_, until=closed)
+    assert got.startswith(first)
+    assert got.count(b"HTTP/1.1 ") == answers

@@ -1,0 +1,123 @@
+"""Lets a raw end, which speaks lines, talk over a WebSocket: each line is a frame. The frames are a
+foreign library's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from websockets.client import ClientProtocol
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
+from websockets.uri import parse_uri
+
+
+class Lines(Protocol):
+    """What is said in lines."""
+
+    def connection_made(self, transport: Any) -> None: ...
+
+    def data_received(self, data: bytes) -> None: ...
+
+    def eof_received(self) -> bool | None: ...
+
+    def connection_lost(self, error: Exception | None) -> None: ...
+
+
+class Framed(asyncio.Protocol):
+    """The protocol of a connection; `lines` has it once the handshake is done.
+
+    Args:
+        url: that of the server, for the end that connects; None for the end that is connected to.
+    """
+
+    def __init__(self, lines: Lines, url: str | None = None) -> None:
+        self.lines = lines
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._frames: ClientProtocol | ServerProtocol
+        self._frames = ServerProtocol(max_size=None) if url is None else ClientProtocol(parse_uri(url), max_size=None)
+        self._parts: list[bytes] = []
+        self._transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        if isinstance(self._frames, ClientProtocol):
+            self._frames.send_request(self._frames.connect())
+            self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        self._frames.receive_data(data)
+        for event in self._frames.events_received():
+            self._take(event)
+        self.flush()
+        if isinstance(self._frames, ServerProtocol) and self._frames.close_expected():
+            self._transport.close()  # the server's part, once both have said goodbye
+
+    def _take(self, event: Any) -> None:
+        if isinstance(event, Request):
+            assert isinstance(self._frames, ServerProtocol)
+            self._frames.send_response(self._frames.accept(event))
+            self._open()
+        elif isinstance(event, Response):
+            assert event.status_code == 101, event
+            self._open()
+        elif isinstance(event, Frame) and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+            self._parts.append(bytes(event.data))
+            if event.fin:
+                message, self._parts = b"".join(self._parts), []
+                self.lines.data_received(message + b"\n")
+
+    def _open(self) -> None:
+        self.flush()
+        self.lines.connection_made(_Lines(self, self._transport))
+        if not self.opened.done():
+            self.opened.set_result(None)
+
+    def eof_received(self) -> bool:
+        self.lines.eof_received()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.opened.done():
+            self.opened.set_exception(ConnectionError("the handshake was not finished"))
+        self.lines.connection_lost(exc)
+
+    def say(self, line: bytes) -> None:
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            self._frames.send_binary(line)
+        else:
+            self._frames.send_text(line)
+
+    def flush(self) -> None:
+        """With one write, as lines are."""
+        self._transport.write(b"".join(self._frames.data_to_send()))
+
+
+class _Lines:
+    """The transport as the raw end knows it."""
+
+    def __init__(self, framed: Framed, transport: Any) -> None:
+        self._framed = framed
+        self._transport = transport
+        self._rest = b""
+
+    def write(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._framed.say(line)
+        self._framed.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+async def connected(make: Callable[[], Any], url: str, **where: Any) -> Any:
+    """Connect what speaks lines to a WebSocket server."""
+    lines = make()
+    _, framed = await asyncio.get_running_loop().create_connection(lambda: Framed(lines, url), **where)
+    await framed.opened
+    return lines

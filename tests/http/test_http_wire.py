@@ -1,0 +1,377 @@
+"""Heads, bodies and responses as bytes, without a connection."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rpcstream.wire.http import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem, wanted
+from rpcstream.wire.http_body import ChunkedBody, SizedBody, TooLong
+from rpcstream.wire.http_head import HEAD_MAX, HEADERS_MAX, body_length, parse_head
+from rpcstream.wire.http_reader import RequestReader
+from rpcstream.wire.pieces import Pieces
+
+from .asking import chunked, post
+
+
+def head_of(response: Response, **options: Any) -> list[str]:
+    options = {"length": len(response.body), "keep_alive": True, **options}
+    *lines, empty, end = response.head(**options).decode("latin-1").split("\r\n")
+    assert empty == end == ""
+    return lines
+
+
+# -- responses --------------------------------------------------------------------------------------------------------
+
+
+def test_the_head_of_a_response() -> None:
+    response = Response(200, b"body", "text/plain", [("X", "a"), ("X", "b")])
+    usual = ["HTTP/1.1 200 OK", "Content-Type: text/plain", "X: a", "X: b"]
+    for _ in range(2):
+        assert head_of(response) == [*usual, "Content-Length: 4"]
+        assert head_of(response, keep_alive=False) == [*usual, "Content-Length: 4", "Connection: close"]
+        assert head_of(response, is_http10=True) == [*usual, "Content-Length: 4", "Connection: keep-alive"]
+        assert head_of(response, more=[("Y", "c")]) == [*usual, "Y: c", "Content-Length: 4"]
+        assert head_of(response, length=0) == [*usual, "Content-Length: 0"]
+        assert head_of(response, length=None) == [*usual, "Transfer-Encoding: chunked"]
+        assert head_of(response, length=None, is_http10=True, keep_alive=False) == [*usual, "Connection: close"]
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_responses_that_have_no_body_say_nothing_of_one(status: int) -> None:
+    (line,) = head_of(Response(status))
+    assert line.startswith(f"HTTP/1.1 {status} ")
+    assert head_of(Response(status), keep_alive=False)[1:] == ["Connection: close"]
+
+
+def test_the_head_of_an_upgrade() -> None:
+    upgrade = [("Upgrade", "websocket"), ("Connection", "Upgrade")]
+    assert head_of(Response(101, headers=upgrade)) == [
+        "HTTP/1.1 101 Switching Protocols",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+    ]
+    lines = head_of(problem(426, "another version", upgrade), keep_alive=False)
+    assert [line for line in lines if line.startswith("Connection")] == ["Connection: Upgrade, close"]
+
+
+def test_a_status_without_a_name() -> None:
+    assert head_of(Response(299, b""))[0].rstrip() == "HTTP/1.1 299"
+
+
+def test_a_body_in_pieces_has_its_length() -> None:
+    assert "Content-Length: 5" in head_of(Response(200, Pieces([b"ab", b"cde"])))
+
+
+@pytest.mark.parametrize("bad", ["a\r\nb", "a\nb", "a\rb", "a\0b", "a\x0bb", "a\x7fb", "a\x85b", "a\u2028b", "a€b"])
+def test_nothing_in_a_response_ends_a_line(bad: str) -> None:
+    for response in (
+        Response(200, headers=[("X", bad)]),
+        Response(200, headers=[(bad, "x")]),
+        Response(200, type=bad),
+        Response(200, headers=[("Connection", bad)]),
+    ):
+        with pytest.raises(ValueError, match="header"):
+            response.head(0, keep_alive=True)
+    with pytest.raises(ValueError, match="header"):
+        Response(200).head(0, keep_alive=True, more=[("X", bad)])
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:b", "a(b)", "é", " a", "a "])
+def test_names_of_headers(name: str) -> None:
+    with pytest.raises(ValueError, match="name of a header"):
+        Response(200, headers=[(name, "x")]).head(0, keep_alive=True)
+
+
+def test_values_may_have_tabs_and_latin_letters() -> None:
+    assert head_of(Response(200, headers=[("X", "a\tb é")]))[1] == "X: a\tb é"
+
+
+def test_a_problem() -> None:
+    response = problem(404, "nothing here", [("X", "a")])
+    assert (response.status, response.body, response.type) == (404, b"nothing here\n", "text/plain; charset=utf-8")
+    assert response.headers == [("X", "a")]
+    assert str(HttpError(response)) == "404: nothing here"
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("*/*", JSON),
+        ("", JSON),
+        ("text/html", JSON),
+        ("application/x-ndjson", NDJSON),
+        ("Application/X-NDJSON; q=0.5, */*", NDJSON),
+        ("text/event-stream", EVENTS),
+        ("text/event-stream, application/x-ndjson", EVENTS),
+        ("application/json, text/event-stream", JSON),
+        ("text/html, text/event-stream, application/json", EVENTS),
+        ("text/event-stream;q=0, application/x-ndjson", NDJSON),
+        ("application/x-ndjson; q=0", JSON),
+        ("text/event-streams", JSON),
+    ],
+)
+def test_what_a_caller_wants(accept: str, kind: str) -> None:
+    assert wanted(accept) == kind
+
+
+# -- heads ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_head() -> None:
+    request = parse_head(
+        b"POST /a%20b/%C3%A9?x=%20&y HTTP/1.1\r\nHost: h\r\nAccept:  a \t\r\nACCEPT: b\r\n"
+        b"X:\r\nCookie: a\r\nCookie: b\r\n\r\n"
+    )
+    assert (request.method, request.path, request.query) == ("POST", "/a b/é", "x=%20&y")
+    assert request.target == "/a%20b/%C3%A9?x=%20&y"
+    assert request.headers == {"host": "h", "accept": "a, b", "x": "", "cookie": "a; b"}
+    assert (request.keep_alive, request.is_http10, request.body, request.identity) == (True, False, b"", None)
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query", "host"),
+    [
+        ("/", "/", "", "h"),
+        ("//a", "//a", "", "h"),
+        ("/?", "/", "", "h"),
+        ("/a?b?c=/", "/a", "b?c=/", "h"),
+        ("/%2e%2E/%3F", "/../?", "", "h"),
+        ("http://other:80/a?b", "/a", "b", "other:80"),
+        ("HTTPS://other", "/", "", "other"),
+        ("http://other?a/b", "/", "a/b", "other"),
+    ],
+)
+def test_targets(target: str, path: str, query: str, host: str) -> None:
+    request = parse_head(f"GET {target} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+    assert (request.path, request.query, request.headers["host"]) == (path, query, host)
+
+
+@pytest.mark.parametrize(
+    ("headers", "length"),
+    [
+        ({}, -1),
+        ({"content-length": "0"}, 0),
+        ({"content-length": "007"}, 7),
+        ({"content-length": "100"}, 100),
+        ({"transfer-encoding": "Chunked"}, None),
+    ],
+)
+def test_lengths_of_bodies(headers: dict[str, str], length: int | None) -> None:
+    assert body_length(Request("POST", "/", headers), 100) == length
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-length": "101"}, 413),
+        ({"content-length": "5, 5"}, 400),
+        ({"content-length": "²"}, 400),
+        ({"content-length": ""}, 400),
+        ({"content-length": "9" * 19}, 400),
+        ({"content-length": "5", "transfer-encoding": "chunked"}, 400),
+        ({"transfer-encoding": "gzip, chunked"}, 400),
+    ],
+)
+def test_bad_lengths_of_bodies(headers: dict[str, str], status: int) -> None:
+    """Whatever the parser of the head has let through."""
+    with pytest.raises(HttpError) as caught:
+        body_length(Request("POST", "/", headers), 100)
+    assert caught.value.response.status == status
+
+
+#: What heads are made of.
+PARTS = [
+    b"GET",
+    b"POST",
+    b" ",
+    b"/",
+    b"HTTP/1.1",
+    b"HTTP/1.0",
+    b"\r\n",
+    b"\n",
+    b"\r",
+    b"Host",
+    b":",
+    b"a",
+    b"\t",
+    b"\0",
+]
+PARTS += [b"Content-Length: 5", b"Transfer-Encoding: chunked", b"\xff", b"%", b"http://", b"?", b"Connection: "]
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=30).map(b"".join))
+@example(b"GET / HTTP/1.1\r\nHost: a")
+@settings(max_examples=500, deadline=None)
+def test_every_head_is_a_request_or_refused(text: bytes) -> None:
+    try:
+        request = parse_head(text + b"\r\n\r\n")
+        body_length(request, 100)
+    except HttpError as error:
+        status = error.response.status
+    else:
+        status = 200
+    if status != 200:
+        assert 400 <= status < 600
+        return
+    assert text.count(b"\n") == text.count(b"\r\n") == text.count(b"\r")
+    assert not ("content-length" in request.headers and "transfer-encoding" in request.headers)
+    assert text.startswith(request.method.encode() + b" ")
+
+
+# -- bodies -----------------------------------------------------------------------------------------------------------
+
+
+def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    return [data[start:end] for start, end in pairwise(places)]
+
+
+CUTS = st.lists(st.integers(0, 10**6), max_size=20)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), CUTS, st.binary(max_size=5))
+@settings(max_examples=300, deadline=None)
+def test_chunks_cut_anywhere(chunks: list[bytes], cuts: list[int], behind: bytes) -> None:
+    body, rest = ChunkedBody(1000), None
+    left = b""
+    for piece in pieces(chunked(*chunks) + behind, cuts):
+        if rest is None:
+            rest = body.feed(piece)
+        else:
+            left += piece
+    assert rest is not None
+    assert rest + left == behind
+    assert body.take() == b"".join(chunks)
+
+
+@given(st.binary(max_size=60), st.integers(0, 60), CUTS)
+def test_sized_bodies_cut_anywhere(data: bytes, length: int, cuts: list[int]) -> None:
+    length = min(length, len(data))
+    body, rest = SizedBody(length), None
+    left = b""
+    for piece in pieces(data, cuts):
+        if rest is None:
+            rest = body.feed(piece)
+        else:
+            left += piece
+    if rest is None:
+        assert not data
+        return
+    assert body.take() == data[:length]
+    assert rest + left == data[length:]
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"0", b"1", b"a", b"\r\n", b"\r", b"\n", b";", b" ", b"x", b"ff", b"a: b"]), max_size=15
+    ).map(b"".join),
+    CUTS,
+)
+@settings(max_examples=500, deadline=None)
+def test_chunks_mean_the_same_however_they_are_cut(data: bytes, cuts: list[int]) -> None:
+    def outcome(parts: list[bytes]) -> Any:
+        body = ChunkedBody(20)
+        for place, part in enumerate(parts):
+            try:
+                rest = body.feed(part)
+            except TooLong:
+                return "too long"
+            except ValueError:
+                return "malformed"
+            if rest is not None:
+                return body.take(), rest + b"".join(parts[place + 1 :])
+        return "more"
+
+    assert outcome(pieces(data, cuts)) == outcome([data])
+
+
+def test_many_small_pieces_become_few() -> None:
+    body = SizedBody(100_001)
+    for _ in range(100_000):
+        assert body.feed(b"x") is None
+    assert len(body._pieces) < 10
+    assert body.feed(b"x") == b""
+    assert body.take() == b"x" * 100_001
+
+
+def test_a_chunk_over_the_limit_is_known_by_its_size() -> None:
+    body = ChunkedBody(10)
+    assert body.feed(b"5\r\nabcde\r\n5\r\nabcde\r\n") is None
+    with pytest.raises(TooLong):
+        body.feed(b"1\r\n")
+
+
+# -- the reader -------------------------------------------------------------------------------------------------------
+
+
+@given(CUTS)
+@settings(max_examples=100, deadline=None)
+def test_requests_cut_anywhere(cuts: list[int]) -> None:
+    bodies: list[bytes | list[bytes]] = [b"first", b"", [b"in", b"chunks"], b"x" * 100, []]
+    data = b""
+    for body in bodies:
+        if isinstance(body, bytes):
+            data += post(body)
+        else:
+            data += post(None, "Transfer-Encoding: chunked") + chunked(*body)
+        data += b"\r\n" if body == b"first" else b""
+    reader = RequestReader(1000)
+    found: list[bytes] = []
+    for piece in pieces(data, cuts):
+        reader.feed(piece)
+        while True:
+            if not reader.in_body:
+                head = reader.head()
+                if head is None:
+                    break
+                reader.begin_body(body_length(parse_head(head), 1000))
+            body_found = reader.body()
+            if body_found is None:
+                break
+            found.append(body_found)
+    assert found == [body if isinstance(body, bytes) else b"".join(body) for body in bodies]
+    assert not reader.is_partial
+    assert reader.rest() == b""
+
+
+def test_what_the_reader_holds() -> None:
+    reader = RequestReader(1000)
+    assert not reader.is_partial
+    reader.feed(b"GET /")
+    assert (reader.head(), len(reader), reader.is_partial) == (None, 5, True)
+    reader.feed(b" HTTP/1.1\r\n\r\nabcdef")
+    assert reader.head() == b"GET / HTTP/1.1\r\n\r\n"
+    assert (reader.whole(7), reader.whole(3), len(reader)) == (None, b"abc", 3)
+    reader.feed(b"g")
+    assert reader.rest() == b"defg"
+    reader.begin_body(5)
+    assert reader.is_partial
+    reader.clear()
+    assert not reader.is_partial
+
+
+def test_limits_of_a_head() -> None:
+    reader = RequestReader(1000)
+    reader.feed(b"a" * HEAD_MAX)
+    assert reader.head() is None
+    reader.feed(b"a")
+    with pytest.raises(HttpError, match="431"):
+        reader.head()
+    lines = b"a: b\r\n" * (HEADERS_MAX - 1)
+    assert parse_head(b"GET / HTTP/1.1\r\nHost: a\r\n%b\r\n" % lines).headers["a"].count("b") == HEADERS_MAX - 1
+    with pytest.raises(HttpError, match="431"):
+        parse_head(b"GET / HTTP/1.1\r\nHost: a\r\na: b\r\n%b\r\n" % lines)
+
+
+def test_a_whole_response_is_kept_for_its_line() -> None:
+    response = Response(200, Pieces([b"ab", b"c"]), "text/plain")
+    first, second = b"Date: 1\r\n", b"Date: 2\r\n"
+    for line in (first, first, second, first):
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n"
+        assert response.whole(line) == head + line + b"\r\nabc"
+    assert response.whole(first) is response.whole(first)

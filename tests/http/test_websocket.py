@@ -1,0 +1,577 @@
+"""WebSocket between ends that mean well: the handshake, frames, and whole conversations with peers of others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as foreign_connect
+from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import serve as foreign_serve
+from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK
+
+from rpcstream import AsyncClient, ConnectionLost, Context, Limits, Server
+from rpcstream.transports.memory import join
+from rpcstream.transports.websocket import WebSocketStream
+from rpcstream.wire.frames import BINARY, TEXT, FrameReader, frame, head, masked_parts
+from rpcstream.wire.http import Request
+from rpcstream.wire.upgrade import UpgradeRefused, accept, ask, check_answer
+
+from .websocket_ends import dialler, serving, until
+
+GOOD = {
+    "host": "localhost",
+    "upgrade": "websocket",
+    "connection": "keep-alive, Upgrade",
+    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "sec-websocket-version": "13",
+}
+#: The answer to that key, as the RFC has it.
+ACCEPTED = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+
+
+def asked(method: str = "GET", body: bytes = b"", http10: bool = False, **changes: str | None) -> Request:
+    changed = {name.replace("_", "-"): value for name, value in changes.items()}
+    headers = {name: value for name, value in {**GOOD, **changed}.items() if value is not None}
+    return Request(method, "/", headers, body, is_http10=http10)
+
+
+# -- the handshake --------------------------------------------------------------------------------------------------
+
+
+def test_the_example_of_the_specification() -> None:
+    response = accept(asked())
+    assert response.status == 101
+    assert dict(response.headers) == {
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Accept": ACCEPTED,
+    }
+    assert len(response.body) == 0
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [
+        ("jsonrpc", "jsonrpc"),
+        ("chat, jsonrpc-2.0 ,jsonrpc", "jsonrpc-2.0"),
+        ("chat, superchat", None),
+        ("JSONRPC", None),
+        (None, None),
+    ],
+)
+def test_a_subprotocol_is_chosen_among_those_that_were_offered(offered: str | None, chosen: str | None) -> None:
+    response = accept(asked(sec_websocket_protocol=offered))
+    assert response.status == 101
+    assert dict(response.headers).get("Sec-WebSocket-Protocol") == chosen
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "text"),
+    [
+        (asked("POST"), 405, "GET"),
+        (asked(http10=True), 400, "HTTP/1.1"),
+        (asked(upgrade=None), 400, "Upgrade"),
+        (asked(upgrade="h2c"), 400, "Upgrade"),
+        (asked(connection=None), 400, "Connection"),
+        (asked(connection="keep-alive"), 400, "Connection"),
+        (asked(sec_websocket_key=None), 400, "Key"),
+        (asked(sec_websocket_key="c2hvcnQ="), 400, "Key"),
+        (asked(sec_websocket_key="dGhlIHNhbXBsZSBub25jZQ=!"), 400, "Key"),
+        (asked(sec_websocket_key="dGhlIHNhbXBsZSBub25jZQ==, dGhlIHNhbXBsZSBub25jZQ=="), 400, "Key"),
+        (asked(sec_websocket_key="\xe4" * 24), 400, "Key"),
+        (asked(sec_websocket_version=None), 426, "13"),
+        (asked(sec_websocket_version="8"), 426, "13"),
+        (asked(body=b"GET / HTTP/1.1"), 400, "body"),
+        (asked(content_length="5"), 400, "body"),
+        (asked(transfer_encoding="chunked"), 400, "body"),
+    ],
+)
+def test_what_is_no_request_for_a_websocket(request_: Request, status: int, text: str) -> None:
+    response = accept(request_)
+    assert response.status == status
+    assert text in response.text
+    assert dict(response.headers).get("Sec-WebSocket-Version") == ("13" if status == 426 else None)
+    assert dict(response.headers).get("Allow") == ("GET" if status == 405 else None)
+
+
+def test_a_length_of_zero_is_no_body() -> None:
+    assert accept(asked(content_length="0")).status == 101
+
+
+def test_both_sides_of_the_handshake_fit_together() -> None:
+    question, key = ask("localhost:8545", "/rpc?x=1", {"Authorization": "Bearer x"})
+    first, *lines = question.decode().removesuffix("\r\n\r\n").split("\r\n")
+    assert first == "GET /rpc?x=1 HTTP/1.1"
+    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+    assert headers["host"] == "localhost:8545"
+    assert headers["authorization"] == "Bearer x"
+    response = accept(Request("GET", "/rpc?x=1", headers))
+    check_answer(response.head(0, True), key)
+    assert ask("localhost", "/", {})[1] != key
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "headers"),
+    [
+        ("localhost\r\nX: 1", "/", {}),
+        ("localhost", "/\r\nX: 1", {}),
+        ("localhost", "/ HTTP/1.1", {}),
+        ("localhost", "rpc", {}),
+        ("localhost", "/ä", {}),
+        ("localhost", "/", {"X": "1\r\nY: 2"}),
+        ("localhost", "/", {"X\r\nY": "1"}),
+        ("localhost", "/", {"X Y": "1"}),
+        ("localhost", "/", {"": "1"}),
+        ("localhost", "/", {"sec-websocket-KEY": "1"}),
+    ],
+)
+def test_what_cannot_be_asked(host: str, path: str, headers: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"header|path"):
+        ask(host, path, headers)
+
+
+ANSWER = (
+    "HTTP/1.1 101 Switching Protocols\r\nUpgrade: WebSocket\r\nConnection: keep-alive\r\nConnection: upgrade\r\n"
+    f"Sec-WebSocket-Accept: {ACCEPTED}\r\n\r\n"
+)
+
+
+def test_an_answer_of_another_server() -> None:
+    check_answer(ANSWER.encode(), GOOD["sec-websocket-key"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "text"),
+    [
+        (ANSWER.replace("101 Switching Protocols", "401 Unauthorized"), 401, "401 Unauthorized"),
+        (ANSWER.replace("101 Switching Protocols", "200"), 200, "200"),
+        (ANSWER.replace(ACCEPTED, "AAAA"), 101, "Sec-WebSocket-Accept"),
+        (ANSWER.replace("Sec-WebSocket-Accept", "X-Accept"), 101, "Sec-WebSocket-Accept"),
+        (ANSWER.replace("Upgrade: WebSocket", "Upgrade: h2c"), 101, "no WebSocket"),
+        (ANSWER.replace("Connection: upgrade", "Connection: close"), 101, "no WebSocket"),
+        (ANSWER.replace("Upgrade: ", "Upgrade "), 101, "broken header"),
+        (ANSWER.replace("\r\n\r\n", "\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"), 101, "not offered"),
+        (ANSWER.replace("\r\n\r\n", "\r\nSec-WebSocket-Protocol: chat\r\n\r\n"), 101, "not offered"),
+        ('{"jsonrpc": "2.0"}', None, "not HTTP"),
+        ("", None, "not HTTP"),
+        ("\xff\xfe", None, "not HTTP"),
+    ],
+)
+def test_an_answer_that_is_none(answer: str, status: int | None, text: str) -> None:
+    with pytest.raises(UpgradeRefused, match=text) as caught:
+        check_answer(answer.encode("latin-1"), GOOD["sec-websocket-key"])
+    assert caught.value.status == status
+
+
+# -- frames ---------------------------------------------------------------------------------------------------------
+
+MESSAGES = [b"", b"1", b"x" * 125, b"y" * 126, b"z" * 65535, b"z" * 65536, "schön 🌻".encode(), b"q" * 100_000]
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("size", [1, 2, 7, 65536, 1 << 20])
+def test_messages_come_through_however_they_are_cut(masked: bool, size: int) -> None:
+    stream = b"".join(frame(TEXT, message, masked=masked) for message in MESSAGES)
+    reader = FrameReader(masked=masked, max_size=100_000)
+    came = [message for at in range(0, len(stream), size) for message in reader.feed(stream[at : at + size])]
+    assert came == MESSAGES
+    assert {type(message) for message in came} == {bytes}
+    assert not reader.partial
+    assert reader.fault is None
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_fragments_with_pings_between_them(data: st.DataObject) -> None:
+    masked = data.draw(st.booleans())
+    kinds = st.sampled_from([TEXT, BINARY])
+    messages = data.draw(
+        st.lists(st.tuples(kinds, st.lists(st.text(max_size=200), min_size=1, max_size=5)), max_size=5)
+    )
+    stream, pings = b"", []
+    for kind, texts in messages:
+        whole = "".join(texts).encode()
+        # Cut anywhere, in the middle of a character, too.
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
+        pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+        for at, piece in enumerate(pieces):
+            is_last = at == len(pieces) - 1
+            written = bytearray(frame(0 if at else kind, piece, masked=masked))
+            written[0] = (0x80 if is_last else 0) | (0 if at else kind)
+            stream += written
+            if not is_last:
+                pings.append(b"ping %d" % len(pings))
+                stream += frame(0x9, pings[-1], masked=masked)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    reader = FrameReader(masked=masked, max_size=10_000)
+    came, seen = [], []
+    for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        came += reader.feed(stream[a:b])
+        seen += reader.pings
+    assert came == ["".join(texts).encode() for _, texts in messages]
+    assert seen == pings
+    assert reader.fault is None
+    assert not reader.partial
+
+
+@pytest.mark.parametrize("sizes", [[3, 5, 1, 0, 70_000, 2], [70_001, 1], [0], [4, 4]])
+def test_a_message_in_pieces_is_masked_as_one(sizes: list[int]) -> None:
+    parts = [bytes([65 + at]) * size for at, size in enumerate(sizes)]
+    message = b"".join(parts)
+    reader = FrameReader(masked=True, max_size=1 << 20)
+    assert reader.feed(b"".join(masked_parts(TEXT, len(message), parts))) == [message]
+
+
+def test_two_messages_are_not_masked_alike() -> None:
+    assert len({frame(TEXT, b"the same", masked=True) for _ in range(8)}) > 1
+
+
+def test_the_head_is_as_short_as_can_be() -> None:
+    assert [len(head(TEXT, size)) for size in (0, 125, 126, 65535, 65536)] == [2, 2, 4, 4, 10]
+
+
+# -- a client of others at our server -------------------------------------------------------------------------------
+
+
+class Service:
+    """A server with something of everything."""
+
+    def __init__(self, **options: Any) -> None:
+        self.server = server = Server(**options)
+        self.noted: list[Any] = []
+        self.cancelled = 0
+        self.started = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+        @server
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        @server
+        def echo(value: Any) -> Any:
+            return value
+
+        @server
+        def note(value: Any) -> None:
+            self.noted.append(value)
+
+        @server
+        async def wait() -> str:
+            self.started.set()
+            try:
+                await self.go_on.wait()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+            return "done"
+
+        @server
+        async def ask_back(ctx: Context, value: int) -> int:
+            answer: int = await ctx.peer.call("double", value)
+            return answer + 1
+
+        @server
+        def count(n: int) -> Iterator[int]:
+            yield from range(n)
+
+        @server
+        async def total(items: AsyncIterator[int]) -> int:
+            return sum([item async for item in items])
+
+        @server
+        async def work(ctx: Context, n: int) -> str:
+            for step in range(n):
+                ctx.progress(step)
+                await asyncio.sleep(0)
+            return "done"
+
+
+@pytest.fixture
+async def service() -> Service:
+    return Service()
+
+
+def text(method: str, *params: Any, **members: Any) -> str:
+    return orjson.dumps({"jsonrpc": "2.0", "method": method, "params": list(params), **members}).decode()
+
+
+async def next_of(socket: ClientConnection | ServerConnection) -> Any:
+    message = await asyncio.wait_for(socket.recv(), 20)
+    assert isinstance(message, str), "a reply is text"
+    return orjson.loads(message)
+
+
+def result(value: Any, id: Any = 1) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id, "result": value}
+
+
+async def test_a_foreign_client_calls(service: Service) -> None:
+    async with serving(service.server) as place, foreign_connect(place.url) as socket:
+        await socket.send(text("add", 1, 2, id=1))
+        assert await next_of(socket) == result(3)
+        await socket.send(text("add", 1, 2, id="b").encode())
+        assert await next_of(socket) == result(3, "b")
+        await socket.send("[" + text("add", 1, 2, id=1) + "," + text("note", 7) + "," + text("add", 3, 4, id=2) + "]")
+        assert await next_of(socket) == [result(3), result(7, 2)]
+        await socket.send(text("note", 8))
+        await socket.send("{")
+        assert (await next_of(socket))["error"]["code"] == -32700
+        await socket.send(text("nothing", id=3))
+        assert (await next_of(socket))["error"]["code"] == -32601
+        assert service.noted == [7, 8]
+
+
+async def test_a_foreign_clients_subprotocol(service: Service) -> None:
+    offered: Any = ["chat", "jsonrpc"]
+    async with serving(service.server) as place, foreign_connect(place.url, subprotocols=offered) as socket:
+        assert socket.subprotocol == "jsonrpc"
+
+
+@pytest.mark.parametrize("size", [10, 1000, 100_000, 3_000_000])
+async def test_messages_of_any_size_and_in_fragments(service: Service, size: int) -> None:
+    value = "ä" * (size // 2)
+    message = text("echo", value, id=1)
+    third = len(message) // 3
+    async with serving(service.server) as place, foreign_connect(place.url, max_size=None) as socket:
+        await socket.send(message)
+        assert await next_of(socket) == result(value)
+        await socket.send([message[:third], "", message[third : 2 * third], message[2 * third :]])
+        assert await next_of(socket) == result(value)
+        whole = message.encode()
+        await socket.send([whole[:third], whole[third:]])
+        assert await next_of(socket) == result(value)
+
+
+async def test_a_foreign_client_is_called_back(service: Service) -> None:
+    async with serving(service.server) as place, foreign_connect(place.url) as socket:
+        await socket.send(text("ask_back", 20, id=1))
+        question = await next_of(socket)
+        assert (question["method"], question["params"]) == ("double", [20])
+        await socket.send(orjson.dumps(result(40, question["id"])).decode())
+        assert await next_of(socket) == result(41)
+
+
+async def test_items_and_credit(service: Service) -> None:
+    async with serving(service.server) as place, foreign_connect(place.url) as socket:
+        await socket.send(text("count", 3, id=1, stream=2))
+        assert [(await next_of(socket))["params"]["value"] for _ in range(2)] == [0, 1]
+        await socket.send(orjson.dumps({"jsonrpc": "2.0", "method": "$/credit", "params": {"id": 1, "n": 5}}).decode())
+        assert (await next_of(socket))["params"]["value"] == 2
+        assert await next_of(socket) == result(None)
+
+
+async def test_progress_and_cancel(service: Service) -> None:
+    async with serving(service.server) as place, foreign_connect(place.url) as socket:
+        await socket.send(text("work", 2, id=1))
+        steps = []
+        while "method" in (message := await next_of(socket)):
+            steps.append(message["params"])
+        # Those that follow each other too fast may be left out, but for the last one.
+        assert steps[-1] == {"token": 1, "value": 1}
+        assert message == result("done")
+        await socket.send(text("wait", id=2))
+        await service.started.wait()
+        await socket.send(orjson.dumps({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 2}}).decode())
+        assert (await next_of(socket))["error"]["code"] == -32800
+
+
+async def test_events(service: Service) -> None:
+    async with serving(service.server) as place, foreign_connect(place.url) as socket:
+        await socket.send(text("rpc.subscribe", "ticks", id=1))
+        assert "result" in await next_of(socket)
+        for value in range(3):
+            assert service.server.publish("ticks", value) == 1
+        events = [await next_of(socket) for _ in range(3)]
+        assert [event["method"] for event in events] == ["$/event"] * 3
+        assert [event["params"]["value"] for event in events] == [0, 1, 2]
+    await until(lambda: not service.server.topics)
+
+
+async def test_a_foreign_client_pings(service: Service) -> None:
+    async with serving(service.server) as place, foreign_connect(place.url, ping_interval=0.01) as socket:
+        for payload in (b"", b"x" * 125):
+            await asyncio.wait_for(await socket.ping(payload), 20)
+        await socket.send(text("add", 1, 2, id=1))
+        assert await next_of(socket) == result(3)
+
+
+async def test_a_foreign_client_closes(service: Service) -> None:
+    async with serving(service.server) as place:
+        socket = await foreign_connect(place.url)
+        await socket.send(text("wait", id=1))
+        await service.started.wait()
+        await socket.close(4001, "I have seen enough")
+        assert socket.close_code == 4001
+        await until(lambda: service.cancelled)
+        assert not place.streams[0].session.work.running
+
+
+async def test_notifications_before_a_goodbye_are_carried_out(service: Service) -> None:
+    @service.server
+    def slow(value: int) -> None:
+        import time
+
+        time.sleep(0.001)
+        service.noted.append(value)
+
+    async with serving(service.server) as place:
+        async with foreign_connect(place.url) as socket:
+            for number in range(100):
+                await socket.send(text("slow", number))
+        await until(lambda: len(service.noted) == 100)
+        assert service.noted == list(range(100))
+
+
+async def test_the_server_says_goodbye_when_all_is_answered(service: Service) -> None:
+    place = serving(service.server)
+    async with foreign_connect((await place.__aenter__()).url) as socket:
+        await socket.send(text("wait", id=1))
+        await service.started.wait()
+        stopped = asyncio.ensure_future(place.__aexit__(None, None, None))
+        await until(lambda: service.server._running and service.server._running.stopping.is_set())
+        await socket.send(text("add", 1, 2, id=2))  # comes too late
+        service.go_on.set()
+        assert await next_of(socket) == result("done")
+        with pytest.raises(ConnectionClosedOK):
+            await socket.recv()
+        assert socket.close_code == 1001
+        await stopped
+
+
+async def test_one_too_many_is_told_so() -> None:
+    async with serving(Server(limits=Limits(max_connections=1))) as place, foreign_connect(place.url):
+        second = await foreign_connect(place.url)
+        with pytest.raises(ConnectionClosedError, match="busy") as caught:
+            await second.recv()
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == 1013
+
+
+def double(value: int) -> int:
+    return value * 2
+
+
+# -- our client at a server of others -------------------------------------------------------------------------------
+
+
+async def test_our_client_at_a_foreign_server() -> None:
+    seen: list[Any] = []
+    ended = asyncio.Event()
+
+    async def answer(socket: ServerConnection) -> None:
+        async for message in socket:
+            assert isinstance(message, str), "a request is text"
+            asked = orjson.loads(message)
+            seen.append(asked)
+            if asked.get("method") == "add":
+                await socket.ping()
+                reply = orjson.dumps(result(sum(asked["params"]), asked["id"]))
+                await socket.send([reply[:5], reply[5:]])
+            elif asked.get("method") == "ask_back":
+                await socket.send(text("double", 4, id="theirs"))
+            elif asked.get("id") == "theirs":
+                await socket.send(orjson.dumps(result(asked["result"], seen[-2]["id"])).decode())
+        assert socket.close_code == 1000
+        ended.set()
+
+    async with foreign_serve(answer, "127.0.0.1", 0, compression=None) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with AsyncClient("memory", connect=dialler(port)) as client:
+            client(double)
+            assert await client.call("add", 1, 2) == 3
+            assert await client.call("ask_back") == 8
+            await client.notify("note", "x" * 100_000)
+        await asyncio.wait_for(ended.wait(), 20)
+    assert seen[-1]["params"] == ["x" * 100_000]
+
+
+async def test_a_foreign_server_closes_while_a_call_waits() -> None:
+    async def leave(socket: ServerConnection) -> None:
+        await socket.recv()
+        await socket.close(1011, "out of paper")
+
+    async with foreign_serve(leave, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with AsyncClient("memory", connect=dialler(port)) as client:
+            with pytest.raises(ConnectionLost, match="1011, out of paper"):
+                await client.call("add", 1, 2)
+
+
+# -- both ends ours -------------------------------------------------------------------------------------------------
+
+
+async def test_both_ends_ours(service: Service) -> None:
+    import numpy as np
+
+    async with serving(service.server) as place, place.client() as client:
+        client(double)
+        assert await client.call("add", 1, 2) == 3
+        assert await client.call("ask_back", 3) == 7
+        assert [item async for item in client.stream("count", 50)] == list(range(50))
+        assert await client.call("total", range(50)) == 1225
+        steps: list[Any] = []
+        assert await client.call("work", 3, on_progress=steps.append) == "done"
+        assert steps[-1] == 2
+        array = np.arange(300_000, dtype=np.float32)
+        assert np.array_equal(await client.call("echo", array), array)
+        async with asyncio.TaskGroup() as group:
+            calls = [group.create_task(client.call("add", n, n)) for n in range(200)]
+        assert [call.result() for call in calls] == [2 * n for n in range(200)]
+        waiting = asyncio.ensure_future(client.call("wait"))
+        await service.started.wait()
+        waiting.cancel()
+        await until(lambda: service.cancelled)
+        await client.notify("note", "last")
+    assert service.noted == ["last"]
+    assert [stream.reason for stream in place.streams] == [None]
+    assert not any(stream.over_limit for stream in place.streams)
+    assert service.server.counters.closed_for_limits == 0
+
+
+async def test_a_server_that_stops_is_no_fault(service: Service) -> None:
+    async with serving(service.server) as place:
+        client = AsyncClient("memory", connect=dialler(place.port))
+        assert await client.call("add", 1, 2) == 3
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", place.port)
+    await client.close()
+    assert place.streams[0].reason is None
+
+
+async def test_in_memory_with_a_trace(service: Service) -> None:
+    """Without a socket, and every message seen at both ends."""
+    seen: list[tuple[str, str, bytes]] = []
+
+    def tracer(end: str) -> Any:
+        return lambda direction, message: seen.append((end, direction, message))
+
+    def trace_of(end: str) -> list[tuple[str, Any]]:
+        return [(direction, orjson.loads(message)) for at, direction, message in seen if at == end]
+
+    async with service.server._started() as running:
+
+        async def connect(make_stream: Any) -> Any:
+            limits = service.server.limits
+            sessions = make_stream().session, running.listener._new_session()
+            stream, other = (
+                WebSocketStream(session, limits=limits, client=end == "client", trace=tracer(end))
+                for session, end in zip(sessions, ("client", "server"), strict=True)
+            )
+            join(stream, other)
+            return stream
+
+        async with AsyncClient("memory", connect=connect) as client:
+            assert await client.call("echo", ["x" * 200_000]) == ["x" * 200_000]
+            assert await client.call("add", 1, 2) == 3
+        await until(lambda: not running.listener.sessions)
+    for end, other in (("client", "server"), ("server", "client")):
+        sent = [message for direction, message in trace_of(end) if direction == "send"]
+        assert sent == [message for direction, message in trace_of(other) if direction == "receive"]
+        assert len(sent) == 2

@@ -1,0 +1,173 @@
+"""TLS: a certificate that changes, handshakes that fail, and text where no text is expected."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import trustme
+
+from rpcstream import Limits, Server
+from rpcstream.tls import TLS, Certificates, client_context
+from rpcstream.transports import listen
+
+PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}\n'
+PONG = {"jsonrpc": "2.0", "id": 1, "result": "pong"}
+
+
+class Files:
+    """An authority, and what it has issued, as files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = trustme.CA()
+        self.ca, self.server, self.client = folder / "ca.pem", folder / "server.pem", folder / "client.pem"
+        self.authority.cert_pem.write_to_path(str(self.ca))
+        self.issue(self.server, "localhost", "127.0.0.1")
+        self.issue(self.client, "worker.example.org")
+
+    def issue(self, path: Path, *names: str) -> bytes:
+        """A new certificate with its key; its bytes, as the other end sees them."""
+        issued = self.authority.issue_cert(*names)
+        issued.private_key_and_cert_chain_pem.write_to_path(str(path))
+        return ssl.PEM_cert_to_DER_cert(issued.cert_chain_pems[0].bytes().decode())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+async def ask(address: str, tls: ssl.SSLContext | None, data: bytes = PING) -> tuple[Any, Any]:
+    """The first line of the answer (None at the end), and the certificate that was shown."""
+    host, _, port = address.rpartition(":")
+    server_name = "localhost" if tls is not None else None
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=tls, server_hostname=server_name)
+    try:
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True) if tls is not None else None
+        writer.write(data)
+        line = await asyncio.wait_for(reader.readline(), 20)
+        return orjson.loads(line) if line else None, shown
+    finally:
+        writer.close()
+        try:
+            await writer.wait_closed()
+        except OSError:  # with the errors of TLS
+            pass
+
+
+async def test_a_call(files: Files) -> None:
+    async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
+        reply, _ = await ask(address, client_context(ca=files.ca))
+        assert reply == PONG
+
+
+async def test_a_client_trusts_nobody_it_does_not_know(files: Files) -> None:
+    async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await ask(address, client_context())
+        assert (await ask(address, client_context(ca=files.ca)))[0] == PONG
+
+
+async def test_mutual_tls(files: Files) -> None:
+    async with Server(tls=TLS(certificate=files.server, client_ca=files.ca)).listening(port=0) as address:
+        reply, _ = await ask(address, client_context(ca=files.ca, certificate=files.client))
+        assert reply == PONG
+        try:
+            assert (await ask(address, client_context(ca=files.ca)))[0] is None
+        except (ssl.SSLError, ConnectionError):
+            pass
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_new_certificate_is_shown_without_a_restart(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen, "RENEWAL", 0.01)
+    async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
+        tls = client_context(ca=files.ca)
+        _, before = await ask(address, tls)
+        new = files.issue(files.server, "localhost")
+        async with asyncio.timeout(20):
+            while (await ask(address, tls))[1] != new:
+                pass
+        assert before != new
+
+
+async def test_a_certificate_that_is_none_changes_nothing(
+    files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listen, "RENEWAL", 0.01)
+    async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
+        tls = client_context(ca=files.ca)
+        _, before = await ask(address, tls)
+        files.server.write_text("not a certificate")
+        await until(lambda: "the old one stays" in caplog.text)
+        reply, shown = await ask(address, tls)
+        assert (reply, shown) == (PONG, before)
+        assert caplog.text.count("the old one stays") == 1  # not once a second
+        new = files.issue(files.server, "localhost")
+        async with asyncio.timeout(20):
+            while (await ask(address, tls))[1] != new:
+                pass
+
+
+def test_a_key_of_another_certificate_is_not_taken(files: Files, tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    issued = files.authority.issue_cert("localhost")
+    issued.private_key_pem.write_to_path(str(key))
+    issued.cert_chain_pems[0].write_to_path(str(files.server))
+    certificates = Certificates(TLS(certificate=files.server, key=key))
+    other = files.authority.issue_cert("localhost")
+    other.cert_chain_pems[0].write_to_path(str(files.server))
+    assert isinstance(certificates.refresh(), ssl.SSLError)
+    assert certificates.refresh() is None  # said once; the next change is looked at again
+
+
+@pytest.mark.parametrize("missing", ["certificate", "key", "client_ca"])
+async def test_files_that_are_not_there(files: Files, missing: str) -> None:
+    names = {"certificate": files.server, missing: files.server.parent / "nothing.pem"}
+    with pytest.raises(OSError, match=r"nothing\.pem|No such file"):
+        async with Server(tls=TLS(**names)).listening(port=0):
+            pass
+
+
+async def test_text_on_a_tls_port_is_closed_and_others_are_served(files: Files) -> None:
+    async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
+        for text in (PING, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+            try:
+                assert (await ask(address, None, text))[0] is None
+            except (ConnectionError, orjson.JSONDecodeError):  # an alert of TLS is no JSON
+                pass
+        assert (await ask(address, client_context(ca=files.ca)))[0] == PONG
+
+
+async def test_tls_on_a_port_without_is_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with Server().listening(port=0) as address:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await ask(address, client_context())
+        assert "it speaks TLS" in caplog.text
+        assert (await ask(address, None))[0] == PONG
+
+
+async def test_a_handshake_that_stalls_is_closed_in_its_time(files: Files) -> None:
+    server = Server(tls=TLS(certificate=files.server), limits=Limits(message_timeout=0.2))
+    async with server.listening(port=0) as address:
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"\x16\x03\x01")
+        async with asyncio.timeout(20):
+            try:
+                assert await reader.read() == b""
+            except ConnectionError:
+                pass
+        writer.close()
+        assert (await ask(address, client_context(ca=files.ca)))[0] == PONG

@@ -1,0 +1,156 @@
+"""Text in HTML: what is quoted, what is not, and where values may not stand."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcstream.web import Html, escape, html
+
+DATE = datetime.date(2026, 1, 2)
+NASTY = """<script>alert("x")</script> & 'y'"""
+QUOTED = "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt; &amp; &#x27;y&#x27;"
+
+
+def test_values_are_quoted_in_text_and_attributes() -> None:
+    page = html("<a title=\"{name}\" rel='{name}'>{name}</a>", name=NASTY)
+    assert page == f"<a title=\"{QUOTED}\" rel='{QUOTED}'>{QUOTED}</a>"
+    assert type(page) is Html
+
+
+class Reader(HTMLParser):
+    """What a browser makes of it: the tags with their attributes, and the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, list[tuple[str, str | None]]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, attrs))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@given(st.text(alphabet="<>&\"'={}/! abc;#\n"))
+def test_a_browser_reads_what_was_put_in(text: str) -> None:
+    seen = Reader(html('<p title="{text}">{text}</p>', text=text))
+    assert seen.tags == [("p", [("title", text)])]
+    assert seen.text == text
+
+
+def test_what_is_html_stays_as_it_is() -> None:
+    class Widget:
+        def __html__(self) -> str:
+            return "<hr>"
+
+    inner = html("<b>{x}</b>", x="1 < 2")
+    assert html("<p>{inner}{widget}</p>", inner=inner, widget=Widget()) == "<p><b>1 &lt; 2</b><hr></p>"
+    assert escape(inner) is inner
+    assert escape(Widget()) == "<hr>"
+
+
+def test_lists_are_put_one_behind_the_other() -> None:
+    rows = [html("<li>{each}</li>", each=each) for each in ("a", "<b>")]
+    assert html("<ul>{rows}</ul>", rows=rows) == "<ul><li>a</li><li>&lt;b&gt;</li></ul>"
+    assert html("{each}", each=iter("<>")) == "&lt;&gt;"
+    assert escape(("<", html("<br>"), None, 3)) == "&lt;<br>3"
+
+
+def test_formats_and_braces() -> None:
+    assert (
+        html("{{{price:.2f}}} {name!r:>6} {when:%Y}", price=1.5, name="<", when=DATE)
+        == "{1.50}    &#x27;&lt;&#x27; 2026"
+    )
+    assert html("{x!s}", x=html("<b>")) == "&lt;b&gt;"
+    assert html("{x!r}", x=html("<b>")) == "Html(&#x27;&lt;b&gt;&#x27;)"
+
+
+@pytest.mark.parametrize(
+    ("template", "values", "text"),
+    [
+        ("{a}", {}, "no value 'a'"),
+        ("{a}", {"a": 1, "b": 2}, "no place for 'b'"),
+        ("{a", {"a": 1}, "expected '}'"),
+        ("{}", {}, "a place in a template is a name"),
+        ("{0}", {}, "a place in a template is a name"),
+        ("{a.__class__}", {"a": 1}, "a place in a template is a name"),
+        ("{a[0]}", {"a": [1]}, "a place in a template is a name"),
+        ("{a:{b}}", {"a": 1, "b": 2}, "places of its own"),
+        ("{a!x}", {"a": 1}, "a conversion is one of"),
+        ("<a href={a}>", {"a": 1}, "without quotes round it"),
+        ("<a {a}>", {"a": 1}, "without quotes round it"),
+        ("<{a}>", {"a": 1}, "without quotes round it"),
+        ("</{a}>", {"a": 1}, "without quotes round it"),
+        ("<a title='>' href={a}>", {"a": 1}, "without quotes round it"),
+        ("<script>if (a < 'b') it's(); </script><a href={a}>", {"a": 1}, "without quotes round it"),
+        ("<script>f('<p \"')</script><a href={a}>", {"a": 1}, "without quotes round it"),
+        ('<!-- <p " --><a href={a}>', {"a": 1}, "without quotes round it"),
+        ("<script>let x = '{a}'</script>", {"a": 1}, "quoting does not protect"),
+        ("<SCRIPT type='module'>{a}", {"a": 1}, "quoting does not protect"),
+        ("<style>{a}</style>", {"a": 1}, "quoting does not protect"),
+        ("<p onclick=\"f('{a}')\">", {"a": 1}, "quoting does not protect"),
+    ],
+)
+def test_a_place_that_cannot_be_filled_safely_is_refused(template: str, values: dict[str, Any], text: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=text.replace("(", r"\(")):
+        html(template, **values)
+
+
+@pytest.mark.parametrize(
+    ("template", "made"),
+    [
+        ("1 < {a}", "1 < &lt;"),
+        ("a = {a}", "a = &lt;"),
+        ("<p>x={a}</p>", "<p>x=&lt;</p>"),
+        ("<p title='it is > {a}'>{a}", "<p title='it is > &lt;'>&lt;"),
+        ("<script>let x = '<p ';</script><b>{a}</b>", "<script>let x = '<p ';</script><b>&lt;</b>"),
+        ("<!-- <p it's --><b>{a}</b>", "<!-- <p it's --><b>&lt;</b>"),
+        ('<script src="{a}"></script>{a}', '<script src="&lt;"></script>&lt;'),
+        ('<p title="on x">{a}', '<p title="on x">&lt;'),
+        ('<p> say onx="{a}"', '<p> say onx="&lt;"'),
+    ],
+)
+def test_places_that_are_safe_are_taken(template: str, made: str) -> None:
+    assert html(template, a="<") == made
+
+
+def test_html_may_stand_in_a_script() -> None:
+    assert html("<script>{code}</script>", code=Html("f(1 < 2)")) == "<script>f(1 < 2)</script>"
+
+
+def test_values_by_position_are_refused() -> None:
+    with pytest.raises(TypeError, match="by name"):
+        html("{a}", 1)
+
+
+def test_what_is_joined_with_html_is_quoted() -> None:
+    start = Html("<b>")
+    assert start + "<" == "<b>&lt;"
+    assert "<" + start == "&lt;<b>"
+    assert start + start == "<b><b>"
+    assert start * 2 == "<b><b>" == 2 * start
+    assert Html("<br>").join(["<", start]) == "&lt;<br><b>"
+    assert Html("<i>{x}</i>").format(x="<") == "<i>&lt;</i>"
+    assert Html("<i>{x}</i>").format_map({"x": "<"}) == "<i>&lt;</i>"
+    for made in (start + "<", "<" + start, start * 2, start.join("ab"), start.format()):
+        assert type(made) is Html
+    with pytest.raises(TypeError, match="would not quote"):
+        start % "<"
+    with pytest.raises(TypeError):
+        start + 1
+
+
+def test_html_survives_a_process() -> None:
+    there = pickle.loads(pickle.dumps(html("<b>")))
+    assert there == "<b>"
+    assert type(there) is Html
