@@ -15,8 +15,8 @@ import orjson
 from ..errors import RpcError
 from ..limits import Limits
 from ..wire.envelope import error_reply
+from .connection import format_address
 from .interfaces import Connection
-from .stream import format_address
 from .watch import Watch
 
 log = logging.getLogger("rpcstream.server")

@@ -21,11 +21,11 @@ from ..wire.http import HttpError, Request, Response, problem
 from ..wire.http_head import HEAD_MAX, body_length, parse_head, tokens
 from ..wire.http_reader import RequestReader
 from ..wire.upgrade import accept
+from .connection import undelivered
 from .http_exchange import GoingOn, HttpExchange, Plan, parts_of_response
 from .http_hooks import Access, Hooks, Page, Routes, outcome, shown
 from .http_output import HttpOutput
 from .interfaces import Connection
-from .stream import undelivered
 
 log = logging.getLogger("rpcstream.server")
 

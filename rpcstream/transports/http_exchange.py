@@ -16,7 +16,7 @@ from ..peer.identity import Credentials
 from ..peer.session import Session
 from ..wire.http import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem, wanted
 from ..wire.pieces import Written, parts_of
-from .stream import JOIN_MAX
+from .connection import JOIN_MAX
 
 if TYPE_CHECKING:
     from .http import HttpConnection

@@ -8,50 +8,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import cast
 
 from ..limits import Limits
-from ..peer.identity import Credentials, credentials_of
-from .stream import JOIN_MAX, format_address
-from .watch import Watch
+from ..peer.identity import Credentials
+from .connection import SocketConnection
 
 #: Seconds for which what still comes is read and dropped, so that the last answer arrives before the connection ends.
 LINGER = 2.0
 
 
-class HttpOutput(asyncio.Protocol):
-    """The half of an HTTP connection that writes.
-
-    Attributes:
-        address: of the other end.
-        reason: why this end closed it, when it did so on its own account.
-        over_limit: was that for a limit?
-    """
+class HttpOutput(SocketConnection):
+    """The half of an HTTP connection that writes."""
 
     def __init__(self, limits: Limits) -> None:
-        self.address = ""
-        self.reason: str | None = None
-        self.over_limit = False
-        self._limits = limits
-        self._loop = asyncio.get_running_loop()
-        self._watch = Watch(limits, self._loop.time())
-        self._transport: asyncio.Transport | None = None
-        self._paused = self._is_full = self._closing = False
-        # As for a line stream: what began below the mark may bring it to twice the mark and one message more.
-        self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
+        super().__init__(limits)
         self._lingering: asyncio.TimerHandle | None = None
         self._own_credentials: Credentials | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)
-        self.address = format_address(transport.get_extra_info("peername"))
-        transport.set_write_buffer_limits(high=self._limits.write_buffer)
-
     @property
     def credentials(self) -> Credentials:
-        """What the connection tells of the peer."""
+        """What the connection tells of the peer: asked with each request, and looked up once."""
         if self._own_credentials is None:
-            self._own_credentials = credentials_of(self._transport, address=self.address)
+            self._own_credentials = super().credentials
         return self._own_credentials
 
     def write(self, parts: Sequence[bytes]) -> None:
@@ -63,19 +41,9 @@ class HttpOutput(asyncio.Protocol):
         if len(parts) == 1:
             transport.write(parts[0])
         else:
-            short: list[bytes] = []
-            for part in parts:
-                if len(part) <= JOIN_MAX:
-                    short.append(part)
-                    continue
-                if short:
-                    transport.write(b"".join(short))
-                    short.clear()
-                transport.write(part)
-            if short:
-                transport.write(b"".join(short))
-        if self._is_full and transport.get_write_buffer_size() > self._unsent_max:
-            self._close_for_limit(f"the peer left over {self._unsent_max} bytes of replies unread (write_buffer)")
+            self._write_parts(parts)
+        if self._is_full:
+            self._check_unread(transport)
 
     def end(self, lingers: bool) -> None:
         """Close, once what was written has arrived.
@@ -97,12 +65,6 @@ class HttpOutput(asyncio.Protocol):
         else:
             transport.close()
 
-    def abort(self, reason: str) -> None:
-        """Close at once."""
-        self.reason = reason
-        if self._transport is not None:
-            self._transport.abort()
-
     def _give_up(self) -> None:
         """Nobody waits for what is worked on."""
         raise NotImplementedError
@@ -112,12 +74,7 @@ class HttpOutput(asyncio.Protocol):
         transport = self._transport
         if self._paused is not reads or transport is None or transport.is_closing():
             return
-        self._paused = not reads
         if reads:
-            transport.resume_reading()
+            self.resume()
         else:
-            transport.pause_reading()
-
-    def _close_for_limit(self, reason: str) -> None:
-        self.over_limit = True
-        self.abort(reason)
+            self.pause()

@@ -24,11 +24,12 @@ from ..peer.session import Session
 from ..tls import Certificates
 from ..wire.http import Request
 from .access import AccessRules
+from .connection import format_address
 from .door import Door
 from .http import HttpConnection
 from .http_hooks import Routes
 from .interfaces import Connection
-from .stream import LineStream, Trace, format_address
+from .stream import LineStream, Trace
 from .watch import interval
 from .websocket import WebSocketStream
 

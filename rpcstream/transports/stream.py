@@ -7,23 +7,18 @@ it; knows neither methods nor what a message means.
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import orjson
 
 from ..errors import ConnectionLost, RpcError
 from ..limits import Limits
-from ..peer.identity import Credentials, credentials_of
 from ..peer.session import Session
 from ..wire.envelope import error_reply
 from ..wire.framing import LineFramer, Oversize
 from ..wire.pieces import Written, parts_of
-from .watch import Watch
-
-#: Bytes; a message that comes alone, or a piece of one, is written without a copy when it is longer than this.
-JOIN_MAX = 64 * 1024
+from .connection import JOIN_MAX, SocketConnection, undelivered
 
 #: Seconds after which a peer that is gone has said so.
 SECOND_BLANK = 0.1
@@ -32,7 +27,7 @@ SECOND_BLANK = 0.1
 Trace = Callable[[str, bytes], None]
 
 
-class LineStream(asyncio.Protocol):
+class LineStream(SocketConnection):
     """An asyncio protocol and the channel of one session.
 
     Args:
@@ -53,42 +48,20 @@ class LineStream(asyncio.Protocol):
         on_open: Callable[[LineStream], None] | None = None,
         on_close: Callable[[LineStream], None] | None = None,
     ) -> None:
+        super().__init__(limits, address)
         self.session = session
-        self.address = address or ""
-        #: Why this end closed the connection, when it did so on its own account; was that for a limit?
-        self.reason: str | None = None
-        self.over_limit = False
-        self._limits = limits
         self._framer = LineFramer(max_size=limits.max_message_size, delimiter=delimiter)
         self._delimiter = delimiter
         self._trace = trace
         self._on_open = on_open
         self._on_close = on_close
-        self._transport: asyncio.Transport | None = None
-        self._closing = self._peer_ended = self._paused = False
-        # Replies of a turn that began below the mark may bring it to twice the mark and one message more; on top of
-        # that may come what handlers finish that were at work then.
-        self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
-        self._is_full = False
+        self._peer_ended = False
         self._probing: asyncio.TimerHandle | None = None
-        self._watch = Watch(limits, asyncio.get_running_loop().time())
-
-    @property
-    def socket(self) -> Any:
-        """The connected socket, where there is one."""
-        return self._transport.get_extra_info("socket") if self._transport is not None else None
-
-    @property
-    def credentials(self) -> Credentials:
-        """What the connection tells of the peer. Looked up when it is asked for; little is known once it is lost."""
-        return credentials_of(self._transport, address=self.address)
 
     # -- what asyncio says ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
-        self.address = self.address or format_address(transport.get_extra_info("peername"))
-        transport.set_write_buffer_limits(high=self._limits.write_buffer)
+        super().connection_made(transport)
         self.session.connected(self)
         if self._on_open is not None:
             self._on_open(self)
@@ -152,44 +125,21 @@ class LineStream(asyncio.Protocol):
         if self._trace is not None:
             self._trace_all("send", messages)
         if len(messages) == 1 and len(messages[0]) > JOIN_MAX:
-            self._write_parts(messages)
+            self._write_parts(self._delimited(messages))
         else:
             try:
                 joined = self._delimiter.join((*messages, b""))  # type: ignore[arg-type]
             except TypeError:  # one of them is in pieces
-                self._write_parts(messages)
+                self._write_parts(self._delimited(messages))
             else:
                 transport.write(joined)
-        if self._is_full and transport.get_write_buffer_size() > self._unsent_max:
-            self._close_for_limit(f"the peer left over {self._unsent_max} bytes of replies unread (write_buffer)")
+        if self._is_full:
+            self._check_unread(transport)
 
-    def _write_parts(self, messages: list[Written]) -> None:
-        """Write what is long by itself, without copying it, and what is short together."""
-        # Not `writelines`: asyncio's (3.12, 3.13.0) forgets to say when the buffer is full.
-        short: list[bytes] = []
+    def _delimited(self, messages: list[Written]) -> Iterator[bytes]:
         for message in messages:
-            for part in (*parts_of(message), self._delimiter):
-                if len(part) <= JOIN_MAX:
-                    short.append(part)
-                    continue
-                self._write(b"".join(short))
-                self._write(part)
-                short.clear()
-        self._write(b"".join(short))
-
-    def _write(self, data: bytes) -> None:
-        if data and self._transport is not None:
-            self._transport.write(data)
-
-    def pause(self) -> None:
-        self._paused = True
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        self._paused = False
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+            yield from parts_of(message)
+            yield self._delimiter
 
     def close(self) -> None:
         if self._closing:
@@ -208,12 +158,7 @@ class LineStream(asyncio.Protocol):
         if in_memory or self._peer_ended or not undelivered(transport):
             transport.close()
         else:
-            asyncio.get_running_loop().call_later(0.02, self._close_when_delivered)
-
-    def abort(self, reason: str) -> None:
-        self.reason = reason
-        if self._transport is not None:
-            self._transport.abort()
+            self._loop.call_later(0.02, self._close_when_delivered)
 
     def restrict(self, max_message_size: int | None) -> None:
         """Take messages up to this size (bytes) from now on; None: up to the limit of everybody."""
@@ -255,38 +200,9 @@ class LineStream(asyncio.Protocol):
         if unheard and self.session.work.running:
             self._write(b" ")
             # The first is taken even where nobody listens any more; what comes back then is seen with the second.
-            self._probing = asyncio.get_running_loop().call_later(SECOND_BLANK, self._write, b" ")
-
-    def _close_for_limit(self, reason: str) -> None:
-        self.over_limit = True
-        self.abort(reason)
+            self._probing = self._loop.call_later(SECOND_BLANK, self._write, b" ")
 
     def _trace_all(self, direction: str, messages: list[Any]) -> None:
         assert self._trace is not None
         for message in messages:
             self._trace(direction, message.head if isinstance(message, Oversize) else bytes(message))
-
-
-def undelivered(transport: asyncio.Transport) -> int:
-    """Bytes that were written and have not arrived at the peer's system, as far as ours can tell."""
-    unsent = transport.get_write_buffer_size()
-    sock = transport.get_extra_info("socket")
-    if unsent or sock is None:
-        return unsent
-    try:
-        import fcntl
-        import termios
-
-        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4), sys.byteorder)
-    except (ImportError, OSError, AttributeError):  # not Linux, or no socket any more
-        return unsent
-
-
-def format_address(name: Any) -> str:
-    """The text of a socket's name: "127.0.0.1:8545", "[::1]:8545", "unix:///path"."""
-    if isinstance(name, tuple):
-        host, port = name[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    if isinstance(name, bytes):
-        name = name.decode(errors="replace").replace("\0", "@")
-    return f"unix://{name}"

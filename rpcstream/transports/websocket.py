@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from ..errors import ConnectionLost, RpcError
 from ..limits import Limits
-from ..peer.identity import Credentials, credentials_of
 from ..peer.session import Session
 from ..wire.frames import (
     CLOSE,
@@ -30,8 +29,8 @@ from ..wire.frames import (
     masked_parts,
 )
 from ..wire.pieces import Written, parts_of
-from .stream import JOIN_MAX, SECOND_BLANK, Trace, format_address, undelivered
-from .watch import Watch
+from .connection import JOIN_MAX, SocketConnection, undelivered
+from .stream import SECOND_BLANK, Trace
 
 #: Seconds that the peer has to answer a close frame that it has received, and to close the connection after that.
 CLOSE_TIME = 2.0
@@ -43,7 +42,7 @@ GLANCE = 0.01
 _TEXT_HEADS = [head(TEXT, size) for size in range(126)]
 
 
-class WebSocketStream(asyncio.Protocol):
+class WebSocketStream(SocketConnection):
     """An asyncio protocol and the channel of one session.
 
     Args:
@@ -65,40 +64,20 @@ class WebSocketStream(asyncio.Protocol):
         on_open: Callable[[WebSocketStream], None] | None = None,
         on_close: Callable[[WebSocketStream], None] | None = None,
     ) -> None:
+        super().__init__(limits, address)
         self.session = session
-        self.address = address or ""
-        #: Why the connection was closed, if the peer did not simply close it; was that for a limit?
-        self.reason: str | None = None
-        self.over_limit = False
-        self._limits = limits
         self._client = client
         self._reader = FrameReader(masked=not client, max_size=limits.max_message_size)
         self._trace = trace
         self._on_open = on_open
         self._on_close = on_close
-        self._transport: asyncio.Transport | None = None
-        #: Nothing of the peer is understood any more; nothing is sent any more but what ends the connection; the
-        #: session was told that it is over.
-        self._is_deaf = self._closing = self._is_lost = False
-        self._paused = self._is_full = False
+        #: Nothing of the peer is understood any more; the session was told that it is over. (While `_closing` nothing
+        #: is sent any more but what ends the connection.)
+        self._is_deaf = self._is_lost = False
         #: Of a peer that does not read only the last ping is answered, when it reads again (RFC 6455, 5.5.3).
         self._last_ping: bytes | None = None
-        # As for the line stream, see there.
-        self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
-        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._probing: asyncio.TimerHandle | None = None
-        self._watch = Watch(limits, self._loop.time())
-
-    @property
-    def socket(self) -> Any:
-        """The connected socket, where there is one."""
-        return self._transport.get_extra_info("socket") if self._transport is not None else None
-
-    @property
-    def credentials(self) -> Credentials:
-        """What the connection tells of the peer."""
-        return credentials_of(self._transport, address=self.address)
 
     def restrict(self, max_message_size: int | None) -> None:
         """Take messages up to this size (bytes) from now on; None: up to the limit of everybody."""
@@ -107,9 +86,7 @@ class WebSocketStream(asyncio.Protocol):
     # -- what asyncio says ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
-        self.address = self.address or format_address(transport.get_extra_info("peername"))
-        transport.set_write_buffer_limits(high=self._limits.write_buffer)
+        super().connection_made(transport)
         self.session.connected(self)
         if self._on_open is not None:
             self._on_open(self)
@@ -192,43 +169,16 @@ class WebSocketStream(asyncio.Protocol):
                 parts.append(_TEXT_HEADS[size] if size < 126 else head(TEXT, size))
                 parts.append(message)
         if len(messages) == 1 and len(messages[0]) > JOIN_MAX:
-            self._write_parts(parts)
+            self._write_parts(part for each in parts for part in parts_of(each))
         else:
             try:
                 joined = b"".join(parts)
             except TypeError:  # one of them is in pieces
-                self._write_parts(parts)
+                self._write_parts(part for each in parts for part in parts_of(each))
             else:
                 transport.write(joined)
-        if self._is_full and transport.get_write_buffer_size() > self._unsent_max:
-            self._close_for_limit(f"the peer left over {self._unsent_max} bytes of replies unread (write_buffer)")
-
-    def _write_parts(self, messages: list[Written]) -> None:
-        """Write what is long by itself, without copying it, and what is short together."""
-        short: list[bytes] = []
-        for message in messages:
-            for part in parts_of(message):
-                if len(part) <= JOIN_MAX:
-                    short.append(part)
-                    continue
-                self._write(b"".join(short))
-                self._write(part)
-                short.clear()
-        self._write(b"".join(short))
-
-    def _write(self, data: bytes) -> None:
-        if data and self._transport is not None:
-            self._transport.write(data)
-
-    def pause(self) -> None:
-        self._paused = True
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        self._paused = False
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        if self._is_full:
+            self._check_unread(transport)
 
     def close(self) -> None:
         """All is answered. The other end says goodbye, too, when it has read what was written."""
@@ -236,11 +186,6 @@ class WebSocketStream(asyncio.Protocol):
             self._answer_close(self._reader.closed)
         else:
             self._say_close(Close(NORMAL if self._client else GOING_AWAY))
-
-    def abort(self, reason: str) -> None:
-        self.reason = reason
-        if self._transport is not None:
-            self._transport.abort()
 
     # -- what a listener or a client says ---------------------------------------------------------------------
 
@@ -282,10 +227,6 @@ class WebSocketStream(asyncio.Protocol):
     def _write_open(self, data: bytes) -> None:
         if not self._closing:
             self._write(data)
-
-    def _close_for_limit(self, reason: str) -> None:
-        self.over_limit = True
-        self.abort(reason)
 
     # -- control frames ---------------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .gathered import Gathered
+
 #: Bytes; a message from here on is long: it may have payloads that are better cut out before it is parsed.
 LONG = 16 * 1024
 
@@ -193,34 +195,17 @@ class LineFramer:
 
 
 _BLANK = 0x20
-#: Bytes; what comes in shorter pieces than this is put together as it comes.
-_PIECE = 16 * 1024
 _NOT_MARKS = bytes(byte for byte in range(256) if byte not in b'"{}[]')
 
 
-class _Held:
+class _Held(Gathered):
     """Bytes of a message whose end has not come: copied once, when it has."""
 
-    __slots__ = ("_pieces", "size")
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes | bytearray] = []
-        self.size = 0
-
-    def append(self, data: bytes) -> None:
-        self.size += len(data)
-        # A peer may send bytes one by one: they must not become as many objects.
-        if len(data) >= _PIECE or not self._pieces:
-            self._pieces.append(data)
-        elif isinstance(last := self._pieces[-1], bytearray) and len(last) < _PIECE:
-            last += data
-        else:
-            self._pieces.append(bytearray(data))
+    __slots__ = ()
 
     def take(self, without: int = 0) -> bytes:
         """All of them but the last so many, which nobody needs; then nothing is held."""
-        whole = b"".join(self._pieces)
-        self.drop(0)
+        whole = super().take()
         return whole[: len(whole) - without] if without else whole
 
     def drop(self, but: int) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-#: Bytes; what comes in shorter pieces than this is put together as it comes.
-_PIECE = 16 * 1024
+from .gathered import Gathered
 
 #: Bytes of the line before a chunk: its size, and extensions, which nobody uses.
 _SIZE_LINE_MAX = 256
@@ -37,31 +36,7 @@ class Body(Protocol):
         """The whole of it."""
 
 
-class _Gathered:
-    """Pieces that become one, copied once."""
-
-    __slots__ = ("_pieces", "size")
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes | bytearray] = []
-        self.size = 0
-
-    def append(self, data: bytes) -> None:
-        self.size += len(data)
-        # A peer may send bytes one by one: they must not become as many objects.
-        if len(data) >= _PIECE or not self._pieces:
-            self._pieces.append(data)
-        elif isinstance(last := self._pieces[-1], bytearray) and len(last) < _PIECE:
-            last += data
-        else:
-            self._pieces.append(bytearray(data))
-
-    def take(self) -> bytes:
-        pieces, self._pieces = self._pieces, []
-        return b"".join(pieces)
-
-
-class SizedBody(_Gathered):
+class SizedBody(Gathered):
     """A body whose length was said before."""
 
     __slots__ = ("_length",)
@@ -83,7 +58,7 @@ class TooLong(ValueError):
     """The body is over the limit."""
 
 
-class ChunkedBody(_Gathered):
+class ChunkedBody(Gathered):
     """A body in chunks, of which none says how long the whole is.
 
     Args:

@@ -9,8 +9,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from rpcstream import Server
+from rpcstream.transports.connection import format_address
 from rpcstream.transports.memory import join
-from rpcstream.transports.stream import LineStream, format_address
+from rpcstream.transports.stream import LineStream
 
 from .book import Line
 

@@ -1,0 +1,124 @@
+"""One connection of any protocol: its asyncio transport, and why it ended.
+
+Owns what line stream, WebSocket and HTTP share: reading or not reading, writing without copies, how much may wait to be
+read by the peer, and the end at once. Knows neither messages nor how bytes are cut into them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable
+from typing import Any, cast
+
+from ..limits import Limits
+from ..peer.identity import Credentials, credentials_of
+from .watch import Watch
+
+#: Bytes; a message that comes alone, or a piece of one, is written without a copy when it is longer than this.
+JOIN_MAX = 64 * 1024
+
+
+class SocketConnection(asyncio.Protocol):
+    """An asyncio protocol that does not know yet what to do with bytes.
+
+    Attributes:
+        address: of the other end, for people; the peer's, where none is given.
+        reason: why this end closed the connection, when it did so on its own account.
+        over_limit: was that for a limit?
+    """
+
+    def __init__(self, limits: Limits, address: str | None = None) -> None:
+        self.address = address or ""
+        self.reason: str | None = None
+        self.over_limit = False
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._closing = self._paused = self._is_full = False
+        # Replies of a turn that began below the mark may bring it to twice the mark and one message more; on top of
+        # that may come what handlers finish that were at work then.
+        self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
+        self._watch = Watch(limits, self._loop.time())
+
+    @property
+    def socket(self) -> Any:
+        """The connected socket, where there is one."""
+        return self._transport.get_extra_info("socket") if self._transport is not None else None
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the connection tells of the peer. Looked up when it is asked for; little is known once it is lost."""
+        return credentials_of(self._transport, address=self.address)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        self.address = self.address or format_address(transport.get_extra_info("peername"))
+        transport.set_write_buffer_limits(high=self._limits.write_buffer)
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+        self.reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _write(self, data: bytes) -> None:
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    def _write_parts(self, parts: Iterable[bytes]) -> None:
+        """Write what is long by itself, without copying it, and what is short together."""
+        # Not `writelines`: asyncio's (3.12, 3.13.0) forgets to say when the buffer is full.
+        short: list[bytes] = []
+        for part in parts:
+            if len(part) <= JOIN_MAX:
+                short.append(part)
+                continue
+            self._write(b"".join(short))
+            self._write(part)
+            short.clear()
+        self._write(b"".join(short))
+
+    def _check_unread(self, transport: asyncio.Transport) -> None:
+        """Close the connection if its peer leaves too much unread; to be asked while the buffer is full."""
+        if transport.get_write_buffer_size() > self._unsent_max:
+            self._close_for_limit(f"the peer left over {self._unsent_max} bytes of replies unread (write_buffer)")
+
+    def _close_for_limit(self, reason: str) -> None:
+        self.over_limit = True
+        self.abort(reason)
+
+
+def undelivered(transport: asyncio.Transport) -> int:
+    """Bytes that were written and have not arrived at the peer's system, as far as ours can tell."""
+    unsent = transport.get_write_buffer_size()
+    sock = transport.get_extra_info("socket")
+    if unsent or sock is None:
+        return unsent
+    try:
+        import fcntl
+        import termios
+
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4), sys.byteorder)
+    except (ImportError, OSError, AttributeError):  # not Linux, or no socket any more
+        return unsent
+
+
+def format_address(name: Any) -> str:
+    """The text of a socket's name: "127.0.0.1:8545", "[::1]:8545", "unix:///path"."""
+    if isinstance(name, tuple):
+        host, port = name[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if isinstance(name, bytes):
+        name = name.decode(errors="replace").replace("\0", "@")
+    return f"unix://{name}"
