@@ -17,7 +17,6 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..peer.call import NOT_GIVEN, Call, Marshaller, Outgoing, RawCall, check_params, params_of
 from ..peer.calls import AsyncWaiter, OnProgress
 from ..peer.deadline import INFINITE, inherited, time_left
-from ..peer.event_queue import Policy
 from ..peer.proxy import NAMES_KEPT, Method, Methods, remote_name
 from ..peer.remote import Peer
 from ..peer.session import Session
@@ -31,7 +30,7 @@ from .offered import Offered
 from .reach import Connect
 from .retry import Backoff, Unsent, check_idempotent, idempotent_methods, pause_before_retry
 from .settings import File, Settings, Trace, make_settings
-from .subscriptions import Subscription, Subscriptions
+from .subscriptions import Subscriptions
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -137,7 +136,7 @@ class AsyncClient:
         #: For methods that stream: `async for item in client.stream.name(…)`; options as for `call`, gives a `Stream`.
         self.stream = Methods(self._stream)
         #: For events: `async for value in client.subscribe("ticks")`; see `Subscriptions.subscribe`.
-        self.subscribe = self._subscriptions.subscribe if not self._is_http else self._no_subscribe
+        self.subscribe = self._subscriptions.subscribe
 
     # -- what users call --------------------------------------------------------------------------------------
 
@@ -431,12 +430,6 @@ class AsyncClient:
                 f"an iterator as an argument of {outgoing.method!r} cannot be sent over HTTP ({self.address}): use the "
                 "WebSocket (ws://, wss://) or the line stream (host:port, tls://, unix://) of the server"
             )
-
-    def _no_subscribe(
-        self, topic: str, *, returns: Any = NOT_GIVEN, max_queue: int = 1000, policy: Policy = "drop_oldest"
-    ) -> Subscription:
-        check_lasting(self._settings.address, "subscribe")
-        raise AssertionError("only for HTTP")
 
     def _notify(self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Awaitable[None]:
         return self._send(self._marshaller.notification(method, params_of(method, args, kwargs)), method, timeout)

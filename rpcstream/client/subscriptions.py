@@ -17,6 +17,7 @@ from ..peer.call import NOT_GIVEN, Call, Marshaller
 from ..peer.deadline import INFINITE, time_left
 from ..peer.event_queue import EventQueue, Policy
 from ..peer.interfaces import Channel
+from .address import check_lasting
 from .link import Link
 from .links import Links
 from .settings import Settings
@@ -53,7 +54,9 @@ class Subscriptions:
         Raises:
             TypeError: the topic is no str.
             ValueError: `max_queue` or the policy makes no sense.
+            RuntimeError: the client calls over HTTP, which has no connection that lasts.
         """
+        check_lasting(self._settings.address, "subscribe")
         if not isinstance(topic, str):
             raise TypeError(f"a topic is a str, got {type(topic).__name__}")
         queue: EventQueue[Event] = EventQueue(max_queue, self._settings.limits.max_message_size, policy)

@@ -35,7 +35,7 @@ class Door(asyncio.Protocol):
     """A connection of which nobody knows yet what it will speak.
 
     Args:
-        make_line, make_http: the protocols that it may become, and what closes it politely in each.
+        make_line, make_http: make the protocols that it may become.
         on_open, on_close: called with this object when the connection is made, and when it ends before it is known.
         on_known: called with this object and what it has become.
         patience: seconds until something must have been said, besides the idle time; None for no limit of its own.
