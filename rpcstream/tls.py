@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 File = str | os.PathLike[str]
 
+#: What OpenSSL calls it when a client showed no certificate.
+_NONE_SHOWN = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TLS:
@@ -44,6 +47,7 @@ class TLS:
         if self.client_ca is not None:
             context.load_verify_locations(self.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
+            context.sslobject_class = _Telling
         return context
 
     def load(self, context: ssl.SSLContext) -> None:
@@ -55,6 +59,27 @@ class TLS:
         files = [self.certificate, *([self.key] if self.key is not None else [])]
         found = [os.stat(file) for file in files]
         return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
+
+
+class _Telling(ssl.SSLObject):
+    """A server's end that tells a client that its certificate is not taken, or that it showed none.
+
+    Event loops drop what TLS has to say when a handshake fails, so all that the client would see is the end. Here the
+    failure waits for the next thing that comes, be it the end: what was to be said is on its way by then.
+    """
+
+    _failure: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            super().do_handshake()
+        except ssl.SSLError as error:
+            if not isinstance(error, ssl.SSLCertVerificationError) and getattr(error, "reason", None) != _NONE_SHOWN:
+                raise
+            self._failure = error
+            raise ssl.SSLWantReadError from None
 
 
 class Certificates:

@@ -22,7 +22,11 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 
 
 def pytest_configure() -> None:
-    """What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt."""
+    """What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt.
+
+    They are started by the hundred: what they import is compiled once, not by each of them.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

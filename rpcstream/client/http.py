@@ -87,11 +87,10 @@ class HttpChannel:
 
     def send(self, messages: list[Written]) -> None:
         for message in messages:
-            if self._trace is not None:
-                self._trace("send", bytes(message))
             said = outline(message)
             method = said.get("method") if type(said) is dict and "id" not in said else None
             if type(method) is str and method.startswith(envelope.CONTROL):
+                self._show(message)
                 self._heed(method, said.get("params"))
             elif not self._is_lost:
                 self._take(message, said)
@@ -131,8 +130,13 @@ class HttpChannel:
             self._by_id[call_id] = exchange
         if not exchange.ids:
             self._silent[exchange] = None
+        self._show(exchange.message)
         self._waiting.append(exchange)
-        self._unsent += len(message)
+        self._unsent += len(exchange.message)
+
+    def _show(self, message: Written) -> None:
+        if self._trace is not None:
+            self._trace("send", bytes(message))
 
     def _heed(self, word: str, params: Any) -> None:
         """A word of the conversation: what HTTP has for it. There is nobody to hear the others."""

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import httptools
 
+from ..transports.connection import why_lost
 from ..wire.pieces import parts_of
 from .http_exchange import Exchange
 from .readiness import Wait, waiter
@@ -134,7 +135,7 @@ class KeptConnection(asyncio.Protocol):
 
     def _how_lost(self, exc: Exception | None) -> str:
         if exc is not None and str(exc):
-            return str(exc)
+            return why_lost(exc)
         return "the server closed the connection" + (" in the middle of its answer" if self._fed else "")
 
     # -- what the parser says -----------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from ..peer.session import Session
 from ..wire import envelope
 from ..wire.framing import LONG
 from ..wire.pieces import Written
-from .http_text import LINES, Splitter, words
+from .http_text import LINES, Splitter, without_items, words
 from .settings import Trace
 
 log = logging.getLogger("rpcstream.client")
@@ -76,7 +76,10 @@ class Exchange:
         self._method = ", ".join(str(each.get("method")) for each in members[:3])
         #: Items that the reader of a stream has room for; None where none was asked for.
         self._credit: int | None = next((each["stream"] for each in members if type(each.get("stream")) is int), None)
-        self.wants_lines = self._credit is not None or any(map(self._has_progress, self.ids))
+        has_progress = any(map(self._has_progress, self.ids))
+        self.wants_lines = self._credit is not None or has_progress
+        if has_progress and self._credit is None:
+            self.message = without_items(message)
         self._status, self._reason = 0, ""
         self._splitter: Splitter | None = None
         self._body: list[bytes] = []

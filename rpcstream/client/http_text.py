@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from ..wire.framing import LONG
-from ..wire.pieces import Written, parts_of
+from ..wire.pieces import Pieces, Written, parts_of
 
 #: The type of a body of many messages.
 LINES = "application/x-ndjson"
@@ -76,6 +76,13 @@ def outline(message: Written) -> Any:
     if any(type(each) is dict and type(each.get("id")) is float for each in members):
         found = json.loads(data)  # an integer over 64 bits is exact so
     return found
+
+
+def without_items(request: Written) -> Written:
+    """A request of ours, saying that its result is wanted whole though the answer may be lines."""
+    head, *rest = parts_of(request)
+    head = head.replace(b"{", b'{"stream":null,', 1)
+    return Pieces([head, *rest]) if rest else head
 
 
 def words(body: bytes) -> str:

@@ -34,6 +34,7 @@ class Link:
         glance: waits for the socket to be readable, if it is known.
         closed: done when the connection is closed, which may be after the session is over.
         cut: ends the connection the hard way.
+        reason: gives the reason why it is over, where more is known than that.
         renew: finds out whether what can be read is the end, where the loop would not know; the session is lost then.
     """
 
@@ -44,6 +45,7 @@ class Link:
         self.session = Session(inbound, codec=settings.codec, limits=limits, side="client")
         self.calls: Calls = self.session.use(marshaller)
         self.glance: Wait | None = None
+        self.reason: Callable[[], str | None] = lambda: None
         self.renew: Callable[[], Awaitable[object]] | None = None
         self._address = marshaller.address
         self._gone: asyncio.Future[None] = self.loop.create_future()

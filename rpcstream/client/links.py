@@ -110,7 +110,8 @@ class Links:
                     if not link.is_open:
                         if self._settings.reconnect is not None:
                             continue
-                        raise Unsent(link.session.pending.explained("the peer closed the connection at once"))
+                        reason = link.reason() or "the peer closed the connection at once"
+                        raise Unsent(link.session.pending.explained(reason))
                     for _ in range(TURNS):
                         if not (link.is_open and link.has_unread()):
                             break

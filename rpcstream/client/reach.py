@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
 from ..errors import ConnectFailed
+from ..transports.connection import why_lost
 from ..transports.stream import LineStream
 from .http_text import words
 from .link import Link
@@ -47,6 +48,7 @@ async def join(link: Link, settings: Settings, connect: Connect | None = None) -
         link.glance, link.renew = http.has_none, http.renew
         return
     stream = await (_websocket(link, settings) if settings.address.is_websocket else _line(link, settings, connect))
+    link.reason = lambda: stream.reason
     if stream.socket is not None:
         link.glance = waiter(stream.socket, read=True)
 
@@ -131,13 +133,14 @@ class _Handshake(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._came = bytearray()
         self._has_ended = False
+        self._why = ""
         self._wake = asyncio.Event()
 
     async def head(self) -> bytes:
         """The head of the answer, up to its empty line."""
         while (end := self._came.find(b"\r\n\r\n")) < 0:
             if self._has_ended:
-                raise ConnectFailed("the server closed the connection in the handshake of the WebSocket")
+                raise ConnectFailed(f"the server closed the connection in the handshake of the WebSocket{self._why}")
             if len(self._came) > HEAD_MAX:
                 raise ConnectFailed(f"the head of the server's answer is longer than {HEAD_MAX} bytes")
             await self._more()
@@ -198,4 +201,6 @@ class _Handshake(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._has_ended = True
+        if exc is not None:
+            self._why = f": {why_lost(exc)}"
         self._wake.set()

@@ -7,6 +7,7 @@ msgspec calls for the value (through `dec_hook`). Knows no method and no message
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
@@ -68,14 +69,17 @@ def converter(lowered: Any) -> Convert:
     return lambda value: msgspec.convert(value, lowered, **options)
 
 
-def convert_options(lowered: Any) -> dict[str, Any]:
-    """The arguments that `msgspec.convert` needs for the type; none where it needs none, since each costs time."""
-    found = _findings_in(lowered)
+def convert_options(*lowered: Any) -> dict[str, Any]:
+    """The arguments that `msgspec.convert` needs for the type, or for a Struct of these types.
+
+    None where it needs none, since each costs time.
+    """
     options: dict[str, Any] = {}
-    if found.markers:
-        options["dec_hook"] = dec_hook
-    if found.keys:
-        options["str_keys"] = True
+    for found in map(_findings_in, lowered):
+        if found.markers:
+            options["dec_hook"] = dec_hook
+        if found.keys:
+            options["str_keys"] = True
     return options
 
 
@@ -343,9 +347,22 @@ class _Findings:
 
 
 def _findings_in(lowered: Any) -> _Findings:
+    if isinstance(lowered, type) and lowered.__module__ not in ("builtins", "typing"):
+        return _look_through(lowered)  # somebody's class, or a marker: not to be kept for the next time
+    try:
+        return _known_findings(lowered)
+    except TypeError:  # it has no hash, or is no hint
+        return _look_through(lowered)
+
+
+def _look_through(lowered: Any) -> _Findings:
     found = _Findings()
     found.look(msgspec.inspect.type_info(lowered))
     return found
+
+
+#: Most hints are few, and each is asked about several times.
+_known_findings = functools.lru_cache(maxsize=256)(_look_through)
 
 
 def _parts(info: Any) -> list[Any]:

@@ -221,7 +221,7 @@ class Dispatcher:
         credit: int | None = None
         streaming = method.stream
         if streaming is not None and call_id is not _ABSENT:
-            if session.streams:
+            if session.streams and message.get("stream", _ABSENT) is not None:
                 method, credit = streaming, ENDLESS
             elif session.streams is None and "stream" in message:
                 method, credit = streaming, _credit_of(message)

@@ -103,8 +103,9 @@ class Signature:
         self._untyped = any(is_untyped(parameter.hint) for parameter in self.parameters)
         self._takes_nothing = not any(parameter.required for parameter in self.parameters)
         array, object_ = self._array_struct(), self._object_struct()
-        self._convert_array = functools.partial(_convert, type=array, **convert_options(array))
-        self._convert_object = functools.partial(_convert, type=object_, **convert_options(object_))
+        options = convert_options(*[parameter.hint for parameter in self._named])
+        self._convert_array = functools.partial(_convert, type=array, **options)
+        self._convert_object = functools.partial(_convert, type=object_, **options)
         self._convert_rest = self._rest_converter(Parameter.VAR_POSITIONAL)
         self._convert_others = self._rest_converter(Parameter.VAR_KEYWORD)
         plain = not (self._untyped or self._keyword or self._convert_rest or self._convert_others)
@@ -118,7 +119,7 @@ class Signature:
         #: Raises:
         #:     InvalidParams: its `data` has parameter, path, and what was expected.
         #:     InvalidRequest: params are neither array nor object.
-        self.bind = self._short_bind(array, object_) if plain and not convert_options(object_) else self._bind
+        self.bind = self._short_bind(array, object_) if plain and not options else self._bind
 
     # -- the way of a call ------------------------------------------------------------------------------------------
 

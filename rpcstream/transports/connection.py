@@ -18,6 +18,18 @@ from .watch import Watch
 #: Bytes; a message that comes alone, or a piece of one, is written without a copy when it is longer than this.
 JOIN_MAX = 64 * 1024
 
+#: What TLS has to say of a certificate (RFC 8446, 6.2), as the names of errors of `ssl` end.
+_REFUSALS = frozenset(
+    (
+        "BAD_CERTIFICATE",
+        "UNSUPPORTED_CERTIFICATE",
+        "CERTIFICATE_REVOKED",
+        "CERTIFICATE_EXPIRED",
+        "CERTIFICATE_UNKNOWN",
+        "UNKNOWN_CA",
+    )
+)
+
 
 class SocketConnection(asyncio.Protocol):
     """An asyncio protocol that does not know yet what to do with bytes.
@@ -112,6 +124,19 @@ def undelivered(transport: asyncio.Transport) -> int:
         return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4), sys.byteorder)
     except (ImportError, OSError, AttributeError):  # not Linux, or no socket any more
         return unsent
+
+
+def why_lost(error: Exception) -> str:
+    """Why a connection was lost, in words.
+
+    With TLS 1.3 a client learns only after its handshake that it should have shown a certificate, or another one.
+    """
+    _, _, alert = (getattr(error, "reason", None) or "").partition("_ALERT_")
+    if alert == "CERTIFICATE_REQUIRED":
+        return "the other end asks for a certificate, and was shown none (certificate=)"
+    if alert in _REFUSALS:
+        return f"the other end does not take the certificate that it was shown: {alert.lower().replace('_', ' ')}"
+    return str(error)
 
 
 def format_address(name: Any) -> str:

@@ -21,11 +21,12 @@ from ..wire.http import HttpError, Request, Response, problem
 from ..wire.http_head import HEAD_MAX, body_length, parse_head, tokens
 from ..wire.http_reader import RequestReader
 from ..wire.upgrade import accept
-from .connection import undelivered
+from .connection import undelivered, why_lost
 from .http_exchange import GoingOn, HttpExchange, Plan, parts_of_response
 from .http_hooks import Access, Hooks, Page, Routes, outcome, shown
 from .http_output import HttpOutput
 from .interfaces import Connection
+from .stream import Trace
 
 log = logging.getLogger("rpcstream.server")
 
@@ -44,6 +45,7 @@ class HttpConnection(HttpOutput):
         on_known: called with this object and what it has become, when it goes on as a WebSocket.
         access, routes, authenticator: see there; without, everybody may ask for calls, and there are no pages.
         websocket: makes the protocol that the connection goes on with; the request's identity is known.
+        trace: sees what calls and replies say.
     """
 
     def __init__(
@@ -57,10 +59,12 @@ class HttpConnection(HttpOutput):
         routes: Routes | None = None,
         authenticator: Authenticator | None = None,
         websocket: Callable[[Request], Connection] | None = None,
+        trace: Trace | None = None,
     ) -> None:
         super().__init__(limits)
         #: What is being answered is the last.
         self.is_draining = False
+        self.trace = trace
         self._new_session = new_session
         self._on_close = on_close
         self._on_known = on_known
@@ -107,7 +111,7 @@ class HttpConnection(HttpOutput):
         self._transport = None
         self._closing = True
         if exc is not None and self.reason is None:
-            self.reason = str(exc)
+            self.reason = why_lost(exc)
         for timer in (self._turn, self._lingering):
             if timer is not None:
                 timer.cancel()
@@ -174,11 +178,11 @@ class HttpConnection(HttpOutput):
             if self._hooks.authenticator is None:
                 self._begin_body(known)
             else:
-                self._identify(known.request, partial(self._begin_body, known), known.length)
+                self._identify(known, partial(self._begin_body, known))
         elif self._hooks.is_open(known.request):
             self._find(known)
         else:
-            self._identify(known.request, partial(self._find, known), known.length)
+            self._identify(known, partial(self._find, known))
         return True
 
     def _take_body(self) -> bool:
@@ -203,21 +207,18 @@ class HttpConnection(HttpOutput):
             request.keep_alive = False
         refusal = self._hooks.refusal(request)
         if refusal is not None:
-            self._answer(request, refusal, length)
+            self._answer(Page(request, length, []), refusal)
             return None
         if upgrade is not None and "websocket" in tokens(upgrade):
             self._begin_upgrade(request, length)
             return None
-        known: Plan | Page
-        more = self._hooks.cors(request)
+        known: Plan | Page = Page(request, length, self._hooks.cors(request))
         if request.path == "/" and request.method == "POST":
             try:
-                known = Plan(request, length, more)
+                known = Plan(request, length, known.more)
             except HttpError as error:
-                self._answer(request, error.response, length, more)
+                self._answer(known, error.response)
                 return None
-        else:
-            known = Page(request, length, more)
         if len(head) <= _KNOWN_MAX:
             if len(self._known) >= _KNOWN:
                 self._known.clear()
@@ -226,21 +227,21 @@ class HttpConnection(HttpOutput):
 
     # -- who asks ---------------------------------------------------------------------------------------------
 
-    def _identify(self, request: Request, then: Callable[[], None], length: int | None) -> None:
+    def _identify(self, asked: Plan | Page, then: Callable[[], None]) -> None:
         """Find out who asks, and go on then; whoever is not known is told so."""
         authenticator = self._hooks.authenticator
         assert authenticator is not None
 
         def identified(identity: Any) -> None:
             if identity is None:
-                self._answer(request, problem(401, "not authenticated", [("WWW-Authenticate", "Bearer")]), length)
-            elif isinstance(identity, Response):  # it failed
-                self._answer(request, identity, length)
+                identity = problem(401, "not authenticated", [("WWW-Authenticate", "Bearer")])
+            if isinstance(identity, Response):  # or it failed
+                self._answer(asked, identity)
             else:
-                request.identity = identity
+                asked.request.identity = identity
                 then()
 
-        credentials = shown(request, self.credentials)
+        credentials = shown(asked.request, self.credentials)
         found = authenticator.identify_now(credentials)
         if found is NOT_SYNC:
             self._wait_for(authenticator.identify(credentials), identified)
@@ -294,18 +295,17 @@ class HttpConnection(HttpOutput):
 
     def _find(self, page: Page) -> None:
         """Answer with a page; a body is not read for that."""
-        request = page.request
-        found = self._hooks.page(request)
+        found = self._hooks.page(page.request)
         if isinstance(found, Response):
-            self._answer(request, found, page.length, page.more)
+            self._answer(page, found)
         else:
-            self._wait_for(found, lambda response: self._answer(request, response, page.length, page.more))
+            self._wait_for(found, partial(self._answer, page))
 
     def _begin_upgrade(self, request: Request, length: int | None) -> None:
         if length is None or length > 0:
             self.fail(problem(400, "a request for a WebSocket has no body"))
         elif self._hooks.authenticator is not None and "authorization" in request.headers:
-            self._identify(request, partial(self._upgrade, request), -1)
+            self._identify(Page(request, -1, []), partial(self._upgrade, request))
         else:  # browsers cannot give a token here: as on the line stream, the first call has it
             self._upgrade(request)
 
@@ -319,7 +319,7 @@ class HttpConnection(HttpOutput):
         if make is None:
             response = problem(404, "there is no WebSocket here")
         if response.status != 101 or make is None or transport is None:
-            self._answer(request, response, -1)
+            self._answer(Page(request, -1, []), response)
             return
         successor = make(request)
         rest = self._reader.rest()
@@ -336,16 +336,15 @@ class HttpConnection(HttpOutput):
 
     # -- answers ----------------------------------------------------------------------------------------------
 
-    def _answer(
-        self, request: Request, response: Response, length: int | None, more: list[tuple[str, str]] | None = None
-    ) -> None:
-        """Answer something whose body, `length` bytes of it, has not been read and will not be."""
+    def _answer(self, asked: Plan | Page, response: Response) -> None:
+        """Answer something whose body has not been read and will not be."""
         self._watch.completed = True
+        request, length = asked.request, asked.length
         keeps = request.keep_alive and not self.is_draining
         is_unread = length is None or (length > 0 and self._reader.whole(length) is None)
         keeps = keeps and not is_unread  # else, who knows what comes next
         try:
-            parts = parts_of_response(response, request, keeps, more)
+            parts = parts_of_response(response, request, keeps, asked.more)
         except ValueError:
             log.exception("the response to %s %s cannot be sent", request.method, request.path)
             parts = parts_of_response(problem(500, "internal error"), request, keeps)

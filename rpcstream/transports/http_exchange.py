@@ -17,6 +17,7 @@ from ..peer.session import Session
 from ..wire.http import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem, wanted
 from ..wire.pieces import Written, parts_of
 from .connection import JOIN_MAX
+from .stream import trace_all
 
 if TYPE_CHECKING:
     from .http import HttpConnection
@@ -156,6 +157,8 @@ class HttpExchange:
         self._kind = plan.kind
         session.streams = plan.kind != JSON
         session.headers = plan.request.headers
+        if connection.trace is not None:
+            trace_all(connection.trace, "receive", (body,))
         session.receive([body])
         if self._connection is None:
             return
@@ -192,10 +195,15 @@ class HttpExchange:
     # -- what the session says (Channel) ----------------------------------------------------------------------
 
     def send(self, messages: list[Written]) -> None:
-        if self._connection is None:
+        connection = self._connection
+        if connection is None:
             return
         if self._kind == JSON:
-            self._replies += [each for each in messages if not parts_of(each)[0].startswith(_WORD)]
+            messages = [each for each in messages if not parts_of(each)[0].startswith(_WORD)]
+        if connection.trace is not None:
+            trace_all(connection.trace, "send", messages)
+        if self._kind == JSON:
+            self._replies += messages
             if len(self._replies) <= 1:
                 return
             # Several messages stood in the body, one behind the other: so do the replies.

@@ -204,6 +204,7 @@ class Listener:
             routes=self._routes,
             authenticator=self._authenticator,
             websocket=self._make_websocket,
+            trace=self._trace,
         )
 
     def _make_websocket(self, request: Request) -> WebSocketStream:

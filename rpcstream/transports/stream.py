@@ -7,7 +7,7 @@ it; knows neither methods nor what a message means.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import orjson
@@ -18,13 +18,19 @@ from ..peer.session import Session
 from ..wire.envelope import error_reply
 from ..wire.framing import LineFramer, Oversize
 from ..wire.pieces import Written, parts_of
-from .connection import JOIN_MAX, SocketConnection, undelivered
+from .connection import JOIN_MAX, SocketConnection, undelivered, why_lost
 
 #: Seconds after which a peer that is gone has said so.
 SECOND_BLANK = 0.1
 
 #: Called with "receive" or "send" and the bytes of each message (a message that was too long: with its head).
 Trace = Callable[[str, bytes], None]
+
+
+def trace_all(trace: Trace, direction: str, messages: Iterable[Any]) -> None:
+    """Show messages of any kind to whoever wants to see them."""
+    for message in messages:
+        trace(direction, message.head if isinstance(message, Oversize) else bytes(message))
 
 
 class LineStream(SocketConnection):
@@ -73,7 +79,7 @@ class LineStream(SocketConnection):
         if messages:
             self._watch.completed = True
             if self._trace is not None:
-                self._trace_all("receive", messages)
+                trace_all(self._trace, "receive", messages)
             self.session.receive(messages)
         else:
             self._watch.heard = True
@@ -86,7 +92,7 @@ class LineStream(SocketConnection):
         messages = self._framer.finish()
         if messages:
             if self._trace is not None:
-                self._trace_all("receive", messages)
+                trace_all(self._trace, "receive", messages)
             self.session.receive(messages)
         self.session.end(self._lost)
         # TLS has no half-close: the connection ends now.
@@ -105,7 +111,7 @@ class LineStream(SocketConnection):
         if self._probing is not None:
             self._probing.cancel()
         if exc is not None and self.reason is None:
-            self.reason = str(exc)
+            self.reason = why_lost(exc)
         self.session.lost(self._lost)
         if self._on_close is not None:
             self._on_close(self)
@@ -123,7 +129,7 @@ class LineStream(SocketConnection):
             return
         self._watch.heard = True
         if self._trace is not None:
-            self._trace_all("send", messages)
+            trace_all(self._trace, "send", messages)
         if len(messages) == 1 and len(messages[0]) > JOIN_MAX:
             self._write_parts(self._delimited(messages))
         else:
@@ -201,8 +207,3 @@ class LineStream(SocketConnection):
             self._write(b" ")
             # The first is taken even where nobody listens any more; what comes back then is seen with the second.
             self._probing = self._loop.call_later(SECOND_BLANK, self._write, b" ")
-
-    def _trace_all(self, direction: str, messages: list[Any]) -> None:
-        assert self._trace is not None
-        for message in messages:
-            self._trace(direction, message.head if isinstance(message, Oversize) else bytes(message))

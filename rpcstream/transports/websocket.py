@@ -20,7 +20,6 @@ from ..wire.frames import (
     NORMAL,
     PONG,
     TEXT,
-    TOO_BIG,
     TRY_LATER,
     Close,
     FrameReader,
@@ -29,8 +28,8 @@ from ..wire.frames import (
     masked_parts,
 )
 from ..wire.pieces import Written, parts_of
-from .connection import JOIN_MAX, SocketConnection, undelivered
-from .stream import SECOND_BLANK, Trace
+from .connection import JOIN_MAX, SocketConnection, undelivered, why_lost
+from .stream import SECOND_BLANK, Trace, trace_all
 
 #: Seconds that the peer has to answer a close frame that it has received, and to close the connection after that.
 CLOSE_TIME = 2.0
@@ -101,8 +100,7 @@ class WebSocketStream(SocketConnection):
         if messages and not self._closing:
             self._watch.completed = True
             if self._trace is not None:
-                for message in messages:
-                    self._trace("receive", message)
+                trace_all(self._trace, "receive", messages)
             self.session.receive(messages)
         else:
             self._watch.heard = True
@@ -134,7 +132,7 @@ class WebSocketStream(SocketConnection):
             if timer is not None:
                 timer.cancel()
         if exc is not None and self.reason is None:
-            self.reason = str(exc)
+            self.reason = why_lost(exc)
         self._lose_session()
         if self._on_close is not None:
             self._on_close(self)
@@ -157,8 +155,7 @@ class WebSocketStream(SocketConnection):
             return
         self._watch.heard = True
         if self._trace is not None:
-            for message in messages:
-                self._trace("send", bytes(message))
+            trace_all(self._trace, "send", messages)
         parts: list[Any] = []
         if self._client:
             for message in messages:
@@ -262,7 +259,6 @@ class WebSocketStream(SocketConnection):
     def _fail(self, fault: Close) -> None:
         """The peer broke the rules: nothing that it says is understood from here on."""
         self._is_deaf = True
-        self.over_limit = fault.code == TOO_BIG
         self.reason = fault.reason
         self._say_close(fault)
         self._lose_session()

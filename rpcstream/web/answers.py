@@ -11,16 +11,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..codec import Codec
-from ..wire.http import HttpError, Response, problem
+from ..wire.http import NOSNIFF, HttpError, Response
 from ..wire.pieces import Pieces, Written
 
 HTML = "text/html; charset=utf-8"
 BYTES = "application/octet-stream"
 JSON = "application/json"
 PNG = "image/png"
-
-#: A browser takes the type as it is said, and makes no page of what is none.
-NOSNIFF = ("X-Content-Type-Options", "nosniff")
 
 #: What says where the body ends, and so where the next response begins.
 _NOT_THEIRS = frozenset(
@@ -80,11 +77,6 @@ def made_there(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
     except HttpError as error:
         return error.response
     return png(value) if is_image(value) else value
-
-
-def plain(status: int, text: str, headers: list[tuple[str, str]] | None = None) -> Response:
-    """A line of text: what is wrong, or that all is well."""
-    return problem(status, text, [NOSNIFF, *(headers or ())])
 
 
 def check_headers(headers: Iterable[tuple[str, str]], type: str | None) -> None:

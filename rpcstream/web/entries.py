@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from ..methods.invoke import Invoker
-from ..wire.http import Request, Response
-from .answers import plain
+from ..wire.http import Request, Response, problem
 from .handlers import Handler, Later, failure
 from .paths import PathPattern
 from .static import Content, File, Folder, Read, Single
@@ -141,4 +140,4 @@ class Handled(Route):
 
 
 def _not_found() -> Response:
-    return plain(404, "There is no such page")
+    return problem(404, "There is no such page")

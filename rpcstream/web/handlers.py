@@ -21,8 +21,8 @@ from ..errors import RegistrationError, ServerBusy
 from ..methods.declared import holds
 from ..methods.invoke import Invoker, check_picklable
 from ..methods.registry import Method, Offload
-from ..wire.http import HttpError, Request, Response
-from .answers import made_there, plain, response_to
+from ..wire.http import HttpError, Request, Response, problem
+from .answers import made_there, response_to
 from .inputs import Inputs, WrongInput
 
 log = logging.getLogger("rpcstream.web")
@@ -57,11 +57,11 @@ def is_cancelled() -> bool:
 def failure(name: str, error: BaseException, *, debug: bool = False) -> Response:
     """The response for what was raised; nothing internal goes out unless debugging."""
     if isinstance(error, ServerBusy) and error.address is None:
-        return plain(503, "The server is busy; try again later")
+        return problem(503, "The server is busy; try again later")
     log.error("%s failed", name, exc_info=error)
     if debug:
-        return plain(500, "".join(traceback.format_exception(error)).encode(errors="replace").decode())
-    return plain(500, "Internal error; what happened is in the server's log")
+        return problem(500, "".join(traceback.format_exception(error)).encode(errors="replace").decode())
+    return problem(500, "Internal error; what happened is in the server's log")
 
 
 class Handler:
@@ -125,7 +125,7 @@ class Handler:
         try:
             args, kwargs = self._inputs.bind(request, places)
         except WrongInput as wrong:
-            return plain(400, str(wrong))
+            return problem(400, str(wrong))
         except Exception as error:
             return self._failed(error)
         if self.is_async or self.offload is not None:
@@ -155,7 +155,7 @@ class Handler:
                 raise
             if isinstance(error, TimeoutError) and deadline.expired():
                 log.warning("%s took longer than %g s", self.name, self._timeout)
-                return plain(503, f"This page took longer than {self._timeout:g} s")
+                return problem(503, f"This page took longer than {self._timeout:g} s")
             return self._failed(error)
 
     def _responded(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Response:

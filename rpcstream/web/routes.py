@@ -16,8 +16,8 @@ from ..errors import RegistrationError
 from ..methods.declared import caller_namespace
 from ..methods.invoke import Invoker
 from ..methods.registry import Offload
-from ..wire.http import Request, Response
-from .answers import HTML, NOSNIFF, check_headers, plain
+from ..wire.http import NOSNIFF, Request, Response, problem
+from .answers import HTML, check_headers
 from .entries import NO_PLACES, Files, Fixed, Handled, Own, Pending, Route
 from .handlers import Handler
 from .html import Html
@@ -65,7 +65,7 @@ class Routes:
             "/healthz": Own("/healthz", lambda: self._ok),
             "/readyz": Own("/readyz", lambda: self._draining if self.is_draining else self._ok),
         }
-        self._not_allowed = plain(405, "Only GET and HEAD are for this path", [("Allow", "GET, HEAD")])
+        self._not_allowed = problem(405, "Only GET and HEAD are for this path", [("Allow", "GET, HEAD")])
 
     # -- registration -----------------------------------------------------------------------------------------------
 

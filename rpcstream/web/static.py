@@ -18,9 +18,9 @@ from email.utils import format_datetime, parsedate_to_datetime
 from time import monotonic
 from typing import NamedTuple
 
-from ..wire.http import Request, Response
+from ..wire.http import NOSNIFF, Request, Response
 from ..wire.pieces import parts_of
-from .answers import BYTES, NOSNIFF
+from .answers import BYTES
 
 #: Seconds that a file is taken to be as it was.
 LOOK_EVERY = 1.0

@@ -13,13 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from .framing import HEAD_SIZE, Message, Oversize
+
 TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 _CONTINUATION = 0x0
 _FINAL, _RESERVED, _MASKED = 0x80, 0x70, 0x80
 _FINAL_TEXT, _FINAL_PING = _FINAL | TEXT, _FINAL | PING
 
 #: The codes of a close frame that are used here.
-NORMAL, GOING_AWAY, PROTOCOL_ERROR, BAD_DATA, TOO_BIG, TRY_LATER = 1000, 1001, 1002, 1007, 1009, 1013
+NORMAL, GOING_AWAY, PROTOCOL_ERROR, BAD_DATA, TRY_LATER = 1000, 1001, 1002, 1007, 1013
 #: A close frame without a code; never sent.
 NO_CODE = 1005
 #: What may stand in a close frame, beside the codes from 3000 on, of libraries and applications.
@@ -27,6 +29,9 @@ _CODES = {1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014
 
 #: Bytes of a control frame's payload.
 CONTROL_MAX = 125
+
+#: One byte more than a frame may say it has: the highest bit of a length is not set.
+_LENGTH_END = 1 << 63
 
 #: Bytes; a payload in a buffer that is not read any more is copied once only when it is longer than this.
 _VIEW_MIN = 16 * 1024
@@ -77,7 +82,8 @@ class FrameReader:
 
     Args:
         masked: the peer is a client, and masks what it sends.
-        max_size: bytes of a message, all its fragments together.
+        max_size: bytes of a message, all its fragments together. A longer one is reported once, as `Oversize`, as soon
+            as a frame says that it is longer and its beginning is here; its bytes are dropped as they come.
 
     Attributes:
         pings: payloads of the pings that came with the last `feed`, in order.
@@ -88,11 +94,14 @@ class FrameReader:
     __slots__ = (
         "_decoder",
         "_held",
+        "_is_over",
         "_masked",
         "_max_size",
         "_message",
         "_opcode",
+        "_skipping",
         "_unmask",
+        "_unwanted",
         "_wanted",
         "closed",
         "fault",
@@ -103,6 +112,8 @@ class FrameReader:
         self.pings: list[bytes] = []
         self.closed: Close | None = None
         self.fault: Close | None = None
+        #: Either has come.
+        self._is_over = False
         self._masked = masked
         self._unmask = masking() if masked else None
         self._max_size = max_size
@@ -113,23 +124,29 @@ class FrameReader:
         self._message: bytearray | None = None
         self._opcode = 0
         self._decoder: codecs.IncrementalDecoder | None = None
+        #: That message is too long and was reported; and the bytes that are to come of a frame of such a one.
+        self._skipping = False
+        self._unwanted = 0
 
     @property
     def partial(self) -> bool:
         """A message has begun and its end has not come."""
-        return bool(self._held) or self._message is not None
+        return bool(self._held or self._unwanted) or self._message is not None
 
     def limit(self, max_size: int) -> None:
-        """Another limit from now on."""
+        """Another limit from now on, also for a message that has begun."""
         self._max_size = max_size
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes) -> list[Message]:
         """The messages that are complete with these bytes, in order. After `closed` or `fault`: none, ever."""
-        messages: list[bytes] = []
+        messages: list[Message] = []
         if self.pings:
             self.pings = []
-        if self.closed is not None or self.fault is not None:
+        if self._is_over:
             return messages
+        if self._unwanted:
+            before, self._unwanted = self._unwanted, max(self._unwanted - len(data), 0)
+            data = data[before:]
         if not self._held:
             self._read(data, messages)
         else:
@@ -139,7 +156,7 @@ class FrameReader:
                 self._read(held, messages)
         return messages
 
-    def _read(self, data: bytes | bytearray, messages: list[bytes]) -> None:
+    def _read(self, data: bytes | bytearray, messages: list[Message]) -> None:
         """Take the whole frames of these bytes, and keep the rest."""
         at, end, unmask = 0, len(data), self._unmask
         try:
@@ -156,14 +173,24 @@ class FrameReader:
                         break
                 message = self._message
                 if first == _FINAL_TEXT and message is None:
-                    if length > self._max_size:
-                        self._check(first, length)
+                    is_unwanted = length > self._max_size
                 elif first == _CONTINUATION and message is not None:
-                    if len(message) + length > self._max_size:
-                        self._check(first, length)
-                elif first != _FINAL_PING or length > CONTROL_MAX:
-                    self._check(first, length)
+                    is_unwanted = self._skipping or len(message) + length > self._max_size
+                else:
+                    is_unwanted = (first != _FINAL_PING or length > CONTROL_MAX) and self._is_unwanted(first, length)
                 stop = start + length
+                if is_unwanted:
+                    seen = start + (0 if self._skipping else min(length, HEAD_SIZE))
+                    if seen > end:  # its beginning may tell which call it belongs to
+                        self._wanted = seen - at
+                        break
+                    begun = bytes(data[start:seen])
+                    if unmask is not None:
+                        begun = unmask(begun, data[start - 4 : start])
+                    self._skip(first, begun, length, messages)
+                    self._unwanted = max(stop - end, 0)
+                    at = min(stop, end)
+                    continue
                 if stop > end:
                     self._wanted = stop - at
                     break
@@ -181,15 +208,15 @@ class FrameReader:
                     message += payload
                 else:
                     self._take(first, payload, messages)
-                    if self.closed is not None:
+                    if self._is_over:
                         return
                 at = stop
             else:
                 self._wanted = 2
         except _Fault as fault:
-            self.fault = fault.close
+            self.fault, self._is_over = fault.close, True
         except UnicodeDecodeError as error:
-            self.fault = Close(BAD_DATA, f"a text message is not UTF-8: {error.reason}")
+            self.fault, self._is_over = Close(BAD_DATA, f"a text message is not UTF-8: {error.reason}"), True
         else:
             if at < end:
                 self._held += memoryview(data)[at:]
@@ -201,10 +228,13 @@ class FrameReader:
         width = 2 if length == 126 else 8
         if len(data) < at + 2 + width:
             return start + width, -1
-        return start + width, int.from_bytes(data[at + 2 : at + 2 + width], "big")
+        length = int.from_bytes(data[at + 2 : at + 2 + width], "big")
+        if length >= _LENGTH_END:
+            raise _Fault(PROTOCOL_ERROR, "a frame says that it has 2**63 bytes or more")
+        return start + width, length
 
-    def _check(self, first: int, length: int) -> None:
-        """May a frame with this first byte and length come now?"""
+    def _is_unwanted(self, first: int, length: int) -> bool:
+        """May a frame with this first byte and length come now? If so: does it make a message too long?"""
         opcode = first & 0x0F
         if first & _RESERVED:
             raise _Fault(PROTOCOL_ERROR, "a reserved bit is set, and no extension was agreed on")
@@ -213,22 +243,30 @@ class FrameReader:
                 raise _Fault(PROTOCOL_ERROR, f"there is no opcode {opcode:#x}")
             if not first & _FINAL or length > CONTROL_MAX:
                 raise _Fault(PROTOCOL_ERROR, "a control frame is fragmented, or longer than 125 bytes")
-            return
+            return False
         if opcode > BINARY:
             raise _Fault(PROTOCOL_ERROR, f"there is no opcode {opcode:#x}")
         if (opcode == _CONTINUATION) is (self._message is None):
             wrong = "continues no message" if self._message is None else "begins a message inside another"
             raise _Fault(PROTOCOL_ERROR, f"a frame {wrong}")
-        size = length + (len(self._message) if self._message is not None else 0)
-        if size > self._max_size:
-            text = f"a message of {size} bytes or more is over the limit of {self._max_size} (max_message_size)"
-            raise _Fault(TOO_BIG, text)
+        return self._skipping or length + len(self._message or b"") > self._max_size
 
-    def _take(self, first: int, payload: bytes, messages: list[bytes]) -> None:
+    def _skip(self, first: int, begun: bytes, length: int, messages: list[Message]) -> None:
+        """A frame of a message that is too long, and what its payload begins with: what has come before is let go."""
+        if not self._skipping:
+            message = self._message or b""
+            head = bytes(message[:HEAD_SIZE]) + begun[: max(HEAD_SIZE - len(message), 0)]
+            messages.append(Oversize(len(message) + length, head, self._max_size))
+        self._skipping = not first & _FINAL
+        self._message = bytearray() if self._skipping else None
+        self._decoder = None
+
+    def _take(self, first: int, payload: bytes, messages: list[Message]) -> None:
         """A frame that is not of the usual kinds: a close or a pong, a binary message, the first or last fragment."""
         opcode, is_final = first & 0x0F, bool(first & _FINAL)
         if opcode == CLOSE:
             self.closed = _parse_close(payload)
+            self._is_over = True
         elif opcode < CLOSE:
             if self._message is None:
                 if is_final:

@@ -6,6 +6,7 @@ see where its outermost bracket closes; does not parse, and knows no socket and 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 
 from .gathered import Gathered
@@ -30,7 +31,7 @@ class Oversize:
     limit: int = field(default=0, compare=False)
 
     def __len__(self) -> int:
-        return self.size
+        return min(self.size, sys.maxsize)  # which a peer may say that it will send
 
 
 #: What a framer gives: the bytes of a message, or what stands for a long one.

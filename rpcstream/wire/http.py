@@ -17,6 +17,9 @@ _REASONS = {int(status): f"{int(status)} {status.phrase}" for status in HTTPStat
 #: Responses that have no body, and say nothing about one (RFC 9110, 6.4.1).
 _BODILESS = frozenset((204, 304))
 
+#: A browser takes the type as it is said, and makes no page of what is none.
+NOSNIFF = ("X-Content-Type-Options", "nosniff")
+
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
@@ -179,8 +182,8 @@ class HttpError(Exception):
 
 
 def problem(status: int, text: str, headers: list[tuple[str, str]] | None = None) -> Response:
-    """A response that says in one line of text what is wrong."""
-    return Response(status, f"{text}\n".encode(), "text/plain; charset=utf-8", headers)
+    """A response that says in one line of text what is wrong; some of them quote what they were sent."""
+    return Response(status, f"{text}\n".encode(), "text/plain; charset=utf-8", [NOSNIFF, *(headers or ())])
 
 
 def _line(name: str, value: str) -> str:

@@ -43,7 +43,13 @@ class Answer:
 
 
 async def ask(
-    address: str, message: Any = None, *, method: str = "POST", tls: ssl.SSLContext | None = None, **headers: str | None
+    address: str,
+    message: Any = None,
+    *,
+    method: str = "POST",
+    path: str = "/",
+    tls: ssl.SSLContext | None = None,
+    **headers: str | None,
 ) -> Answer:
     """Send one request. A header that is None is left out."""
     body = b"" if message is None else orjson.dumps(message)
@@ -54,7 +60,7 @@ async def ask(
         "Connection": "close",
     }
     given.update({name.replace("_", "-"): value for name, value in headers.items()})  # type: ignore[misc]
-    lines = [f"{method} / HTTP/1.1", *[f"{name}: {value}" for name, value in given.items() if value is not None]]
+    lines = [f"{method} {path} HTTP/1.1", *[f"{name}: {value}" for name, value in given.items() if value is not None]]
     place = address.rpartition("://")[2]
     if place.startswith("/"):
         reader, writer = await asyncio.open_unix_connection(place)
@@ -172,6 +178,28 @@ async def test_a_page_cannot_call(method: str, more: dict[str, str]) -> None:
             assert not [name for name in answer.headers if name.startswith("access-")]
             assert (await ask(address, method="GET", **UPGRADE, **more, **token)).status == 403
     assert server.state.called == []
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_an_allowed_page_is_told_why_it_cannot(is_async: bool) -> None:
+    """Its browser would hide a 401 from it that does not say so; whatever it asked for."""
+
+    def accept(credentials: Credentials) -> Any:
+        return None
+
+    async def accept_later(credentials: Credentials) -> Any:
+        return None
+
+    server = Server(authenticate=accept_later if is_async else accept, origins=[PAGE])
+    server.get("/page")(lambda: "hello")
+    async with server.listening(port=0) as address:
+        for token in ({}, {"Authorization": "Bearer wrong"}):
+            for asked in ({}, {"Accept": "application/x-ndjson"}, {"path": "/page", "method": "GET"}):
+                answer = await ask(address, WHO, Origin=PAGE, **asked, **token)
+                assert answer.status == 401
+                assert answer.headers["access-control-allow-origin"] == PAGE
+                assert answer.headers["vary"] == "Origin"
+            assert "access-control-allow-origin" not in (await ask(address, WHO, **token)).headers
 
 
 async def test_an_allowed_page_can() -> None:

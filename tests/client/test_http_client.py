@@ -663,6 +663,30 @@ def test_progress_asks_for_lines_and_items_come_as_one_array(scripted: Scripted,
     assert said == [1, 2]
 
 
+@pytest.mark.parametrize("size", [0, 100_000])
+def test_who_wants_progress_alone_says_so(scripted: Scripted, size: int) -> None:
+    """As it is traced, and only then."""
+    requests: list[Any] = []
+    traced: list[bytes] = []
+
+    def script(web: Web, number: int) -> None:
+        while (request := web.read()) is not None:
+            requests.append(request.message)
+            web.say(answered(reply(request.id, "done")))
+
+    def trace(way: str, message: bytes) -> None:
+        if way == "send":
+            traced.append(message)
+
+    with Client(f"http://{scripted(Counted(script))}", trace=trace) as client:
+        for on_progress in (lambda value: None, None):
+            assert client.call("work", b"x" * size, on_progress=on_progress) == "done"
+        list(client.stream("work", on_progress=lambda value: None))
+    assert list(map(orjson.loads, traced)) == requests
+    assert [request.get("stream", "absent") for request in requests][:2] == [None, "absent"]
+    assert requests[2]["stream"] > 0
+
+
 def test_an_answer_that_was_given_and_does_not_end_leaves_its_place(scripted: Scripted) -> None:
     def script(web: Web, number: int) -> None:
         request = web.read()

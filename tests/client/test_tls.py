@@ -154,10 +154,10 @@ def test_a_client_with_a_certificate(
     certificate, key = files.issue_apart("us", "us@example.org")
     assert make_client(f"{scheme}://{address}", ca=files.ca, certificate=together).call("echo", 1) == 1
     assert make_client(f"{scheme}://{address}", ca=files.ca, certificate=certificate, key=key).call("echo", 1) == 1
-    with pytest.raises((ConnectFailed, ConnectionLost)):
+    with pytest.raises((ConnectFailed, ConnectionLost), match="asks for a certificate, and was shown none"):
         make_client(f"{scheme}://{address}", ca=files.ca).call("echo", 1)
     stranger = Files(tmp_path).issue("stranger", "me@example.org")
-    with pytest.raises((ConnectFailed, ConnectionLost)):
+    with pytest.raises((ConnectFailed, ConnectionLost), match=r"does not take the certificate .*: unknown ca"):
         make_client(f"{scheme}://{address}", ca=files.ca, certificate=stranger).call("echo", 1)
 
 

@@ -26,7 +26,6 @@ from .talking import TRANSPORTS, Errors, Talk, Transport, leftovers, until
 #: What not every transport has, with the marks of tests for it, and those that lack it (see docs/wire.md).
 LACKING = {
     ("half_close", "where an end may have said its last word and listens still"): ("ws", "wss", "http", "https"),
-    ("skips_too_long", "where too long a message is skipped and the connection stays"): ("ws", "wss"),
     ("lasting", "where there is a connection beyond the answer: for calls back, credit, offers"): ("http", "https"),
 }
 
@@ -81,16 +80,22 @@ def errors() -> Iterator[Errors]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _quick_collections() -> Iterator[None]:
-    """Each test collects what was dropped unseen; what the modules hold need not be searched every time."""
-    gc.collect()
-    gc.freeze()
+def _search_all_again() -> Iterator[None]:
     yield
     gc.unfreeze()
 
 
 @pytest.fixture
-async def sessions(errors: Errors, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Session]]:
+def _quick_collection(errors: Errors) -> None:
+    """A test collects what it dropped unseen; what was there before need not be searched for that every time."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+async def sessions(
+    errors: Errors, _quick_collection: None, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[list[Session]]:
     """Every session of the test, of both ends, in the order in which they were connected.
 
     What they left behind is looked for when the test is over: calls, streams, tasks, threads, and errors nobody saw.

@@ -24,6 +24,7 @@ from rpcstream.peer.session import Session
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.transports.memory import join
 from rpcstream.transports.stream import LineStream
+from rpcstream.transports.websocket import WebSocketStream
 
 from .certificates import authority, client_side, server_tls
 from .framed import Framed, connected
@@ -485,7 +486,7 @@ class Talk:
 
         def noticed() -> bool:
             for session in before:
-                if isinstance(stream := session.channel, LineStream):
+                if isinstance(stream := session.channel, LineStream | WebSocketStream):
                     stream.probe()
             return any(session.channel is None for session in before)
 

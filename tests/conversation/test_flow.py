@@ -68,9 +68,9 @@ async def test_the_cap_stops_reading(talk: Talk, cap: int) -> None:
     """What is not begun waits, some of it here and the rest with the peer."""
     capped = Capped(cap, write_buffer=20_000)
     async with talk.raw(capped.server) as raw:
-        count = 3_000
+        count = 300
         for n in range(count):
-            raw.call("wait", n, "x" * 1000, id=n)
+            raw.call("wait", n, "x" * 10_000, id=n)
         session = talk.served[0]
         await until(lambda: session._paused)
         for _ in range(50):

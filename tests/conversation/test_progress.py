@@ -211,6 +211,11 @@ async def test_on_progress(talk: Talk, working: Working, kind: str) -> None:
         assert await client.call(kind, 5) in ("done", list(range(5))), "nobody wants to know"
 
 
+async def test_on_progress_of_a_generator_that_yields_nothing(talk: Talk, working: Working) -> None:
+    async with talk.client(working.server) as client:
+        assert await client.call("items", 0, on_progress=lambda value: None) == []
+
+
 async def test_each_call_its_own(talk: Talk, working: Working) -> None:
     async with talk.client(working.server) as client:
         seen: dict[int, list[int]] = {n: [] for n in range(1, 30)}

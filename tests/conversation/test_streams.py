@@ -380,7 +380,6 @@ async def test_an_item_that_is_too_large(talk: Talk, errors: Errors) -> None:
         assert got == ["short"]
 
 
-@pytest.mark.skips_too_long
 async def test_an_item_that_is_too_large_for_its_reader(talk: Talk) -> None:
     server = Server()
     closed: list[str] = []

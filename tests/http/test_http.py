@@ -332,9 +332,24 @@ async def test_statuses_of_what_is_no_call(asker: Asker) -> None:
         answer = await asker.ask(request)
         assert answer.status == status, request
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.body.endswith(b"\n")
         assert (answer.headers.get("allow") == "POST") is (status == 405)
     assert (await asker.ask(post(call("add", 1, 2)))).json == result(3)
+
+
+async def test_no_browser_guesses_what_an_error_is(serve: Serve) -> None:
+    """Also where the connection ends with it, and beside headers of its own."""
+    assert problem(401, "who?", [("A", "b")]).headers == [("X-Content-Type-Options", "nosniff"), ("A", "b")]
+    place = await serve(max_message_size=100, message_timeout=0.2)
+    for request, status in (
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (post(b"x" * 101), 413),
+        (post(b"x" * 50)[:-1], 408),
+        (b"<script> / HTTP/1.1\r\n\r\n", 400),
+    ):
+        answer = await (await place.connect()).ask(b"POST" + request[8:] if request[:1] == b"<" else request)
+        assert (answer.status, answer.headers["x-content-type-options"]) == (status, "nosniff")
 
 
 async def test_head_has_no_body(asker: Asker) -> None:

@@ -94,7 +94,7 @@ def test_values_may_have_tabs_and_latin_letters() -> None:
 def test_a_problem() -> None:
     response = problem(404, "nothing here", [("X", "a")])
     assert (response.status, response.body, response.type) == (404, b"nothing here\n", "text/plain; charset=utf-8")
-    assert response.headers == [("X", "a")]
+    assert response.headers == [("X-Content-Type-Options", "nosniff"), ("X", "a")]
     assert str(HttpError(response)) == "404: nothing here"
 
 

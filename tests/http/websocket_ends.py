@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -22,6 +23,20 @@ from rpcstream.transports.websocket import WebSocketStream
 from rpcstream.wire.frames import CLOSE, PONG, TEXT, Close, FrameReader, frame
 from rpcstream.wire.http import Request
 from rpcstream.wire.upgrade import accept, ask, check_answer
+
+CONTINUATION = 0x0
+
+
+def fragment(opcode: int, payload: bytes, *, final: bool = False, masked: bool = True) -> bytes:
+    """A frame that ends its message only if it is said so; of a client, unless it is not masked."""
+    made = bytearray(frame(opcode, payload, masked=masked))
+    made[0] = (0x80 if final else 0) | opcode
+    return bytes(made)
+
+
+def declared(opcode: int, size: int, *, final: bool = True) -> bytes:
+    """The head of a client's frame that says that so many bytes follow. Its mask changes nothing."""
+    return bytes([(0x80 if final else 0) | opcode, 0x80 | 127]) + struct.pack("!Q", size) + bytes(4)
 
 
 class _Handshake(asyncio.Protocol):

@@ -28,6 +28,8 @@ from rpcstream.testing import serve_in_thread
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JAVA = EXAMPLES / "java"
 SOURCES = JAVA / "src" / "main" / "java"
+#: Options of a JVM that does little, which takes less to start so.
+BRIEFLY = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(rpcstream.__file__).parents[1])}
 
 
@@ -56,7 +58,8 @@ def library() -> str | None:
 
 
 def compiled(*arguments: object) -> None:
-    command = ["javac", "-encoding", "UTF-8", "-Xlint:all", "-Werror", *map(str, arguments)]
+    options = [*(f"-J{option}" for option in BRIEFLY), "-encoding", "UTF-8", "-Xlint:all", "-Werror"]
+    command = ["javac", *options, *map(str, arguments)]
     done = subprocess.run(command, cwd=JAVA, capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -72,7 +75,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The command that runs the simulation with the plain client, compiled as the README says."""
     out = tmp_path_factory.mktemp("java") / "out"
     compiled(*(str(out) if word == "out" else word for word in command_of_the_readme("javac")[1:]))
-    return [str(out) if word == "out" else word for word in command_of_the_readme("java")]
+    program, *words = command_of_the_readme("java")
+    return [program, *BRIEFLY, *(str(out) if word == "out" else word for word in words)]
 
 
 @pytest.fixture(scope="module", params=["PlainSimulation", "Jsonrpc2BaseSimulation"])
@@ -87,7 +91,7 @@ def simulation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     out = tmp_path_factory.mktemp("jsonrpc2-base")
     source = SOURCES / "rpcstream" / "simulation" / f"{request.param}.java"
     compiled("-cp", path, "-d", out, "-sourcepath", SOURCES, source)
-    return ["java", "-cp", os.pathsep.join([str(out), path]), f"rpcstream.simulation.{request.param}"]
+    return ["java", *BRIEFLY, "-cp", os.pathsep.join([str(out), path]), f"rpcstream.simulation.{request.param}"]
 
 
 def run(command: list[str], *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -335,7 +339,7 @@ def probe(plain: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("probe")
     (folder / "Probe.java").write_text(PROBE)
     compiled("-cp", out, "-d", folder, folder / "Probe.java")
-    command = ["java", "-cp", os.pathsep.join([out, str(folder)]), "Probe"]
+    command = ["java", *BRIEFLY, "-cp", os.pathsep.join([out, str(folder)]), "Probe"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             yield Probe(process)

@@ -22,7 +22,7 @@ import orjson
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import ConnectFailed, MethodNotFound, RpcError, Server, Shape
+from rpcstream import AsyncClient, ConnectFailed, Context, MethodNotFound, RpcError, Server, Shape
 
 
 @pytest.fixture
@@ -227,6 +227,42 @@ async def test_debug_shows_exceptions_and_logs_messages(connect: Any, caplog: py
     assert "in boom" in error["data"]["traceback"]
     assert 'receive 54 bytes: {"jsonrpc":"2.0","method":"boom"' in caplog.text
     assert "send " in caplog.text
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+async def test_debug_logs_what_comes_by_http_and_websocket(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(debug=True, token="not-for-the-log")
+
+    @server
+    async def count(n: int, ctx: Context) -> AsyncIterator[int]:
+        ctx.progress("begun")
+        for number in range(n):
+            yield number
+
+    with caplog.at_level(logging.INFO, "rpcstream.wire"):
+        async with (
+            server.listening(port=0) as address,
+            AsyncClient(f"{scheme}://{address}/", token="not-for-the-log") as client,
+        ):
+            assert await client.call("count", 2) == [0, 1]
+            await client.notify("rpc.ping")
+            assert [item async for item in client.stream.count(3)] == [0, 1, 2]
+            with pytest.raises(MethodNotFound):
+                await client.call("none")
+    said = [each.getMessage().partition(" bytes: ") for each in caplog.records if each.name == "rpcstream.wire"]
+    received = [orjson.loads(text) for head, _, text in said if head.startswith("receive ")]
+    sent = [orjson.loads(text) for head, _, text in said if head.startswith("send ")]
+    assert [each["method"] for each in received if each["method"] != "$/credit"] == [
+        "count",
+        "rpc.ping",
+        "count",
+        "none",
+    ]
+    assert [each["result"] for each in sent if "result" in each] == [[0, 1], None]
+    assert [each["params"]["value"] for each in sent if each.get("method") == "$/item"] == [0, 1, 2]
+    assert [each["error"]["code"] for each in sent if "error" in each] == [-32601]
+    assert all(int(head.split()[1]) == len(text) for head, _, text in said)
+    assert "not-for-the-log" not in caplog.text
 
 
 async def test_without_debug_messages_are_not_logged(connect: Any, caplog: pytest.LogCaptureFixture) -> None:

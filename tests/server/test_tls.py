@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -77,10 +78,42 @@ async def test_mutual_tls(files: Files) -> None:
     async with Server(tls=TLS(certificate=files.server, client_ca=files.ca)).listening(port=0) as address:
         reply, _ = await ask(address, client_context(ca=files.ca, certificate=files.client))
         assert reply == PONG
-        try:
-            assert (await ask(address, client_context(ca=files.ca)))[0] is None
-        except (ssl.SSLError, ConnectionError):
-            pass
+        for version, said in ((ssl.TLSVersion.TLSv1_3, "CERTIFICATE_REQUIRED"), (ssl.TLSVersion.TLSv1_2, "ALERT")):
+            context = client_context(ca=files.ca)
+            context.maximum_version = version
+            with pytest.raises(ssl.SSLError, match=said):
+                await ask(address, context)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_a_refused_certificate_cannot_be_talked_over(files: Files, goes_on: bool) -> None:
+    """Whoever does not leave when it is refused is left: at its next word, or when the time for a handshake is over."""
+    server = Server(tls=TLS(certificate=files.server, client_ca=files.ca), limits=Limits(message_timeout=0.5))
+    server.add(lambda: called.append(1), name="touch")
+    called: list[int] = []
+    async with server.listening(port=0) as address:
+        host, _, port = address.rpartition("://")[2].rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = client_context(ca=files.ca).wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        writer.write(outgoing.read())
+        while not tls.version() or outgoing.pending == 0:  # the client's last word of the handshake
+            incoming.write(await reader.read(1 << 16))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                tls.do_handshake()
+        tls.write(b'{"jsonrpc":"2.0","method":"touch"}\n')
+        writer.write(outgoing.read())
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(1 << 16):
+                    if goes_on:
+                        tls.write(b'{"jsonrpc":"2.0","method":"touch"}\n')
+                        writer.write(outgoing.read())
+        writer.close()
+        assert not called
+        assert server.counters.connections_total == 0
 
 
 async def until(condition: Callable[[], object]) -> None:
