@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         RpcError,
         ServerBusy,
     )
+    from .hub import Hub, Rule, Rules
     from .limits import Limits
     from .peer.context import Context
     from .peer.identity import Credentials
@@ -55,10 +56,13 @@ _HOME = {
     "Credentials": "peer.identity",
     "Html": "web.html",
     "HttpError": "wire.http",
+    "Hub": "hub",
     "ImageOptions": "codec",
     "Limits": "limits",
     "Request": "wire.http",
     "Response": "wire.http",
+    "Rule": "hub",
+    "Rules": "hub",
     "Server": "server",
     "Shape": "codec",
     "Stream": "peer.stream",
@@ -85,6 +89,7 @@ __all__ = [
     "EncodeError",
     "Html",
     "HttpError",
+    "Hub",
     "ImageOptions",
     "InternalError",
     "InvalidParams",
@@ -100,6 +105,8 @@ __all__ = [
     "Request",
     "Response",
     "RpcError",
+    "Rule",
+    "Rules",
     "Server",
     "ServerBusy",
     "Shape",

@@ -42,9 +42,25 @@ class Limits:
     #: small items; each may be as large as a message, so not many.
     stream_window: int = 16
 
-    #: Topics that one connection may subscribe to. Enough for one of each device in a building; each costs the server
-    #: about a KiB, and a program that subscribes in a loop by mistake is told.
+    #: Topics, and patterns of topics, that one connection may subscribe to. Enough for one of each device in a
+    #: building; each costs the server about a KiB (a pattern of 32 levels eight), and a program that subscribes in a
+    #: loop by mistake is told.
     max_subscriptions: int = 1024
+
+    #: Topics of one server that have a last value which is kept for later subscribers (`retain`). Enough for ten states
+    #: of a thousand devices; to look through so many for a pattern takes some 5 ms, and everybody waits for it.
+    max_retained: int = 10_000
+
+    #: All these last values together, as messages. As much as one message may have, so that the largest can be kept,
+    #: and so little that nobody need think of it as memory.
+    max_retained_size: int = 64 * MIB
+
+    #: Methods that one client may offer at a hub. A program with more would be told to offer an object under one name;
+    #: with 2,000 clients that offer ten each, a hub's table has some 40,000 names.
+    max_offered: int = 1000
+
+    #: The descriptions of these methods, as JSON. A hundred methods with schemas take some 50 KB.
+    max_offered_size: int = 1 * MIB
 
     #: Calls of all connections that wait for a thread or a worker process. Over it callers are told that the server is
     #: busy (-32002): they would wait for long, and each holds its arguments in memory.

@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import logging
 import os
+import re
 import types
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -39,6 +40,8 @@ from .web.routes import Routes
 
 log = logging.getLogger("rpcstream.server")
 wire_log = logging.getLogger("rpcstream.wire")
+
+_KEY = re.compile(rb'(?<="key":")[0-9a-f]{32}(?=")')
 
 #: Seconds that handlers have for their `finally` when they were cancelled because the server ends.
 CLEAN_UP = 1.0
@@ -76,10 +79,13 @@ class Server:
         drain_delay: seconds that a server which is to stop goes on as before, while `/readyz` says 503: so that whoever
             shares out the load sends nobody any more.
         slow_call: seconds; a handler that keeps the event loop for longer is named in a warning.
-        event_queue: events of one topic that may wait for one connection that does not take them.
+        event_queue: events of one subscription that may wait for a connection that does not take them.
         event_policy: what is dropped when more would: "drop_oldest", "drop_newest", or "disconnect" the subscriber.
         title, version: of the service, for `rpc.discover`.
     """
+
+    #: Topics that begin with this may be subscribed to though they begin with "rpc."; "" for none.
+    SYSTEM_TOPICS = ""
 
     def __init__(
         self,
@@ -129,11 +135,17 @@ class Server:
         self.batches = Batches(self._registry)
         #: Decorator: a function of lists or stacked arrays as a remote method of one item; see `Batches.decorator`.
         self.batched = self.batches.decorator
-        #: How many connections have subscribed to each topic; a mapping to look at.
+        #: How many connections have subscribed to each topic and to each pattern of topics; a mapping to look at.
         self.topics = Topics(
-            codec=self.codec, limits=limits, counters=self.counters, max_events=event_queue, policy=event_policy
+            codec=self.codec,
+            limits=limits,
+            counters=self.counters,
+            max_events=event_queue,
+            policy=event_policy,
+            system=self.SYSTEM_TOPICS,
         )
-        #: Send a value to all subscribers of a topic: `server.publish("ticks", value)`, from any thread; see `Topics`.
+        #: Send a value to all subscribers of a topic: `server.publish("ticks", value)`, from any thread; with
+        #: `retain=True` it is kept for those who subscribe later; see `Topics.publish`.
         self.publish = self.topics.publish
         #: What is answered to HTTP's GET besides calls.
         self.routes = Routes(codec=self.codec, debug=debug, slow=slow_call)
@@ -142,7 +154,7 @@ class Server:
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
         self._running: _Running | None = None
-        add_event_methods(self._registry, self.topics)
+        add_event_methods(self._registry, self.topics, lambda *asked: self._check_subscription(*asked))
         add_own_methods(self._registry, codec=self.codec, title=title, version=version, stats=self._stats)
         if self._authenticator is not None:
             add_auth_method(self._registry)
@@ -236,6 +248,34 @@ class Server:
     def add_module(self, module: types.ModuleType, *, pattern: str = "*", prefix: str = "", **options: Any) -> None:
         """Make the public functions of a module remote methods; see `MethodRegistry.add_module`."""
         self._registry.add_module(module, pattern=pattern, prefix=prefix, **options)
+
+    def guard(
+        self,
+        *,
+        token: str | None = None,
+        tls: TLS | None = None,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+    ) -> None:
+        """Add to what keeps strangers out, before the server runs; as the arguments of the constructor.
+
+        Raises:
+            ValueError: the server has a token, a function for that, or a certificate already: none is replaced, since
+                what it asks for might be more.
+            RuntimeError: the server is running.
+        """
+        if self._running is not None:
+            raise RuntimeError("this server is running already")
+        if token is not None and self._authenticator is not None:
+            raise ValueError("this server has a token= or an authenticate= of its own")
+        if tls is not None and self._tls is not None:
+            raise ValueError("this server has a certificate (tls=) of its own")
+        access = AccessRules(hosts=hosts, origins=origins)
+        if token is not None:
+            self._authenticator = Authenticator(token=token, timeout=self.limits.auth_timeout)
+            add_auth_method(self._registry)
+        self._access = self._access.joined(access)
+        self._tls = tls or self._tls
 
     def _stats(self) -> dict[str, Any]:
         batched = self.batches.stats()
@@ -393,6 +433,27 @@ class Server:
             self._running.aborted.set()
             self._running.stopping.set()
 
+    @property
+    def _patience(self) -> float | None:
+        """Seconds that a connection has to say what it speaks; None: no limit."""
+        return self.limits.auth_timeout if self._authenticator is not None else None
+
+    def _check_subscription(self, session: Session, topic: str) -> tuple[str, ...]:
+        """May the peer subscribe to a topic or a pattern? Gives patterns of what it is not to be told then."""
+        return ()
+
+    def _make_dispatcher(self, invoker: Invoker) -> Dispatcher:
+        return Dispatcher(self._registry, **self._dispatcher_options(invoker))
+
+    def _dispatcher_options(self, invoker: Invoker) -> dict[str, Any]:
+        return {
+            "codec": self.codec,
+            "invoker": invoker,
+            "limits": self.limits,
+            "counters": self.counters,
+            "debug": self.debug,
+        }
+
     def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
         options: dict[str, Any] = {"codec": self.codec, "limits": self.limits, "slow": self._slow_call}
         if self._authenticator is None:
@@ -408,14 +469,7 @@ class _Running:
         self.invoker = invoker
         self.stopping = asyncio.Event()
         self.aborted = asyncio.Event()
-        self.dispatcher = Dispatcher(
-            server._registry,
-            codec=server.codec,
-            invoker=invoker,
-            limits=server.limits,
-            counters=server.counters,
-            debug=server.debug,
-        )
+        self.dispatcher = server._make_dispatcher(invoker)
         self.listener = Listener(
             lambda on_gone: server._make_session(self.dispatcher, on_gone),
             limits=server.limits,
@@ -426,13 +480,14 @@ class _Running:
             access=server._access,
             routes=server.routes,
             authenticator=server._authenticator,
+            patience=server._patience,
         )
 
 
 def _log_message(direction: str, message: bytes) -> None:
-    # A token is nobody's to read, not even in a log.
+    # A token is nobody's to read, not even in a log; nor is the key to a name at a hub.
     is_secret = b"rpc.authenticate" in message
-    text = "(rpc.authenticate)" if is_secret else message[:2000].decode(errors="backslashreplace")
+    text = "(rpc.authenticate)" if is_secret else _KEY.sub(b"", message[:2000]).decode(errors="backslashreplace")
     wire_log.info("%s %d bytes: %s", direction, len(message), text)
 
 

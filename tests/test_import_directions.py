@@ -37,10 +37,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tls",
         "web",
     },
-    "client": {"errors", "limits", "wire", "codec", "peer", "methods", "observe", "transports", "tls"},
+    "config": {"limits", "tls"},
+    "hub": {"errors", "limits", "wire", "codec", "observe", "peer", "methods", "server", "config"},
+    "client": {"errors", "limits", "wire", "codec", "peer", "methods", "observe", "transports", "tls", "config"},
     "testing": {"limits", "server", "client", "peer", "transports", "process"},
-    "cli": {"errors", "limits", "wire", "codec", "client", "server", "methods"},
-    "__init__": {"errors", "limits", "codec", "peer", "client", "server", "tls", "web", "wire"},
+    "cli": {"errors", "limits", "wire", "codec", "client", "server", "methods", "hub", "config"},
+    "__init__": {"errors", "limits", "codec", "peer", "client", "server", "tls", "web", "wire", "hub"},
     "__main__": {"cli"},
 }
 

@@ -30,7 +30,12 @@ def loaded_by(statement: str) -> set[str]:
     [
         ("import rpcstream", {"asyncio", "numpy", "PIL", "msgspec", "orjson"}),
         ("from rpcstream import Client", {"asyncio", "numpy", "PIL", "msgspec", "concurrent.futures", "logging"}),
-        ("from rpcstream import Server; Server().add(lambda a: a, name='x')", {"numpy", "PIL", "uvloop"}),
+        ("from rpcstream import AsyncClient", {"numpy", "PIL", "rpcstream.server", "rpcstream.hub"}),
+        (
+            "from rpcstream import Server; Server().add(lambda a: a, name='x')",
+            {"numpy", "PIL", "uvloop", "rpcstream.hub"},
+        ),
+        ("from rpcstream import Hub, Rule; Hub(token='x', rules=[Rule('*', call='>')])", {"numpy", "PIL", "uvloop"}),
     ],
 )
 def test_what_is_not_needed_is_not_imported(statement: str, absent: set[str]) -> None:

@@ -22,7 +22,18 @@ from .templates import learn
 Measure = Callable[[float, float], Load]
 
 OURS = frozenset(
-    {"rpcstream_", "embedding_", "streams_", "bare_echo", "bare_exchange", "bare_call", "bare_page", "echo"}
+    {
+        "rpcstream_",
+        "embedding_",
+        "streams_",
+        "hub_",
+        "publish_",
+        "bare_echo",
+        "bare_exchange",
+        "bare_call",
+        "bare_page",
+        "echo",
+    }
 )
 PATIENCE = 30.0  # seconds that a driver may take besides those it was told to
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from .contenders import RPCSTREAM, UVLOOP_ECHO
 from .results import Results, Spread, find, ratio, spread
-from .topics import clients, idle, large, many, small, startup, web
+from .topics import clients, hub, idle, large, many, small, startup, web
 
 Sense = Literal["at least", "at most"]
 
@@ -76,10 +76,19 @@ def _time(case: str, topic: str, title: str, entry: str, base: str, bound: float
     )
 
 
+def _least(case: str, topic: str, title: str, entry: str, bound: float, unit: str, *, scale: float = 1.0) -> Target:
+    return Target(
+        case=case, topic=topic, title=title, entry=entry, bound=bound, sense="at least", unit=unit, scale=scale
+    )
+
+
 _SMALL_1, _SMALL_32 = ("small-1", small.title(1)), ("small-32", small.title(32))
 _ONE, _MANY = ("clients", clients.ONE_TITLE), ("clients", clients.MANY_TITLE)
 _1_MIB, _16_MIB = (("array", large.array_title(size)) for size in ("1 MiB", "16 MiB"))
 _SEEDS = ("http-seeds", small.SEEDS_TITLE)
+_HUB_SMALL = ("hub-small", hub.SMALL_TITLE)
+_HUB_LARGE = {"text": ("hub-large", hub.TEXT_TITLE), "array": ("hub-large", hub.ARRAY_TITLE)}
+_MEGABIT = 1e6 / (8 * hub.LARGE)  # a second, in calls of that payload a second
 
 TARGETS = (
     _time("small call, 1 connection: round trip / bare uvloop echo", *_SMALL_1, RPCSTREAM, UVLOOP_ECHO, 1.10),
@@ -108,6 +117,17 @@ TARGETS = (
     _time("array of 1 MiB / bare exchange of the bytes", *_1_MIB, RPCSTREAM, large.BARE, 2.5),
     _rate("array of 16 MiB / grpc sync, raw bytes", *_16_MIB, RPCSTREAM, large.GRPC, 1.5),
     _time("array of 16 MiB / bare exchange of the bytes", *_16_MIB, RPCSTREAM, large.BARE, 3),
+    _rate("hub: text of 50 bytes, 10 callers / called directly", *_HUB_SMALL, hub.THROUGH, hub.DIRECT, 0.4),
+    _least("hub: text of 50 bytes, 10 callers, as the fourth seed", *_HUB_SMALL, hub.THROUGH, 24_000, "calls/s"),
+    *(
+        _rate(f"hub: {kind} of 100 KiB, 50 callers / called directly", *where, hub.THROUGH, hub.DIRECT, 0.5)
+        for kind, where in _HUB_LARGE.items()
+    ),
+    *(
+        _least(f"hub: {kind} of 100 KiB, as the fourth seed", *where, hub.THROUGH, 1_400, "Mbit/s", scale=_MEGABIT)
+        for kind, where in _HUB_LARGE.items()
+    ),
+    _time("hub: a call among 2,000 clients / among 10", "hub-many", hub.MANY_TITLE, hub.ON_MANY, hub.ON_FEW, 1.2),
     Target(
         case="server memory of an idle connection",
         topic="idle",

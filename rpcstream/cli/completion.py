@@ -26,8 +26,15 @@ def complete_call(parser: argparse.ArgumentParser) -> None:
 
 def complete_server(parser: argparse.ArgumentParser) -> None:
     """Answer the shell for `rpcstream-server` and exit; does nothing when argcomplete is not installed."""
-    files = {"target": _python_files, "--functions": _python_files, "--unix": _files}
-    _complete(parser, {**files, **dict.fromkeys(("--host", "--port", "--pattern"), _nothing)})
+    files = dict.fromkeys(("--unix", "--config", "--token-file", "--certificate", "--key", "--client-ca"), _files)
+    free = [
+        name
+        for action in parser._actions
+        if action.nargs != 0 and not action.choices
+        for name in action.option_strings[-1:]
+    ]
+    targets = dict.fromkeys(("target", "--functions"), _python_files)
+    _complete(parser, {**dict.fromkeys(free, _nothing), **files, **targets})
 
 
 def _complete(parser: argparse.ArgumentParser, completers: dict[str, Any]) -> None:

@@ -1,5 +1,5 @@
 # PYTHON_ARGCOMPLETE_OK
-"""The command `rpcstream-server`: serves what a module holds.
+"""The command `rpcstream-server`: serves what a module holds, or a hub.
 
 Owns the options, the banner and the exit status. What a target means is in `load`, the serving in `Server.run`.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..limits import DEFAULT_HOST, DEFAULT_PORT
+from .hub import add_guard_options, add_hub_options, complaint
 from .options import Formatter, apart, port
 
 if TYPE_CHECKING:
@@ -27,13 +28,15 @@ FUNCTIONS_PATTERN = "control_*"
 OK, FAILED, USAGE = 0, 1, 2
 
 _DESCRIPTION = """\
-Serve the methods of a Server, or with -f the functions of a plain module.
+Serve the methods of a Server, with -f the functions of a plain module, or with --hub a hub.
 
 TARGET is one of
   module:server      a Server in a module, seen from the current directory
   module:function    a function without parameters that returns a Server
   file.py            the only Server in a file, or the one called `server`
-  file.py:server     that Server in the file"""
+  file.py:server     that Server in the file
+A Hub is a Server too. Without TARGET, --hub makes one, out of these options, then of environment
+variables such as RPCSTREAM_HUB_TOKEN, then of the file that --config names."""
 
 _EPILOG = """\
 exit status: 0 stopped (Ctrl-C, SIGTERM, the method `stop`), 1 cannot listen, 2 wrong use or a
@@ -44,7 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of `rpcstream-server`."""
     parser = argparse.ArgumentParser(
         prog="rpcstream-server",
-        usage="%(prog)s [options] TARGET\n       %(prog)s [options] -f [MODULE]",
+        usage="%(prog)s [options] TARGET\n       %(prog)s [options] -f [MODULE]\n       %(prog)s [options] --hub",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=Formatter,
@@ -78,6 +81,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="debug, info, warning, error or critical (default warning, with -d info)",
     )
     add("--version", action="version", version=f"rpcstream {__version__}")
+    add_hub_options(parser.add_argument_group("a hub").add_argument)
+    add_guard_options(parser.add_argument_group("who may connect").add_argument)
     return parser
 
 
@@ -94,6 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stopped.code if isinstance(stopped.code, int) else OK
     from .load import TargetError
 
+    if options.hub and options.target is None:  # a target may set logging up itself
+        _set_up_logging(options)
     try:
         server = _load(options)
     except TargetError as error:
@@ -113,23 +120,34 @@ def _options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.N
     if len(targets) > 1:
         parser.error(f"one TARGET, please, not {len(targets)}: {' '.join(targets)}")
     options.target = targets[0] if targets else None
-    if (options.target is None) == (options.functions is None):
-        parser.error("say what to serve: a TARGET such as module:server or file.py, or -f MODULE")
+    if options.hub and options.functions is not None:
+        parser.error("-f does not go with --hub: let a client of the hub offer the functions")
+    if not options.hub and (options.target is None) == (options.functions is None):
+        parser.error("say what to serve: a TARGET such as module:server or file.py, -f MODULE, or --hub")
     if options.pattern is not None and options.functions is None:
         parser.error("--pattern goes with -f")
     if options.unix is not None and (options.host is not None or options.port is not None):
         parser.error("--unix takes the place of --host and --port")
+    wrong = complaint(options)
+    if wrong is not None:
+        parser.error(wrong)
     return options
 
 
 def _load(options: argparse.Namespace) -> Server:
-    from .load import functions_server, load_module, load_server
+    from .hub import guard, is_hub, make_hub
+    from .load import TargetError, functions_server, load_module, load_server
 
+    if options.hub and options.target is None:
+        return make_hub(options)
     if options.functions is None:
         server = load_server(options.target)
     else:
         pattern = FUNCTIONS_PATTERN if options.pattern is None else options.pattern
         server = functions_server(load_module(options.functions), pattern=pattern)
+    if options.hub and not is_hub(server):
+        raise TargetError(f"{options.target} is a Server, not a Hub: leave --hub out")
+    guard(server, options)
     server.debug = server.debug or options.debug
     return server
 
@@ -145,18 +163,17 @@ def _set_up_logging(options: argparse.Namespace) -> None:
 
 
 def _serve(server: Server, options: argparse.Namespace, prog: str) -> int:
-    number = options.port
-    if number is None:
-        number = DEFAULT_PORT if options.functions is None else FUNCTIONS_PORT
+    from .hub import place
+
+    where = place(server, options, DEFAULT_PORT if options.functions is None else FUNCTIONS_PORT)
 
     def on_listening(address: str) -> None:
         _say(banner(server, address, functions=options.functions is not None))
 
     from ..errors import RegistrationError
 
-    host = DEFAULT_HOST if options.host is None else options.host
     try:
-        server.run(host=host, port=number, unix=options.unix, on_listening=on_listening)
+        server.run(**where, on_listening=on_listening)
     except RegistrationError as error:  # a method that cannot run in another process
         print(f"{prog}: {error}", file=sys.stderr)
         return USAGE
@@ -178,7 +195,9 @@ def banner(server: Server, address: str, *, functions: bool) -> str:
         place = address if "://" in address else f"jsonrpc2://{address}"
         head = f"{place}\nFunctions:"
     else:
-        head = f"Listening at {address}\nMethods:"
+        from .hub import is_hub
+
+        head = f"{'Hub listening' if is_hub(server) else 'Listening'} at {address}\nMethods:"
     lines = "".join(f"\n    - {name}" for name in names)
     return f"{head}{lines}\nCtrl-C to stop"
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from ..codec import Codec
-from ..errors import ConnectFailed, ConnectionLost, EncodeError, RpcError
+from ..errors import ConnectFailed, ConnectionLost
 from ..limits import DEFAULT_LIMITS, Limits
 from ..peer.call import NOT_GIVEN, Call, Marshaller, Outgoing, RawCall, check_params, params_of
 from ..peer.calls import AsyncWaiter, OnProgress
@@ -21,16 +21,21 @@ from ..peer.proxy import NAMES_KEPT, Method, Methods, remote_name
 from ..peer.remote import Peer
 from ..peer.session import Session
 from ..peer.stream import Stream, StreamCall
-from ..peer.uploads import holds_streams
 from ..wire.pieces import Written
 from .address import Address, check_lasting
 from .aio_batch import AsyncBatch
-from .links import Links, greeting, look_at
+from .hub import Telling
+from .links import Links
 from .offered import Offered
+from .offering import Offering
 from .reach import Connect
-from .retry import Backoff, Unsent, check_idempotent, idempotent_methods, pause_before_retry
+from .repeats import Repeats
+from .retry import LOSSES, Backoff, Unsent
 from .settings import File, Settings, Trace, make_settings
 from .subscriptions import Subscriptions
+
+if TYPE_CHECKING:  # reads files, which most clients do without
+    from ..config import ConfigSource
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -48,8 +53,8 @@ class AsyncClient:
         timeout: seconds that a call may take with everything, None for no limit; each call may say otherwise.
         connect_timeout: seconds that connecting may take.
         pool: up to so many connections; a call takes the one with the fewest calls waiting.
-        retries: how often a call is repeated that failed because there was no connection or it was lost. Such a call
-            may have been carried out, so this is for methods that may be repeated.
+        retries: how often a call is repeated that failed because there was no connection, it was lost, or a hub lost
+            who worked on it. It may have been carried out, so this is for methods that may be repeated.
         retry: which calls are repeated: "all", or only "idempotent" ones, by what the server says of them.
         reconnect: keep the connection: make it with `async with` or the first call, and anew whenever it is lost, with
             pauses that a Backoff sets (True: the usual ones). Calls then wait for it, as long as their time-out allows.
@@ -64,12 +69,18 @@ class AsyncClient:
             certificate and its name are verified in any case.
         certificate, key: PEM files: the client's own, for servers that ask for one (mutual TLS).
         http_connections: for HTTP: up to so many connections; each carries one call, or stream, at a time.
+        name: the client's at a hub, 1 to 128 of A-Z, a-z, 0-9, "_" and "-". It is registered before any call is sent;
+            if the hub refuses it, or the server is no hub, there is no connection.
+        keepalive: seconds; a server that was silent for half of that is asked, and given up when it stays so. None: as
+            long as the system takes it for connected.
+        registration_timeout: seconds that a hub may take to answer `offer`, or the name; None for no limit.
         connect: makes the connection in place of a socket, for tests and transports of your own: called with a
             function that makes the protocol (a LineStream), joins it to a transport, and returns it. The address is
             then only a name for errors.
 
     Raises:
         ValueError: the address or another argument makes no sense.
+        RuntimeError: `name` or `keepalive`, which need a connection that lasts, and an address of HTTP.
         OSError, ssl.SSLError: a file with certificates is not there, or not what it should be.
     """
 
@@ -93,6 +104,9 @@ class AsyncClient:
         certificate: File | None = None,
         key: File | None = None,
         http_connections: int = 8,
+        name: str | None = None,
+        keepalive: float | None = None,
+        registration_timeout: float | None = 10.0,
         connect: Connect | None = None,
     ) -> None:
         if connect is not None and isinstance(address, str):
@@ -115,6 +129,9 @@ class AsyncClient:
             certificate=certificate,
             key=key,
             http_connections=http_connections,
+            name=name,
+            keepalive=keepalive,
+            registration_timeout=registration_timeout,
         )
         self._set_up(settings, connect)
 
@@ -125,18 +142,42 @@ class AsyncClient:
         self._marshaller = Marshaller(settings.codec, settings.limits, str(settings.address))
         self._offered = Offered(settings)
         self._links = Links(settings, self._marshaller, lambda: self._offered.dispatcher, connect)
+        self._offering = Offering(self._links, self._marshaller, settings, lambda: self._offered)
         self._subscriptions = Subscriptions(self._links, self._marshaller, settings)
+        self._repeats = Repeats(settings, self._links, lambda: self._submit("rpc.discover"))
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._idempotent: frozenset[str] | None = None
-        self._asking: asyncio.Task[Any] | None = None
+        telling: Telling[Coroutine[Any, Any, int], Coroutine[Any, Any, bool]] = Telling(self.request)
         #: For notifications, which have no answer: `await client.notify.name(…)`.
         self.notify = Methods(self._notify)
-        #: For calls that go on by themselves: `client.submit.name(…)` gives an `asyncio.Task`.
+        #: For calls that go on by themselves: `client.submit.name(…)` gives an `asyncio.Task`, whose
+        #: `add_done_callback(function)` calls the function with it when there is an outcome.
         self.submit = Methods(self._submit)
         #: For methods that stream: `async for item in client.stream.name(…)`; options as for `call`, gives a `Stream`.
         self.stream = Methods(self._stream)
         #: For events: `async for value in client.subscribe("ticks")`; see `Subscriptions.subscribe`.
         self.subscribe = self._subscriptions.subscribe
+        #: For a hub: `await client.offer()` lets all there call what is marked with `@client`; see `Offering`.
+        self.offer, self.withdraw = self._offering.offer, self._offering.withdraw
+        #: For a hub: `await client.publish("sensors.room1", 21.5)`, `…notify_client("gpu-1", "reload")`; see `Telling`.
+        self.publish, self.notify_client = telling.publish, telling.notify_client
+        #: For a program that only offers: returns when the client is closed; see `Links.wait_closed`.
+        self.wait_closed = self._links.wait_closed
+
+    @classmethod
+    def from_config(cls, source: ConfigSource = None, **arguments: Any) -> Self:
+        """A client as arguments, the environment (`RPCSTREAM_…`) and a configuration say, each before the next.
+
+        Args:
+            source: a file, TOML or JSON with comments, or a mapping of what could stand in one.
+            arguments: the same options, and all that the constructor takes.
+
+        Raises:
+            ValueError, TypeError: an option makes no sense; the text says which and where it stands.
+            OSError: the file cannot be read.
+        """
+        from ..config import client_options
+
+        return cls(**client_options(source, arguments))
 
     # -- what users call --------------------------------------------------------------------------------------
 
@@ -149,6 +190,11 @@ class AsyncClient:
     def state(self) -> str:
         """What the (first) connection is like: "idle", "connecting", "connected", "waiting" to connect, "closed"."""
         return self._links.state
+
+    @property
+    def registered_name(self) -> str | None:
+        """The client's name at the hub: `name`, or the one that the hub made; None while there is none."""
+        return self._offering.name
 
     @property
     def replies_dropped(self) -> int:
@@ -258,6 +304,8 @@ class AsyncClient:
     def __call__(self, message: Any = None, /, **options: Any) -> Any:
         """Decorator: offer a function to the server (`@client`, `@client(name=…)`; options and errors as `Server.add`).
 
+        A hub is told of it with `offer`; with `shared=True` other clients may offer a method of that name too.
+
         Or, with a request object: send it as it is, id included, and await the whole response object, rich values
         decoded. An error reply is returned, not raised. Without an id the object is a notification; that gives None.
 
@@ -281,8 +329,7 @@ class AsyncClient:
         has the attempt to connect.
         """
         check_lasting(self._settings.address, "on_connect")
-        # The last greeting subscribes again, which the server may allow only to those it knows.
-        self._links.greetings.insert(-1, greeting(hello))
+        self._links.greet(hello)
         return hello
 
     def batch(self, *, timeout: float | None = NOT_GIVEN) -> AsyncBatch:
@@ -298,6 +345,7 @@ class AsyncClient:
         Loops over events end behind what waits for them.
         """
         self._subscriptions.close()
+        self._offering.close()
         await self._links.close()
         self._offered.close()
 
@@ -336,17 +384,16 @@ class AsyncClient:
                 except BaseException:
                     link.calls.give_up(outgoing)
                     raise
-            except (ConnectFailed, ConnectionLost) as error:
-                pause = self._pause(error, attempt, deadline) if outgoing.is_repeatable else None
+                return outgoing.outcome(reply, line)
+            except LOSSES as error:
+                pause = self._repeats.pause(error, attempt, deadline) if outgoing.is_repeatable else None
                 if pause is None:
                     raise
-                may_have_run = not isinstance(error, ConnectFailed | Unsent)
-            else:
-                return outgoing.outcome(reply, line)
+                loss = error
             attempt += 1
             await asyncio.sleep(pause)
-            if may_have_run:
-                await self._check_repeatable(outgoing.method, deadline)
+            if not isinstance(loss, ConnectFailed | Unsent):  # it may have been carried out
+                await self._repeats.check(outgoing.method, loss, deadline)
 
     async def _send(self, message: Written, method: str, timeout: Any) -> None:
         """Send something that has no answer."""
@@ -359,37 +406,11 @@ class AsyncClient:
                 link = self._links.ready(loop) or await self._links.get(method, deadline)
                 return link.calls.send(message)
             except (ConnectFailed, ConnectionLost) as error:
-                pause = self._pause(error, attempt, deadline)
+                pause = self._repeats.pause(error, attempt, deadline)
                 if pause is None:
                     raise
             attempt += 1
             await asyncio.sleep(pause)
-
-    def _pause(self, error: Exception, attempt: int, deadline: float) -> float | None:
-        pause = pause_before_retry(error, attempt, self._settings.retries)
-        if pause is None or self._links.is_closed or asyncio.get_running_loop().time() + pause >= deadline:
-            return None
-        return pause
-
-    async def _check_repeatable(self, method: str, deadline: float) -> None:
-        """Raises ConnectionLost unless the call may be repeated, by the client's `retry`."""
-        if self._settings.retry == "all" or method == "rpc.discover":
-            return
-        known = self._idempotent if self._idempotent is not None else await self._ask_idempotent(deadline)
-        check_idempotent(method, known, self.address)
-
-    async def _ask_idempotent(self, deadline: float) -> frozenset[str] | None:
-        """The methods that may be called again; None if the server does not tell."""
-        asking = self._asking
-        if asking is None or asking.done() or asking.get_loop() is not asyncio.get_running_loop():
-            asking = self._asking = self._submit("rpc.discover")  # for all calls that were lost together
-            asking.add_done_callback(look_at)
-        try:
-            async with asyncio.timeout_at(None if deadline == INFINITE else deadline):
-                self._idempotent = idempotent_methods(await asyncio.shield(asking))
-        except (RpcError, OSError):  # with the errors of connections and time-outs
-            return None
-        return self._idempotent
 
     async def _request_as_it_is(self, message: dict[str, Any], *, timeout: Any = NOT_GIVEN) -> Any:
         if "id" in message:
@@ -425,11 +446,9 @@ class AsyncClient:
 
     def _check_params(self, outgoing: Outgoing) -> None:
         """Raises EncodeError for an iterator: over HTTP the server could not say when the next item may come."""
-        if holds_streams(outgoing.params):
-            raise EncodeError(
-                f"an iterator as an argument of {outgoing.method!r} cannot be sent over HTTP ({self.address}): use the "
-                "WebSocket (ws://, wss://) or the line stream (host:port, tls://, unix://) of the server"
-            )
+        from .http import check_params
+
+        check_params(outgoing, self.address)
 
     def _notify(self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Awaitable[None]:
         return self._send(self._marshaller.notification(method, params_of(method, args, kwargs)), method, timeout)

@@ -12,7 +12,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..peer.call import Outgoing
 from ..peer.calls import OnProgress
 from ..wire.pieces import Written
 from .aio import AsyncClient
-from .bridge import ClientBridge, ClientStream, ClientSubscription
+from .bridge import ClientBridge, ClientStream, ClientSubscription, Closed
 from .connections import generation
 from .futures import CallFuture
 from .offered import Offered
@@ -63,6 +63,11 @@ class Background:
     def is_over(self) -> bool:
         """It has ended, or went on in the process that this one was forked from."""
         return self._bridge.is_over
+
+    @property
+    def is_of_parent(self) -> bool:
+        """It goes on in the process that this one was forked from."""
+        return self._bridge.is_of_parent
 
     @property
     def state(self) -> str:
@@ -118,6 +123,26 @@ class Background:
     def subscribe(self, topic: str, options: dict[str, Any]) -> ClientSubscription:
         """The values that are published to a topic."""
         return ClientSubscription(self._bridge, self._client.subscribe(topic, **options), topic, self)
+
+    @property
+    def registered_name(self) -> str | None:
+        """As `AsyncClient.registered_name`."""
+        return self._client.registered_name
+
+    def offer(self, *, shared: bool) -> list[str]:
+        """As `AsyncClient.offer`, and waits."""
+        return self._bridge.call(lambda: self._client.offer(shared=shared), "rpc.register")
+
+    def withdraw(self, names: tuple[str, ...]) -> list[str]:
+        """As `AsyncClient.withdraw`, and waits."""
+        return self._bridge.call(lambda: self._client.withdraw(*names), "rpc.unregister")
+
+    def wait_closed(self) -> None:
+        """As `AsyncClient.wait_closed`, and waits; being interrupted leaves the client as it is."""
+        try:
+            self._bridge.run(self._client.wait_closed)
+        except (Closed, CancelledError):
+            pass  # it is closed
 
     def close(self, seconds: float | None = None) -> None:
         """End the connections and the thread; what waits fails with ConnectionLost.

@@ -129,7 +129,13 @@ class ClientSubscription(ClientStream):
 
     @property
     def topic(self) -> str:
+        """Its name, or the pattern."""
         return self._make().topic
+
+    def with_topics(self) -> ClientSubscription:
+        """Give pairs from now on, of the topic that an event was published to and its value: for patterns. `self`."""
+        self._make().with_topics()
+        return self
 
     @property
     def dropped(self) -> int:

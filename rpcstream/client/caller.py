@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost, EncodeError, RpcError
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, EncodeError, ProviderGone, RpcError
 from ..peer.call import NOT_GIVEN, Call, Marshaller, Outgoing
 from ..peer.deadline import INFINITE, inherited, time_left
 from ..wire.pieces import Written
 from .address import check_lasting
 from .connections import Connections
-from .retry import Unsent, check_idempotent, idempotent_methods, pause_before_retry
+from .retry import LOSSES, Unsent, check_idempotent, idempotent_methods, pause_before_retry
 from .settings import Settings
 
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
@@ -53,7 +54,9 @@ class Caller:
         self._idempotent: frozenset[str] | None = None
         # Blocking connections say nothing of their own before the first call, and are in the clear.
         is_plain = settings.address.kind in ("tcp", "unix") and settings.token is None
-        if not is_plain or settings.reconnect is not None or settings.on_state is not None:
+        # Being registered, and looking after a silent server, go on while nobody calls.
+        lasts = settings.reconnect is not None or settings.name is not None or settings.keepalive is not None
+        if not is_plain or lasts or settings.on_state is not None:
             self.converse()
 
     # -- calls ------------------------------------------------------------------------------------------------------
@@ -85,15 +88,15 @@ class Caller:
                 if not self._needs_streams(outgoing):
                     raise
                 continue
-            except (ConnectFailed, ConnectionLost) as error:
+            except LOSSES as error:
                 pause = self._pause(error, attempt, deadline) if outgoing.is_repeatable else None
                 if pause is None:
                     raise
-                may_have_run = isinstance(error, ConnectionLost)
+                loss = error
             attempt += 1
             sleep(pause)
-            if may_have_run:
-                self._check_repeatable(outgoing.method, deadline)
+            if not isinstance(loss, ConnectFailed):  # it may have been carried out
+                self._check_repeatable(outgoing.method, loss, deadline)
         return self.background(outgoing.method).perform(outgoing, _left(deadline), on_progress)
 
     def send(self, message: Written, method: str, timeout: Any) -> None:
@@ -167,6 +170,11 @@ class Caller:
         return "connected" if self.connections.has_open else "idle"
 
     @property
+    def registered_name(self) -> str | None:
+        """As `AsyncClient.registered_name`."""
+        return self._settings.name if self._background is None else self._background.registered_name
+
+    @property
     def dropped(self) -> int:
         """Replies on the present connections that nobody waited for."""
         return self.connections.dropped + (self._background.dropped if self._background is not None else 0)
@@ -176,7 +184,7 @@ class Caller:
         self.converses = True
         self.connections.retire()
 
-    def offer(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    def mark(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         """Let the server call a function."""
         check_lasting(self._settings.address, "offering a method to the server")
         with self._making:
@@ -194,6 +202,16 @@ class Caller:
             if self._background is not None:
                 self._background.greet(hello)
         self.converse()
+
+    def conversing(self, what: str, method: str) -> Background:
+        """The conversation, begun for something that needs a connection that lasts.
+
+        Args:
+            what: it is, for the RuntimeError where there is none.
+        """
+        check_lasting(self._settings.address, what)
+        self.converse()
+        return self.background(method)
 
     def background(self, method: str) -> Background:
         """The conversation, begun with the first call.
@@ -219,7 +237,10 @@ class Caller:
             self._offered = self._make_offered()
             for function, options in self._offers:
                 self._offered.add(function, **options)
-        return Background(self._settings, self._offered, self._greetings)
+        settings = self._settings
+        if before is not None and before.is_of_parent:
+            settings = replace(settings, name=None)  # it is taken by the process that this one was forked from
+        return Background(settings, self._offered, self._greetings)
 
     def _make_offered(self) -> Offered:
         from .offered import Offered
@@ -251,17 +272,19 @@ class Caller:
             return None
         return pause
 
-    def _check_repeatable(self, method: str, deadline: float) -> None:
-        """Raises ConnectionLost unless the call may be repeated, by the client's `retry`."""
+    def _check_repeatable(self, method: str, error: Exception, deadline: float) -> None:
+        """Raises ConnectionLost or ProviderGone unless the call may be repeated, by the client's `retry`."""
         if self._settings.retry == "all" or method == "rpc.discover":
             return
-        if self._idempotent is None:
+        known = self._idempotent
+        if known is None or isinstance(error, ProviderGone):  # what a hub offers comes and goes
+            known = None
             discover = Call(self._marshaller, "rpc.discover", None, NOT_GIVEN, NOT_GIVEN)
             try:
-                self._idempotent = idempotent_methods(self.perform(discover, _left(deadline)))
+                known = self._idempotent = idempotent_methods(self.perform(discover, _left(deadline)))
             except (RpcError, OSError):  # with the errors of connections and time-outs
                 pass
-        check_idempotent(method, self._idempotent, self._marshaller.address)
+        check_idempotent(method, known, error)
 
 
 def _left(deadline: float) -> float | None:

@@ -11,9 +11,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..errors import ConnectFailed, ConnectionLost
+from ..errors import ConnectFailed, ConnectionLost, EncodeError
+from ..peer.call import Outgoing
 from ..peer.deadline import free_context
 from ..peer.session import Session
+from ..peer.uploads import holds_streams
 from ..wire import envelope
 from ..wire.pieces import Written
 from .dial import failure
@@ -283,6 +285,15 @@ class HttpChannel:
         for exchange in {*self._by_id.values(), *self._silent}:
             exchange.lose(reason)
         self._session.lost(lambda method: ConnectionLost(reason, method=method, address=self.address))
+
+
+def check_params(outgoing: Outgoing, address: str) -> None:
+    """Raises EncodeError for an iterator: over HTTP the server could not say when the next item may come."""
+    if holds_streams(outgoing.params):
+        raise EncodeError(
+            f"an iterator as an argument of {outgoing.method!r} cannot be sent over HTTP ({address}): use the "
+            "WebSocket (ws://, wss://) or the line stream (host:port, tls://, unix://) of the server"
+        )
 
 
 def _heads(settings: Settings) -> dict[bool, bytes]:

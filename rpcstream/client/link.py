@@ -32,6 +32,7 @@ class Link:
         session: the conversation.
         calls: the calls made on it.
         glance: waits for the socket to be readable, if it is known.
+        has_received: have bytes come since this was asked last?
         closed: done when the connection is closed, which may be after the session is over.
         cut: ends the connection the hard way.
         reason: gives the reason why it is over, where more is known than that.
@@ -45,6 +46,7 @@ class Link:
         self.session = Session(inbound, codec=settings.codec, limits=limits, side="client")
         self.calls: Calls = self.session.use(marshaller)
         self.glance: Wait | None = None
+        self.has_received: Callable[[], bool] = lambda: True
         self.reason: Callable[[], str | None] = lambda: None
         self.renew: Callable[[], Awaitable[object]] | None = None
         self._address = marshaller.address

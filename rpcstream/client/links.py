@@ -12,12 +12,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import WeakSet
 
-from ..errors import CallTimeout, ConnectFailed, MethodNotFound, RpcError
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound, RpcError
 from ..peer.call import NOT_GIVEN, Call, Marshaller
 from ..peer.deadline import INFINITE, free_context
 from ..peer.flows import Flows
+from ..peer.interfaces import Channel
 from ..peer.remote import Peer
+from .address import check_lasting
 from .dial import failure
+from .keepalive import Keepalive
 from .link import Link, Methods
 from .pool import choose
 from .reach import Connect, join
@@ -59,6 +62,8 @@ class Links:
         address = settings.address
         if settings.token is not None and not (address.is_http or address.is_websocket):
             self.greetings.append(self._authenticate)
+        #: Behind these, and before what is registered and subscribed to again, comes what users say first.
+        self._introductions = len(self.greetings)
         self._settings = settings
         self._marshaller = marshaller
         self._methods = methods
@@ -71,6 +76,9 @@ class Links:
         self._state = "idle"
         #: Why the last attempt to connect failed, where more are made.
         self._failure: str | None = None
+        #: Told when a connection is lost, and when the client is closed.
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._last_lost: Channel | None = None
 
     @property
     def state(self) -> str:
@@ -131,6 +139,32 @@ class Links:
             reason = "no connection in time" + (f"; {self._failure}" if self._failure is not None else "")
             raise CallTimeout(reason, method=method, address=self.address) from None
 
+    def greet(self, hello: Callable[[Peer], Awaitable[object]]) -> None:
+        """Run a user's function on each new connection, before what the server may take only from those it knows."""
+        self.greetings.insert(self._introductions, greeting(hello))
+        self._introductions += 1
+
+    async def wait_closed(self) -> None:
+        """Wait until the client is closed, as a program does that only offers.
+
+        Raises:
+            RuntimeError: the client calls over HTTP, which has no connection that lasts.
+            ConnectionLost: there is no connection any more, and the client does not `reconnect`.
+        """
+        check_lasting(self._settings.address, "wait_closed")
+        loop = asyncio.get_running_loop()
+        while not self.is_closed:
+            if self._settings.reconnect is None and not self.open_links:
+                channel = self._last_lost
+                reason = "there is no connection" if channel is None else channel.reason or "the peer closed it"
+                raise ConnectionLost(reason, address=self.address)
+            changed = loop.create_future()
+            self._waiting.add(changed)
+            try:
+                await changed
+            finally:
+                self._waiting.discard(changed)
+
     def begin(self) -> None:
         """Connect although nothing is to be sent yet."""
         for place in self._places:
@@ -149,6 +183,7 @@ class Links:
     async def close(self) -> None:
         """End all; what waits fails."""
         self.is_closed = True
+        self._tell_waiting()
         loop = asyncio.get_running_loop()
         closing = []
         for place in self._places:
@@ -214,10 +249,11 @@ class Links:
         place.since = link.loop.time()
         self._set_state("connected", place)
         self._links.add(link)
+        channel = link.session.channel
         if link.is_open:
-            link.session.on_end = lambda: self._was_lost(place, link)
+            link.session.on_end = lambda: self._was_lost(place, link, channel)
         else:
-            self._was_lost(place, link)
+            self._was_lost(place, link, channel)
         return link
 
     async def _connected(self) -> Link:
@@ -233,6 +269,8 @@ class Links:
                 await join(link, self._settings, self._custom)
                 for greet in self.greetings:
                     await greet(link)
+                if self._settings.keepalive is not None and link.is_open:
+                    Keepalive(link, self._marshaller, self._settings.keepalive)
         except ConnectFailed:
             link.lose("the connection could not be made whole")
             raise
@@ -251,9 +289,11 @@ class Links:
             raise
         return link
 
-    def _was_lost(self, place: _Place, link: Link) -> None:
+    def _was_lost(self, place: _Place, link: Link, channel: Channel | None) -> None:
         if self.is_closed or place.link is not link:
             return
+        self._last_lost = channel
+        self._tell_waiting()
         link.see_off()
         # One that was lost at once is like one that could not be made.
         place.failures = 1 if link.loop.time() - place.since > STABLE else place.failures + 1
@@ -261,6 +301,11 @@ class Links:
             self._set_state("idle", place)
         else:
             self._begin(place, link.loop)
+
+    def _tell_waiting(self) -> None:
+        for changed in self._waiting:
+            if not (changed.done() or changed.get_loop().is_closed()):
+                changed.set_result(None)
 
     def _set_state(self, state: str, place: _Place | None = None) -> None:
         if (place is None or place is self._places[0]) and state != self._state:

@@ -5,7 +5,7 @@ Owns their registry and the threads that some of them run in. What makes them co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..peer.interfaces import Dispatch
@@ -25,10 +25,12 @@ class Offered:
 
     Attributes:
         dispatcher: answers requests; None while nothing is offered.
+        shared: the names of what others may offer at a hub, too.
     """
 
     def __init__(self, settings: Settings, *, in_threads: bool = False) -> None:
         self.dispatcher: Dispatch | None = None
+        self.shared: set[str] = set()
         self._settings = settings
         self._in_threads = in_threads
         self._registry: MethodRegistry | None = None
@@ -37,8 +39,12 @@ class Offered:
     def __bool__(self) -> bool:
         return self._registry is not None
 
-    def add(self, function: Callable[..., Any], **options: Any) -> None:
-        """Offer a function; options and errors as for `Server.add`."""
+    def add(self, function: Callable[..., Any], *, shared: bool = False, **options: Any) -> None:
+        """Offer a function; options and errors as for `Server.add`.
+
+        Args:
+            shared: at a hub, other clients may offer a method of this name too.
+        """
         import inspect
 
         from ..methods.declared import caller_namespace, holds
@@ -46,7 +52,31 @@ class Offered:
         if self._in_threads and "offload" not in options:
             is_async = holds(function, inspect.iscoroutinefunction) or holds(function, inspect.isasyncgenfunction)
             options["offload"] = None if is_async else "thread"
-        self._made().add(function, namespace=caller_namespace(), **options)
+        name = self._made().add(function, namespace=caller_namespace(), **options).name
+        (self.shared.add if shared else self.shared.discard)(name)
+
+    @property
+    def names(self) -> list[str]:
+        """What is offered, without the methods that every end has."""
+        return [name for name in list(self._registry or ()) if not name.startswith("rpc.")]
+
+    def described(self, methods: Mapping[str, bool]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """These methods as a hub is told of them, and the schemas that they refer to.
+
+        Args:
+            methods: names of what is offered, each with whether it is shared.
+        """
+        if self._registry is None:
+            return [], {}
+        from ..methods.discovery import describe
+
+        wanted = {name: self._registry[name] for name in methods}
+        document = describe(wanted, codec=self._settings.codec, title="", version="")
+        described = document["methods"]
+        for method in described:
+            if methods[method["name"]]:
+                method["shared"] = True
+        return described, document["components"]["schemas"]
 
     def close(self) -> None:
         """The client is closed: its threads end with what they run now."""

@@ -48,6 +48,7 @@ async def join(link: Link, settings: Settings, connect: Connect | None = None) -
         link.glance, link.renew = http.has_none, http.renew
         return
     stream = await (_websocket(link, settings) if settings.address.is_websocket else _line(link, settings, connect))
+    link.has_received = stream.has_received
     link.reason = lambda: stream.reason
     if stream.socket is not None:
         link.glance = waiter(stream.socket, read=True)

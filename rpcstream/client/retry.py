@@ -6,11 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ConnectFailed, ConnectionLost
+from ..errors import ConnectFailed, ConnectionLost, ProviderGone
 
 
 class Unsent(ConnectionLost):
     """The connection was over before the call was sent on it: another one may be tried at once."""
+
+
+#: What a call may be repeated for. A hub that lost the program which carried it out is like a connection that was lost.
+LOSSES = (ConnectFailed, ConnectionLost, ProviderGone)
 
 
 def pause_before_retry(error: Exception, attempt: int, retries: int) -> float | None:
@@ -20,7 +24,7 @@ def pause_before_retry(error: Exception, attempt: int, retries: int) -> float | 
         attempt: how often it has been tried, from 1.
         retries: how often the caller allowed it to be repeated.
     """
-    if attempt > retries or not isinstance(error, ConnectFailed | ConnectionLost):
+    if attempt > retries or not isinstance(error, LOSSES):
         return None
     # At once first: most often the server was started anew and listens already. Then twice as long each time.
     return 0.0 if attempt == 1 else min(0.05 * 2 ** (attempt - 2), 1.0)
@@ -75,12 +79,16 @@ def idempotent_methods(document: Any) -> frozenset[str]:
     )
 
 
-def check_idempotent(method: str, known: frozenset[str] | None, address: str) -> None:
-    """Raises ConnectionLost unless a call that was lost may be repeated.
+def check_idempotent(method: str, known: frozenset[str] | None, error: Exception) -> None:
+    """Raises unless a call that was lost may be repeated: ConnectionLost with the reason, or the hub's ProviderGone.
 
     Args:
         known: the methods that may be called again; None if the server did not tell.
+        error: how the call was lost.
     """
     if known is None or method not in known:
+        if isinstance(error, ProviderGone):
+            raise error
         why = "the method is not idempotent" if known is not None else "the server did not say what is idempotent"
+        address = getattr(error, "address", None)
         raise ConnectionLost(f"the connection was lost, and {why}", method=method, address=address)

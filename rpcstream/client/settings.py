@@ -11,7 +11,8 @@ import orjson
 
 from ..codec import Codec
 from ..limits import Limits
-from .address import Address, parse_address
+from .address import Address, check_lasting, parse_address
+from .hub import check_name
 from .retry import Backoff
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Settings:
 
     Raises:
         ValueError: an option that makes no sense, named in the message.
+        RuntimeError: an option needs a connection that lasts, and the address is one of HTTP.
     """
 
     address: Address
@@ -51,9 +53,12 @@ class Settings:
     token: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     http_connections: int = 8
+    name: str | None = None
+    keepalive: float | None = None
+    registration_timeout: float | None = 10.0
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "connect_timeout"):
+        for name in ("timeout", "connect_timeout", "keepalive", "registration_timeout"):
             seconds = getattr(self, name)
             if seconds is not None and not seconds > 0:
                 raise ValueError(f"{name} must be positive or None, got {seconds!r}")
@@ -67,6 +72,11 @@ class Settings:
             raise ValueError("the delimiter must have at least one byte")
         if self.http_connections < 1:
             raise ValueError(f"http_connections must be at least 1, got {self.http_connections!r}")
+        if self.name is not None:
+            check_name(self.name)
+            check_lasting(self.address, "a name at a hub")
+        if self.keepalive is not None:
+            check_lasting(self.address, "keepalive")
         if self.token is not None:
             _check_token(self.token, self.address)
 

@@ -1,8 +1,8 @@
 """Events at a client: `async for value in client.subscribe("ticks")`.
 
-Owns who reads which topic, and the one subscription at the server that all readers of a topic share: made with the
-first of them, made again on a new connection, given up with the last. What waits for a reader, and what is dropped, is
-the `EventQueue`'s matter; what a value looks like, the marshaller's.
+Owns the one subscription at the server that all readers of a topic, or of a pattern of topics, share: made with the
+first of them, made again on a new connection, given up with the last. Who is given which event is the matter of
+`Readers`; what waits and what is dropped, the `EventQueue`'s; what a value looks like, the marshaller's.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from typing import Any
 
 from ..errors import ConnectionLost, RpcError
 from ..peer.call import NOT_GIVEN, Call, Marshaller
+from ..peer.calls import AsyncWaiter
 from ..peer.deadline import INFINITE, time_left
 from ..peer.event_queue import EventQueue, Policy
 from ..peer.interfaces import Channel
 from .address import check_lasting
 from .link import Link
 from .links import Links
+from .readers import Event, Reader, Readers
 from .settings import Settings
-
-#: An event as it came: the params of its message, and the message.
-Event = tuple[dict[str, Any], bytes | bytearray]
 
 
 class Subscriptions:
@@ -34,8 +33,8 @@ class Subscriptions:
         self._links = links
         self._settings = settings
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._readers: dict[str, list[Reader]] = {}
-        #: The connection that events come on, and the topics that the server has confirmed on it.
+        self._readers = Readers()
+        #: The connection that events come on, and what the server has confirmed on it.
         self._link: Link | None = None
         self._confirmed: set[str] = set()
         links.greetings.append(self._greet)
@@ -43,9 +42,12 @@ class Subscriptions:
     def subscribe(
         self, topic: str, *, returns: Any = NOT_GIVEN, max_queue: int = 1000, policy: Policy = "drop_oldest"
     ) -> Subscription:
-        """The values that the server publishes to a topic: `async for value in client.subscribe("ticks")`.
+        """The values that are published to a topic: `async for value in client.subscribe("ticks")`.
 
         Args:
+            topic: or a pattern of topics: in "sensors.*" the star stands for one whole level, in "sensors.>" what comes
+                last for one or more. The topics come too with
+                `async for topic, value in client.subscribe("sensors.*").with_topics()`.
             returns: a type hint; each value is checked against it and given in that type.
             max_queue: events that may wait for the reader here. All of them together may have `max_message_size` bytes.
             policy: what is dropped when more would wait: "drop_oldest"; "drop_newest"; or "disconnect": the iteration
@@ -74,9 +76,7 @@ class Subscriptions:
         deadline = INFINITE if seconds is None else loop.time() + seconds
         self._enter(loop)
         # Before the reply is there: the first events may come with it.
-        readers = self._readers.setdefault(reader.topic, [])
-        if reader not in readers:
-            readers.append(reader)
+        self._readers.add(reader)
         try:
             while not reader.has_ended:
                 try:
@@ -106,14 +106,10 @@ class Subscriptions:
 
     def _forget(self, reader: Reader) -> bool:
         """Was that the last reader of its topic?"""
-        readers = self._readers.get(reader.topic, [])
-        if reader not in readers:
-            return False
-        readers.remove(reader)
-        if not readers:
-            del self._readers[reader.topic]
+        is_last = self._readers.remove(reader)
+        if is_last:
             self._confirmed.discard(reader.topic)
-        return not readers
+        return is_last
 
     def close(self) -> None:
         """The client is closed: readers get what waits for them, and no more."""
@@ -147,10 +143,19 @@ class Subscriptions:
         await asyncio.gather(*(self._ask_again(link, topic, deadline) for topic in again))
 
     async def _ask(self, link: Link, topic: str, deadline: float) -> None:
+        def confirmed() -> None:
+            if link is self._link and topic in self._readers:
+                self._confirmed.add(topic)
+
         call = Call(self.marshaller, "rpc.subscribe", {"topic": topic}, NOT_GIVEN, NOT_GIVEN)
-        await link.calls.ask(call, deadline)
-        if link is self._link and topic in self._readers:
-            self._confirmed.add(topic)
+        waiter = _Confirmation(link.loop.create_future(), deadline, confirmed)
+        link.calls.begin(call, waiter)
+        try:
+            reply, line = await waiter.future
+        except BaseException:
+            link.calls.give_up(call)
+            raise
+        call.outcome(reply, line)
 
     async def _ask_again(self, link: Link, topic: str, deadline: float) -> None:
         if not link.is_open:
@@ -159,7 +164,7 @@ class Subscriptions:
             await self._ask(link, topic, deadline)
         except RpcError as error:
             # The server does not want this topic any more: that is no reason to be without the connection.
-            for reader in self._readers.pop(topic, []):
+            for reader in self._readers.pop(topic):
                 reader.end(error)
         else:
             for reader in self._readers.get(topic, []):
@@ -175,7 +180,7 @@ class Subscriptions:
             self._end(lambda topic: self._loss(topic, reason))
 
     def _end(self, make_error: Callable[[str], Exception | None]) -> None:
-        ended, self._readers = self._readers, {}
+        ended, self._readers = self._readers, Readers()
         self._confirmed.clear()
         for topic, readers in ended.items():
             for reader in readers:
@@ -188,56 +193,35 @@ class Subscriptions:
 
     def _event(self, params: dict[str, Any], line: bytes | bytearray) -> None:
         topic = params.get("topic")
-        # One that was on its way when the last reader left has nobody to go to.
-        readers = self._readers.get(topic, []) if type(topic) is str else []
-        for reader in list(readers):
+        # One that was on its way when the last reader left has nobody to go to. One that comes before the reply to a
+        # subscription comes for another one: its reader would have a gap when that ends.
+        for reader in self._readers.of(topic) if type(topic) is str else ():
+            if reader.topic not in self._confirmed:
+                continue
             reader.put((params, line))
             if reader.queue.has_overflowed:
                 reader.end(self._loss(reader.topic, "the reader was too slow (policy 'disconnect')"))
                 self.remove(reader)
 
 
-class Reader:
-    """What has come for one reader of a topic, and how that ends.
+class _Confirmation(AsyncWaiter):
+    """Waits for the reply to a subscription, and acts on it before what comes behind it is looked at."""
 
-    Attributes:
-        has_begun: the server has confirmed the subscription once.
-        reconnects: how often it was made again since then.
-    """
+    __slots__ = ("_confirmed",)
 
-    __slots__ = ("_error", "_wake", "has_begun", "has_ended", "queue", "reconnects", "topic")
+    def __init__(self, future: asyncio.Future[Any], deadline: float, confirmed: Callable[[], object]) -> None:
+        super().__init__(future, "rpc.subscribe", deadline)
+        self._confirmed = confirmed
 
-    def __init__(self, topic: str, queue: EventQueue[Event]) -> None:
-        self.topic = topic
-        self.queue = queue
-        self.has_begun = self.has_ended = False
-        self.reconnects = 0
-        self._error: Exception | None = None
-        self._wake = asyncio.Event()
-
-    def put(self, event: Event) -> None:
-        self.queue.put(self.topic, event, len(event[1]))
-        self._wake.set()
-
-    def end(self, error: Exception | None = None) -> None:
-        """No more will come; the error is raised behind what waits. Only the first end counts."""
-        if not self.has_ended:
-            self.has_ended, self._error = True, error
-            self._wake.set()
-
-    async def get(self) -> Event:
-        """The next event. StopAsyncIteration, or the error once, if there are no more."""
-        while not self.queue:
-            if self.has_ended:
-                error, self._error = self._error, None
-                raise error or StopAsyncIteration
-            self._wake.clear()
-            await self._wake.wait()
-        return self.queue.take()
+    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        super().answer(reply, line)
+        if "result" in reply:
+            self._confirmed()
 
 
 class Subscription(AsyncIterator[Any]):
-    """The values that are published to a topic, as they come. For one reader, in the event loop of the client.
+    """The values that are published to a topic, or to all that match a pattern, as they come. For one reader, in the
+    event loop of the client.
 
     The server is asked with the first value that is wanted, or by `async with`, which returns when it has confirmed:
     what is published from then on comes. Leaving the loop early, `aclose`, and the end of the `async with` block end
@@ -246,7 +230,7 @@ class Subscription(AsyncIterator[Any]):
     Several readers of one topic in one client may be given the very same objects.
 
     Attributes:
-        topic: its name.
+        topic: its name, or the pattern.
 
     Raises, while it is read:
         RpcError: the server refuses the topic (InvalidParams, ServerBusy, …).
@@ -260,6 +244,7 @@ class Subscription(AsyncIterator[Any]):
         self._subscriptions = subscriptions
         self._reader = reader
         self._returns = returns
+        self._gives_topics = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -273,15 +258,22 @@ class Subscription(AsyncIterator[Any]):
         missing."""
         return self._reader.reconnects
 
+    def with_topics(self) -> Subscription:
+        """Give pairs from now on, of the topic that an event was published to and its value: for patterns. `self`."""
+        self._gives_topics = True
+        return self
+
     def __aiter__(self) -> Subscription:
         return self
 
     async def __anext__(self) -> Any:
         await self._begin()
         params, line = await self._reader.get()
-        marshaller = self._subscriptions.marshaller
-        value = marshaller.member(self.topic, params, line, "value")
-        return value if self._returns is NOT_GIVEN else marshaller.checked(self.topic, value, self._returns)
+        marshaller, topic = self._subscriptions.marshaller, params["topic"]
+        value = marshaller.member(topic, params, line, "value")
+        if self._returns is not NOT_GIVEN:
+            value = marshaller.checked(topic, value, self._returns)
+        return (topic, value) if self._gives_topics else value
 
     async def aclose(self) -> None:
         """End the subscription. Does not wait for the server."""

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from ..codec import Codec
 from ..limits import DEFAULT_LIMITS, Limits
 from ..peer.call import NOT_GIVEN, Call, Marshaller, RawCall, check_params, params_of
 from ..peer.proxy import NAMES_KEPT, Method, Methods, remote_name
-from .address import Address, check_lasting
-from .batch import Batch, BatchExchange
+from .address import Address
+from .at_hub import AtHub
 from .caller import Caller
+from .hub import Telling
 from .retry import Backoff
 from .settings import File, Trace, make_settings
+from .sync_batch import SyncBatch
 
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
     from concurrent.futures import Future
 
+    from ..config import ConfigSource
     from ..peer.calls import OnProgress
     from ..peer.event_queue import Policy
     from ..peer.remote import BlockingPeer
@@ -40,9 +43,9 @@ class Client:
     that was forked the client makes connections of its own.
 
     The first use of what needs a conversation (a function that is offered, a stream, a subscription, an iterator as an
-    argument, `on_connect`, `reconnect`, `on_state`) moves the client to a thread with an event loop, which then carries
-    all its calls; with a token, and with any address but TCP and Unix sockets, it is there from the first call. That
-    thread ends with `close`; a client that offers nothing may as well be dropped.
+    argument, `on_connect`, `reconnect`, `on_state`, `name`, `keepalive`) moves the client to a thread with an event
+    loop, which then carries all its calls; with a token, and with any address but TCP and Unix sockets, it is there
+    from the first call. That thread ends with `close`; a client that offers nothing may as well be dropped.
 
     Args:
         address: "host:port", "host", "[::1]:8545", "tcp://…", "unix:///path"; "tls://host:port"; "http://host/path",
@@ -50,9 +53,9 @@ class Client:
         timeout: seconds that a call may take with everything, None for no limit; each call may say otherwise.
         connect_timeout: seconds that connecting may take.
         pool: up to so many connections; a call takes the one with the fewest calls waiting.
-        retries: how often a call is repeated that failed because there was no connection or it was lost. Such a call
-            may have been carried out, so this is for methods that may be repeated. A `submit` is repeated in a
-            conversation only.
+        retries: how often a call is repeated that failed because there was no connection, it was lost, or a hub lost
+            who worked on it. It may have been carried out, so this is for methods that may be repeated. A
+            `submit` is repeated in a conversation only.
         retry: which calls are repeated: "all", or only "idempotent" ones, by what the server says of them.
         reconnect: keep the connection: make it with `with` or the first call, and anew whenever it is lost, with pauses
             that a Backoff sets (True: the usual ones). Calls then wait for it, as long as their time-out allows.
@@ -67,11 +70,17 @@ class Client:
             certificate and its name are verified in any case.
         certificate, key: PEM files: the client's own, for servers that ask for one (mutual TLS).
         http_connections: for HTTP: up to so many connections; each carries one call, or stream, at a time.
+        name: the client's at a hub, 1 to 128 of A-Z, a-z, 0-9, "_" and "-". It is registered before any call is sent;
+            if the hub refuses it, or the server is no hub, there is no connection.
+        keepalive: seconds; a server that was silent for half of that is asked, and given up when it stays so. None: as
+            long as the system takes it for connected.
+        registration_timeout: seconds that a hub may take to answer `offer`, or the name; None for no limit.
         on_send: called with the bytes sent so far and in total, while a message of more than 1 MiB goes out; not in a
             conversation.
 
     Raises:
         ValueError: the address or another argument makes no sense.
+        RuntimeError: `name` or `keepalive`, which need a connection that lasts, and an address of HTTP.
         OSError, ssl.SSLError: a file with certificates is not there, or not what it should be.
     """
 
@@ -95,6 +104,9 @@ class Client:
         certificate: File | None = None,
         key: File | None = None,
         http_connections: int = 8,
+        name: str | None = None,
+        keepalive: float | None = None,
+        registration_timeout: float | None = 10.0,
         on_send: Callable[[int, int], None] | None = None,
     ) -> None:
         self._settings = make_settings(
@@ -115,6 +127,9 @@ class Client:
             certificate=certificate,
             key=key,
             http_connections=http_connections,
+            name=name,
+            keepalive=keepalive,
+            registration_timeout=registration_timeout,
             on_send=on_send,
         )
         self._marshaller = Marshaller(self._settings.codec, limits, str(self._settings.address))
@@ -125,11 +140,36 @@ class Client:
         #: For notifications, which have no answer: `client.notify.name(…)` or `client.notify("name", …)`.
         self.notify = Methods(self._notify)
         #: For futures: `client.submit.name(…)` or `client.submit("name", …)`. In a conversation an error of any kind
-        #: comes with the future.
+        #: comes with the future. Its `add_done_callback(function)` calls the function with the future when there is an
+        #: outcome, in a thread of the client's where it may call, too.
         self.submit = Methods(self._submit)
         #: For methods that stream: `for item in client.stream.name(…)`; options as for `call`. Gives a
         #: `ClientStream`. The time-out is for the whole stream.
         self.stream = Methods(self._stream)
+        telling: Telling[int, bool] = Telling(self.request)
+        #: For a hub: `client.publish("sensors.room1", 21.5)`, `client.notify_client("gpu-1", "reload")`; see `Telling`.
+        self.publish, self.notify_client = telling.publish, telling.notify_client
+        at_hub = AtHub(self._caller)
+        #: For a hub: `client.offer()` lets all there call what is marked with `@client`; see `AtHub`.
+        self.offer, self.withdraw = at_hub.offer, at_hub.withdraw
+        #: For a program that only offers: returns when another thread has closed the client; see `AtHub.wait_closed`.
+        self.wait_closed = at_hub.wait_closed
+
+    @classmethod
+    def from_config(cls, source: ConfigSource = None, **arguments: Any) -> Self:
+        """A client as arguments, the environment (`RPCSTREAM_…`) and a configuration say, each before the next.
+
+        Args:
+            source: a file, TOML or JSON with comments, or a mapping of what could stand in one.
+            arguments: the same options, and all that the constructor takes.
+
+        Raises:
+            ValueError, TypeError: an option makes no sense; the text says which and where it stands.
+            OSError: the file cannot be read.
+        """
+        from ..config import client_options
+
+        return cls(**client_options(source, arguments))
 
     # -- what users call --------------------------------------------------------------------------------------
 
@@ -244,6 +284,12 @@ class Client:
         call = Call(self._marshaller, method, check_params(method, params), timeout, returns)
         return self._perform(call, timeout, on_progress)
 
+    def call_sync(
+        self, method: str, params: list[Any] | dict[str, Any] | None = None, *, timeout: float | None = NOT_GIVEN
+    ) -> Any:
+        """As `request`; beside it `submit` and `add_done_callback` are for those that do not wait."""
+        return self.request(method, params, timeout=timeout)
+
     @overload
     def __call__(self, message: dict[str, Any], /, *, timeout: float | None = ...) -> dict[str, Any] | None: ...
     @overload
@@ -252,6 +298,8 @@ class Client:
     def __call__(self, /, **options: Any) -> Callable[[Function], Function]: ...
     def __call__(self, message: Any = None, /, **options: Any) -> Any:
         """Decorator: offer a function to the server (`@client`, `@client(name=…)`; options and errors as `Server.add`).
+
+        A hub is told of it with `offer`; with `shared=True` other clients may offer a method of that name too.
 
         A plain function runs in a thread: it may wait, ask somebody, and call methods of this client.
 
@@ -267,7 +315,7 @@ class Client:
             return lambda function: self(function, **options)
         if not callable(message):
             raise TypeError(f"a request object is a dict, and what is offered a function; got {type(message).__name__}")
-        self._caller.offer(message, options)
+        self._caller.mark(message, options)
         return message
 
     def on_connect(self, hello: Hello) -> Hello:
@@ -287,10 +335,13 @@ class Client:
         `with client.subscribe("ticks") as ticks:` begins when the server has confirmed: what is published from then on
         comes. Options and errors as for an AsyncClient; what waits for the reader waits here, in memory.
         """
-        check_lasting(self._settings.address, "subscribe")
-        self._caller.converse()
         options = {"returns": returns, "max_queue": max_queue, "policy": policy}
-        return self._caller.background("rpc.subscribe").subscribe(topic, options)
+        return self._caller.conversing("subscribe", "rpc.subscribe").subscribe(topic, options)
+
+    @property
+    def registered_name(self) -> str | None:
+        """The client's name at the hub: `name`, or the one that the hub made; None while there is none."""
+        return self._caller.registered_name
 
     def batch(self, *, timeout: float | None = NOT_GIVEN) -> SyncBatch:
         """Several calls in one message: `with client.batch() as batch: a = batch.sum(1, 2)`, then `a.result()`.
@@ -363,29 +414,3 @@ class Client:
         """As `stream`, with the params as they go on the wire."""
         self._caller.converse()
         return self._caller.background(method).stream(method, params, timeout, returns, on_progress)
-
-
-class SyncBatch(Batch):
-    """The batch of a `Client`; a context manager."""
-
-    def __init__(self, client: Client, timeout: Any) -> None:
-        super().__init__(client._marshaller, timeout)
-        self._client = client
-
-    def __enter__(self) -> SyncBatch:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            return
-        outgoing = self._outgoing()
-        if isinstance(outgoing, BatchExchange):
-            try:
-                self._client._perform(outgoing, self._timeout)
-            except Exception as failure:
-                outgoing.failed(failure)
-                raise
-        elif outgoing is not None:
-            self._client._send(outgoing, "batch", self._timeout)

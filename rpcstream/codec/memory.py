@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import os
 
-#: Bytes. Smaller blocks are used again in any case.
-BIG = 128 * 1024
+#: Bytes of a message. glibc uses blocks of less than 128 KiB again in any case, but two of these may come together.
+BIG = 64 * 1024
 #: Bytes. Blocks up to this size come from the heap, where they are used again: the default of `max_message_size`.
 _FROM_HEAP = 64 * 1024 * 1024
 #: Bytes. So much of the heap's end may stay free: one message of that size on its way in, as an array, and out again.

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from ..wire.pieces import Pieces, Written
 from .leaf import TAG_KEY
 from .memory import BIG, keep_freed_memory
 
@@ -29,22 +30,34 @@ _SHORT = re.compile(rb'(?:[^"]{0,4096}+"[^"\\]{0,100}+")*+')
 _TAGGED = frozenset({"ndarray", "image", "bytes"})
 #: How a placeholder begins, as it is written and as it is read; its number follows.
 _WRITTEN, _MARK = b"\\u0000", "\0"
+_PLACEHOLDER = re.compile(rb'"\\u0000(\d+)"')
 
 
 class Payload:
-    """Base64 as it came, not looked at: it may be anything but a quote."""
+    """Base64 as it came, not looked at: it may be anything but a quote.
 
-    __slots__ = ("text",)
+    Args:
+        string: with the quotes around it.
+    """
 
-    def __init__(self, text: memoryview) -> None:
-        self.text = text
+    __slots__ = ("string",)
+
+    def __init__(self, string: memoryview) -> None:
+        self.string = string
+
+    @property
+    def text(self) -> memoryview:
+        """Without the quotes."""
+        return self.string[1:-1]
 
 
 class CutLine(bytes):
     """A line with placeholders for its long strings: JSON, and as good as the line to look for anything short."""
 
-    #: The insides of the strings, as they came.
+    #: The strings, as they came, with their quotes.
     strings: list[memoryview]
+    #: Those of them that nobody has looked at.
+    payloads: list[memoryview]
 
 
 def parse(line: bytes) -> tuple[Any, bytes]:
@@ -61,6 +74,7 @@ def parse(line: bytes) -> tuple[Any, bytes]:
         try:
             message = filling.fill(orjson.loads(bytes(cut)))  # it takes no subclass
             if filling.is_exact:
+                cut.payloads = filling.payloads
                 return message, cut
         except RecursionError:
             pass
@@ -75,6 +89,20 @@ def parse_exactly(line: bytes | bytearray) -> Any:
     return _Filling(line.strings).fill(message) if isinstance(line, CutLine) else message
 
 
+def is_json(line: bytes | bytearray) -> bool:
+    """Is a line that was parsed before JSON throughout? Of its payloads that is not known yet."""
+    return not isinstance(line, CutLine) or all(map(_is_string, line.payloads))
+
+
+def whole(data: bytes, line: bytes | bytearray) -> Written:
+    """Something that was written with parts of a line that was parsed before: its long strings put back in."""
+    if not isinstance(line, CutLine):
+        return data
+    pieces: list[Any] = _PLACEHOLDER.split(data)
+    pieces[1::2] = [line.strings[int(number)] for number in pieces[1::2]]
+    return Pieces(pieces)
+
+
 def with_strings(value: Any) -> Any:
     """The same with strings in the place of payloads, for what is no tagged object but only looks like one.
 
@@ -84,7 +112,7 @@ def with_strings(value: Any) -> Any:
         ValueError: a payload is no string of JSON.
     """
     if type(value) is Payload:
-        return _string_of(value.text)
+        return orjson.loads(value.string)
     places: Any
     if type(value) is dict:
         places = value.items()
@@ -107,6 +135,7 @@ class _Filling:
     def __init__(self, strings: list[memoryview]) -> None:
         self._strings = strings
         self._found: list[int] = []
+        self.payloads: list[memoryview] = []
 
     @property
     def is_exact(self) -> bool:
@@ -136,11 +165,24 @@ class _Filling:
         number = int(value[1:])
         self._found.append(number)
         string = self._strings[number]
-        return Payload(string) if is_payload else _string_of(string)
+        if not is_payload:
+            return orjson.loads(string)
+        self.payloads.append(string)
+        return Payload(string)
 
 
-def _string_of(text: memoryview) -> Any:
-    return orjson.loads(b'"' + bytes(text) + b'"')
+def _is_string(string: memoryview) -> bool:
+    """Is this a string of JSON? Most often it is base64, which is seen in no time."""
+    import pybase64
+
+    try:
+        pybase64.b64decode(string[1:-1], validate=True)
+    except ValueError:
+        try:
+            orjson.loads(string)
+        except ValueError:
+            return False
+    return True
 
 
 _FILLED = frozenset({str, dict, list})
@@ -162,7 +204,7 @@ def _without_long_strings(line: bytes) -> CutLine | None:
             return None
         if end - start >= _LONG_STRING:
             pieces += whole[done:start], b"%b%d" % (_WRITTEN, len(strings))
-            strings.append(whole[start:end])
+            strings.append(whole[start - 1 : end + 1])
             rest += start - done
             done = end
         at = end + 1

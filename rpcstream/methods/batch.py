@@ -9,17 +9,17 @@ import asyncio
 from typing import Any, NamedTuple
 
 from ..peer import control
-from ..peer.interfaces import Later
+from ..peer.interfaces import Waiting
 from ..peer.session import Session
 from ..wire.pieces import Written
 
 
-class _Waiting(NamedTuple):
+class _Member(NamedTuple):
     """A member that must be waited for."""
 
     place: int
     message: dict[str, Any]
-    later: Later
+    later: Waiting
 
 
 class Batch:
@@ -33,7 +33,7 @@ class Batch:
 
     def __init__(self, max_size: int) -> None:
         self.size = 1
-        self.waiting: list[_Waiting] = []
+        self.waiting: list[_Member] = []
         self.words: list[dict[str, Any]] = []
         self._max_size = max_size
         self._replies: dict[int, Written] = {}
@@ -47,9 +47,9 @@ class Batch:
             else:
                 self._replies.clear()
 
-    def wait(self, place: int, message: dict[str, Any], later: Later) -> None:
+    def wait(self, place: int, message: dict[str, Any], later: Waiting) -> None:
         """A member will be answered by what `later` gives."""
-        self.waiting.append(_Waiting(place, message, later))
+        self.waiting.append(_Member(place, message, later))
 
     async def finish(self, session: Session, max_calls: int) -> list[tuple[int, dict[str, Any]]]:
         """Answer all that wait, no more of them at a time than one connection may run.
@@ -59,7 +59,7 @@ class Batch:
         """
         room = asyncio.Semaphore(max_calls)
 
-        async def run(member: _Waiting) -> None:
+        async def run(member: _Member) -> None:
             async with room:
                 self.put(member.place, await member.later)
 

@@ -6,6 +6,7 @@ Written from the same compiled signatures that check the parameters, so it says 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from inspect import Parameter
 from typing import Any
 
@@ -14,13 +15,13 @@ import orjson
 from ..codec import Codec
 from ..codec.hints import schema_of
 from ..errors import EncodeError
-from .registry import Method, MethodRegistry
+from .registry import Method
 from .signature import RemoteParameter
 
 _REST = {Parameter.VAR_POSITIONAL: "positional", Parameter.VAR_KEYWORD: "named"}
 
 
-def describe(registry: MethodRegistry, *, codec: Codec, title: str, version: str) -> dict[str, Any]:
+def describe(methods: Mapping[str, Method], *, codec: Codec, title: str, version: str) -> dict[str, Any]:
     """The document for `rpc.discover`, methods sorted by name.
 
     Beyond OpenRPC: a parameter with `x-rest` takes all further ones, "positional" or "named"; a method with `x-stream`
@@ -29,11 +30,11 @@ def describe(registry: MethodRegistry, *, codec: Codec, title: str, version: str
     some callers only.
     """
     components: dict[str, Any] = {}
-    methods = [_describe(registry[name], codec, components) for name in sorted(registry)]
+    described = [_describe(methods[name], codec, components) for name in sorted(methods)]
     return {
         "openrpc": "1.3.2",
         "info": {"title": title, "version": version},
-        "methods": methods,
+        "methods": described,
         "components": {"schemas": components},
     }
 

@@ -32,6 +32,7 @@ from ..observe.counters import Counters
 from ..peer import control
 from ..peer.context import Context
 from ..peer.deadline import inherit
+from ..peer.elsewhere import Elsewhere
 from ..peer.interfaces import Later
 from ..peer.session import Session
 from ..wire import envelope
@@ -167,10 +168,14 @@ class Dispatcher:
             args, kwargs = method.bind(message.get("params"), line, tagged)
             if method.inline:
                 if session.waited and "timeout" in message:
-                    _timeout_of(method, message, session.waited)
+                    timeout_of(method.name, method.timeout, message, session.waited)
                 result = method.function(*args, **kwargs) if kwargs else method.function(*args)
                 return self._reply(method, call_id, result)
-            timeout = _timeout_of(method, message, session.waited) if "timeout" in message else method.timeout
+            timeout = (
+                timeout_of(method.name, method.timeout, message, session.waited)
+                if "timeout" in message
+                else method.timeout
+            )
             if method.extras is None and method.stream is None and not method.ordered:
                 limit = None if timeout is None else _Limit(timeout, session.loop.time() + timeout)
                 return self._call_later(self._invoker, method, call_id, args, kwargs, limit)
@@ -224,7 +229,7 @@ class Dispatcher:
             if session.streams and message.get("stream", _ABSENT) is not None:
                 method, credit = streaming, ENDLESS
             elif session.streams is None and "stream" in message:
-                method, credit = streaming, _credit_of(message)
+                method, credit = streaming, credit_of(message)
         context = Context(session, message, timeout=timeout, is_async=method.is_async, in_batch=in_batch)
         tokens: list[str] = []
         if method.extras is not None:
@@ -316,6 +321,7 @@ class Dispatcher:
                 if reply is None or isinstance(reply, Written):
                     batch.put(place, reply)
                 else:
+                    assert not isinstance(reply, Elsewhere), "a member of a batch is waited for here"
                     batch.wait(place, member, reply)
         if batch.waiting:
             return self._batch_later(batch, session)
@@ -387,24 +393,25 @@ def _text_of(error: BaseException) -> str:
         return f"(a {type(error).__name__} that has no text)"
 
 
-def _timeout_of(method: Method, message: dict[str, Any], waited: float) -> float | None:
-    """Seconds for this call: the method's, or the caller's if that is shorter, less what it has `waited` here.
+def timeout_of(name: str, most: float | None, message: dict[str, Any], waited: float) -> float | None:
+    """Seconds for a call: at most these, or the caller's if that is shorter, less what it has `waited` here.
 
     Raises:
         DeadlineExceeded: it waited too long, or may take no time at all; it is not begun.
+        InvalidRequest: the caller's are no seconds.
     """
     asked = message.get("timeout")
     if asked is None:
-        return method.timeout
+        return most
     if not isinstance(asked, int | float) or isinstance(asked, bool) or asked < 0:
         raise InvalidRequest(data={"reason": "the member 'timeout' must be a number of seconds, not negative"})
-    left = asked if method.timeout is None else min(asked, method.timeout + waited)
+    left = asked if most is None else min(asked, most + waited)
     if left <= waited:
-        raise DeadlineExceeded(data={"method": method.name, "timeout": asked})
+        raise DeadlineExceeded(data={"method": name, "timeout": asked})
     return left - waited
 
 
-def _credit_of(message: dict[str, Any]) -> int | None:
+def credit_of(message: dict[str, Any]) -> int | None:
     """The items that the caller permits at first; None if it wants no stream.
 
     Raises:

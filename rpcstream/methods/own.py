@@ -13,6 +13,7 @@ from ..codec import Codec
 from ..errors import InvalidRequest
 from ..peer.context import Context
 from ..peer.events import Topics
+from ..peer.session import Session
 from .discovery import describe
 from .gate import AUTHENTICATE, NOT_IN_BATCH, GatedSession
 from .registry import MethodRegistry
@@ -64,13 +65,21 @@ def add_auth_method(registry: MethodRegistry) -> None:
     registry.add(authenticate, name=AUTHENTICATE, reserved=True, ordered=True)
 
 
-def add_event_methods(registry: MethodRegistry, topics: Topics) -> None:
-    """Enter those with which clients subscribe to the topics."""
+def add_event_methods(
+    registry: MethodRegistry, topics: Topics, check: Callable[[Session, str], tuple[str, ...]]
+) -> None:
+    """Enter those with which clients subscribe to the topics.
+
+    Args:
+        check: called with the session and what it asks for; gives the patterns of what it is not to be told.
+    """
 
     def subscribe(topic: str, ctx: Context) -> dict[str, Any]:
         """Sends what is published to a topic from now on, as `$/event` notifications; this reply comes first.
 
-        Says what becomes of events that the subscriber is too slow for: how many wait, and the policy then.
+        In place of a topic a pattern will do: `sensors.*` for one whole level, `sensors.>` for one or more. Behind the
+        reply come the last values that are kept of these topics. The reply says what becomes of events that the
+        subscriber is too slow for: how many wait, and the policy then.
         """
         if ctx.in_batch:
             # The replies of a batch come together, when the last is ready: events would overtake this one.
@@ -78,10 +87,10 @@ def add_event_methods(registry: MethodRegistry, topics: Topics) -> None:
         if not ctx.session.is_lasting:
             reason = "events need a connection that stays: subscribe over a WebSocket or the line stream"
             raise InvalidRequest(data={"reason": reason})
-        return topics.subscribe(ctx.session, topic)
+        return topics.subscribe(ctx.session, topic, denied=check(ctx.session, topic))
 
     def unsubscribe(topic: str, ctx: Context) -> bool:
-        """Sends no more of a topic, not even what waits to be sent; false if it was not subscribed to."""
+        """Sends no more of a topic or pattern, not even what waits to be sent; false if it was not subscribed to."""
         return topics.unsubscribe(ctx.session, topic)
 
     for function in (subscribe, unsubscribe):

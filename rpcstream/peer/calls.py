@@ -132,6 +132,10 @@ class Calls:
         except BaseException:
             outgoing.leave(self.pending)
             raise
+        self.expect(waiter)
+
+    def expect(self, waiter: TimedWaiter) -> None:
+        """Watch over the deadline of a call that was entered."""
         if waiter.deadline < self._timer_at:
             self._watch(waiter.deadline)
 

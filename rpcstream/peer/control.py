@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidRequest, error_from_wire
 from ..wire import envelope
 from .flows import argument_key, reply_key
-from .streams import Inflow, Outflow
+from .streams import Sink, Source
 
 if TYPE_CHECKING:
     from .session import Session
@@ -59,8 +59,11 @@ def _cancel(session: Session, params: dict[str, Any], line: Line) -> None:
 
 
 def _progress(session: Session, params: dict[str, Any], line: Line) -> None:
-    waiter = session.pending.find(params.get("token"))
-    if waiter is not None:
+    waiter: Any = session.pending.find(params.get("token"))
+    relayed = getattr(waiter, "progress", None)
+    if relayed is not None:
+        relayed((params, line))
+    elif waiter is not None:
         session.calls.progress(waiter, params, line)
 
 
@@ -97,12 +100,12 @@ def _credit(session: Session, params: dict[str, Any], line: Line) -> None:
         outflow.permit(n)
 
 
-def _inflow(session: Session, params: dict[str, Any]) -> Inflow | None:
+def _inflow(session: Session, params: dict[str, Any]) -> Sink | None:
     token = params.get("stream")
     return session.flows.coming.get(token) if type(token) is str else None
 
 
-def _outflow(session: Session, params: dict[str, Any]) -> Outflow | None:
+def _outflow(session: Session, params: dict[str, Any]) -> Source | None:
     token = params.get("stream")
     if type(token) is str:
         return session.flows.out.get(argument_key(token))

@@ -1,12 +1,14 @@
 """Events that wait for somebody who is slower than they come: in order, bounded, with a policy for when it is too much.
 
 Owns what is kept and what is dropped, and counts that. Knows neither connections nor what an event is: a server has one
-of these for each subscriber, a client one for each reader. Pure; for one thread at a time.
+of these for each subscriber, a client one for each reader. What is called a topic here is any name by which events are
+bounded and forgotten: at a server that of the subscription, which may be a pattern. Pure; for one thread at a time.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Generic, Literal, TypeVar, get_args
 
 #: What is dropped when the queue is full: the oldest event; the one that comes; or the subscriber, with all of it.
@@ -62,6 +64,11 @@ class EventQueue(Generic[E]):
     def __len__(self) -> int:
         return len(self._events)
 
+    @property
+    def room(self) -> int:
+        """Bytes that more events may have; negative, if a single large one waits."""
+        return self._max_bytes - self.size
+
     def put(self, topic: str, event: E, size: int) -> bool:
         """Keep an event of so many bytes; false if it was dropped."""
         numbers = self._numbers.get(topic)
@@ -102,6 +109,31 @@ class EventQueue(Generic[E]):
         for number in numbers:
             self._remove(number)
         return len(numbers)
+
+    def move(self, topic: str, choose: Callable[[E], str | None]) -> int:
+        """Let what waits of a topic wait as of others, each event at its place; how many were forgotten instead.
+
+        Others may have more than `max_events` then, and are dropped from like those that are full.
+
+        Args:
+            choose: gives the other topic of an event, or None: nobody wants it.
+        """
+        count = 0
+        moved: set[str] = set()
+        for number in self._numbers.pop(topic, ()):
+            _, event, size = self._events[number]
+            other = choose(event)
+            if other is None:
+                del self._events[number]
+                self.size -= size
+                count += 1
+            else:
+                self._events[number] = other, event, size
+                self._numbers.setdefault(other, deque()).append(number)
+                moved.add(other)
+        for other in moved:
+            self._numbers[other] = deque(sorted(self._numbers[other]))
+        return count
 
     def clear(self) -> int:
         """Nobody wants what waits; how many events that was."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import CallCancelled
-from .streams import Inflow, Outflow
+from .streams import Inflow, Outflow, Sink, Source
 
 
 def reply_key(call_id: Any) -> str:
@@ -45,8 +45,8 @@ class Flows:
     def __init__(self, crowd: int) -> None:
         self._crowd = crowd
         self.unsent = 0
-        self.out: dict[str, Outflow] = {}
-        self.coming: dict[str, Inflow] = {}
+        self.out: dict[str, Source] = {}
+        self.coming: dict[str, Sink] = {}
         self.stalled = False
         #: One of those who waited goes on in this turn of the loop.
         self._has_turn = False
@@ -64,22 +64,32 @@ class Flows:
 
     def open_outflow(self, key: str, credit: int) -> Outflow:
         """A stream that goes out from now on; to be closed by `close_outflow`."""
-        outflow = self.out[key] = Outflow(self, credit)
-        if self.has_ended:
-            outflow.close()
+        outflow = Outflow(self, credit)
+        self.enter_outflow(key, outflow)
         return outflow
 
-    def close_outflow(self, key: str, outflow: Outflow) -> None:
+    def enter_outflow(self, key: str, outflow: Source) -> None:
+        """The same for one that is there."""
+        self.out[key] = outflow
+        if self.has_ended:
+            outflow.close()
+
+    def close_outflow(self, key: str, outflow: Source) -> None:
         """It is over. A later one may have its name already."""
         if self.out.get(key) is outflow:
             del self.out[key]
 
     def open_inflow(self, token: str, window: int, grant: Callable[[int], None]) -> Inflow:
         """A stream that comes as an argument; to be closed by `close_inflow`."""
-        inflow = self.coming[token] = Inflow(window, grant, permitted=False)
+        inflow = Inflow(window, grant, permitted=False)
+        self.enter_inflow(token, inflow)
+        return inflow
+
+    def enter_inflow(self, token: str, inflow: Sink) -> None:
+        """The same for one that is there."""
+        self.coming[token] = inflow
         if self.has_ended:
             inflow.end(_ended())
-        return inflow
 
     def close_inflow(self, token: str) -> None:
         """Nobody reads it any more; what still comes is dropped."""

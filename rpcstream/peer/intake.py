@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ..wire import envelope
-from ..wire.framing import Message, Oversize
+from ..wire.framing import LONG, Message, Oversize
 from ..wire.pieces import Written
 from . import control
 from .backlog import Backlog
@@ -79,8 +79,8 @@ class Intake:
         if isinstance(line, Oversize):
             settled = session.pending.settled_too_long(line, session.limits.max_message_size, session.side)
             return [] if settled else [line]
-        # Most are plain requests, and need not be read for that.
-        if b'"method"' in line and not any(sign in line for sign in _SIGNS):
+        # Most are plain requests, and need not be read for that. (A long one is read sooner than looked through.)
+        if len(line) < LONG and b'"method"' in line and not any(sign in line for sign in _SIGNS):
             return [line]
         try:
             message, read = session.codec.parse(line)

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..errors import ParseError
 from ..wire.framing import Oversize
 from ..wire.pieces import Written
+from .elsewhere import Elsewhere
 
 if TYPE_CHECKING:
     from .session import Session
 
-#: What a handler that waits gives: the reply, later.
-Later = Coroutine[Any, Any, Written | None]
+#: A handler that waits, and gives the reply.
+Waiting = Coroutine[Any, Any, Written | None]
+
+#: What there is in the place of a reply that comes later: who waits for it here, or elsewhere.
+Later = Waiting | Elsewhere
 
 
 class Channel(Protocol):

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..errors import error_from_wire
+from ..errors import InternalError, ParseError, error_from_wire
 from ..wire import envelope
 from ..wire.framing import Oversize
+
+#: Bytes of a message in which its id is looked for, should the rest not be readable.
+HEAD = 512
 
 
 class Waiter(Protocol):
@@ -116,6 +119,13 @@ class PendingCalls:
         error = envelope.oversize(message.size, limit, side=side)
         self.settle(envelope.error_reply(envelope.id_in_head(message.head), error), b"")
         return True
+
+    def settle_unreadable(self, line: bytes | bytearray, error: ParseError) -> None:
+        """Does a message that is not JSON begin like a reply (with a NaN in it, perhaps)? Then its call fails."""
+        head = bytes(line[:HEAD])
+        if envelope.is_reply_head(head):
+            told = InternalError("The reply is not JSON", error.data)
+            self.settle(envelope.error_reply(envelope.id_in_head(head), told), b"")
 
     def explained(self, reason: str) -> str:
         """Why the connection ended, with what the peer last said to nobody: perhaps that it is busy."""

@@ -27,9 +27,10 @@ from .backlog import Backlog
 from .call import Marshaller
 from .calls import Calls
 from .deadline import free_context
+from .elsewhere import Elsewhere
 from .flows import Flows
 from .intake import Intake
-from .interfaces import Channel, Dispatch, Later
+from .interfaces import Channel, Dispatch, Later, Waiting
 from .pending import PendingCalls
 from .work import Work
 
@@ -220,7 +221,7 @@ class Session:
     @property
     def busy(self) -> bool:
         """Something is being worked on, or waits to be."""
-        return bool(self.work.running or self.backlog or self._outbox)
+        return bool(self.work or self.backlog or self._outbox)
 
     @property
     def calls(self) -> Calls:
@@ -248,6 +249,31 @@ class Session:
         self._outbox.append(message)
         self.flows.unsent += len(message)
         self._schedule()
+
+    def pass_on(self, message: Written) -> None:
+        """The same for one that has just come on another connection: a long one is written while caches have it."""
+        if len(message) < LONG or self.flows.stalled or self.channel is None:
+            self.send(message)
+            return
+        # Emptied, not replaced: whoever handles messages at the moment has it in hand.
+        messages = [*self._outbox, message]
+        self._outbox.clear()
+        self.channel.send(messages)
+
+    def finish(self, call: Elsewhere, reply: Written | None) -> None:
+        """Somebody else has carried a call out. Only the first reply counts."""
+        if not self.work.leave(call):
+            return
+        if self.channel is None:
+            self._report_gone()
+            return
+        if reply is not None and self._is_calm and not (self._outbox or self.work):
+            self.channel.send([reply])  # there is nothing that it could be written with
+            return
+        if reply is not None:
+            self.pass_on(reply)
+        if not self._is_calm:  # there is room now, or nothing left to wait for
+            self._schedule()
 
     def drain(self) -> None:
         """Take no more requests; replies are still taken. When nothing is in flight any more, close."""
@@ -337,17 +363,22 @@ class Session:
         if isinstance(values, list):
             messages[position:position] = values
             return None
+        if self.side == "server":  # a client ends the connection, and with it all calls
+            self.pending.settle_unreadable(line, values)
         return self._dispatch.unreadable(values)
 
     def _take(self, reply: Written | Later, message: Any) -> int:
-        """A reply to send, or a handler that will give one; how many bytes that is now."""
+        """A reply to send, or what will give one; how many bytes that is now."""
+        if isinstance(reply, Elsewhere):
+            self.work.enter(reply)
+            return 0
         ready = reply if isinstance(reply, Written) else self._start(reply, message)
         if ready is None:
             return 0
         self._outbox.append(ready)
         return len(ready)
 
-    def _start(self, later: Later, message: Any) -> Written | None:
+    def _start(self, later: Waiting, message: Any) -> Written | None:
         """Run a handler that waits; its reply now, if it did not wait after all."""
         if sys.version_info >= (3, 12):
             task = asyncio.Task(later, loop=self.loop, eager_start=True, context=self._context.copy())
@@ -414,7 +445,7 @@ class Session:
     def _turn(self) -> None:
         """Take up what was kept for later, as far as there is room; write what has come together."""
         self._scheduled = False
-        if self.backlog and self.channel is not None and self._has_room():
+        if not self._is_calm and self.backlog and self.channel is not None and self._has_room():
             messages, since = self.backlog.take()
             self.waited = self.loop.time() - since
             self._work(messages)
@@ -445,7 +476,7 @@ class Session:
             self._answer = self._dispatch.answer
         elif has_room:
             self._schedule()
-        if self._ending and not self.busy:
+        if self._ending and not (self.busy or self.pending):
             channel.close()
             return
         reads = not self.backlog.is_full or self._must_read()
@@ -471,6 +502,6 @@ class Session:
         self.abort("an internal error")
 
     def _report_gone(self) -> None:
-        if not self.work.running and self._on_gone is not None:
+        if not self.work and self._on_gone is not None:
             on_gone, self._on_gone = self._on_gone, None
             on_gone(self)

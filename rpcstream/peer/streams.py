@@ -30,6 +30,29 @@ class Flow(Protocol):
     def flowing(self) -> Awaitable[None]: ...
 
 
+class Source(Protocol):
+    """What a connection's credit is for."""
+
+    def permit(self, n: int) -> None:
+        """The consumer takes `n` more."""
+
+    def close(self) -> None:
+        """No credit will come any more."""
+
+
+class Sink(Protocol):
+    """What the items that come are for."""
+
+    def put(self, item: Item) -> None:
+        """An item has come; InvalidRequest if it was not permitted."""
+
+    def end(self, error: Exception | None = None) -> None:
+        """No more items come."""
+
+    def clear(self) -> None:
+        """Nobody wants the items that wait."""
+
+
 class Outflow:
     """The producer's end: what it may send, and when.
 

@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .elsewhere import Elsewhere
+
 
 class Work:
     """What runs at the moment.
@@ -17,16 +19,21 @@ class Work:
     Attributes:
         running: the tasks, and the messages they work for; a batch is one of them.
         members: the tasks of the members of batches.
+        elsewhere: the calls that somebody else carries out.
         load: how many calls that are.
     """
 
-    __slots__ = ("_undisturbed", "load", "members", "running")
+    __slots__ = ("_undisturbed", "elsewhere", "load", "members", "running")
 
     def __init__(self) -> None:
         self.running: dict[asyncio.Task[Any], Any] = {}
+        self.elsewhere: dict[Elsewhere, None] = {}
         self.members: dict[asyncio.Task[Any], dict[str, Any]] = {}
         self.load = 0
         self._undisturbed: set[asyncio.Task[Any]] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self.running or self.elsewhere)
 
     def start(self, task: asyncio.Task[Any], message: Any) -> None:
         self.running[task] = message
@@ -37,6 +44,19 @@ class Work:
         message = self.running.pop(task)
         self.load -= len(message) if type(message) is list else 1
         return message
+
+    def enter(self, call: Elsewhere) -> None:
+        """Somebody else carries this out."""
+        self.elsewhere[call] = None
+        self.load += 1
+
+    def leave(self, call: Elsewhere) -> bool:
+        """It is over; false if it was over before."""
+        if call not in self.elsewhere:
+            return False
+        del self.elsewhere[call]
+        self.load -= 1
+        return True
 
     def start_member(self, task: asyncio.Task[Any], message: dict[str, Any]) -> None:
         """A member of a batch runs; the task of the batch is running too."""
@@ -53,6 +73,10 @@ class Work:
                 if type(message) is dict and is_same_id(message.get("id"), call_id):
                     self._cancel_once(task)
                     return True
+        for call in self.elsewhere:
+            if is_same_id(call.call_id, call_id):
+                call.cancel()
+                return True
         return False
 
     def abandon(self, goes_on: Callable[[Any], bool]) -> None:
@@ -64,10 +88,12 @@ class Work:
             for task, message in list(table.items()):
                 if type(message) is dict and not goes_on(message):
                     self._cancel_once(task)
+        self._cancel_elsewhere()
 
     def cancel_all(self) -> None:
         for task in [*self.running, *self.members]:
             task.cancel()
+        self._cancel_elsewhere()
 
     @contextlib.contextmanager
     def undisturbed(self) -> Iterator[None]:
@@ -79,6 +105,10 @@ class Work:
             yield
         finally:
             self._undisturbed.discard(task)
+
+    def _cancel_elsewhere(self) -> None:
+        for call in list(self.elsewhere):
+            call.cancel()
 
     def _cancel_once(self, task: asyncio.Task[Any]) -> None:
         """A second cancel would disturb what the handler does in its `finally`."""

@@ -71,6 +71,16 @@ class AccessRules:
             rules._names |= {name}
         return rules
 
+    def joined(self, other: AccessRules) -> AccessRules:
+        """What either of both allows."""
+        rules = copy.copy(self)
+        rules._any_host = self._any_host or other._any_host
+        rules._any_origin = self._any_origin or other._any_origin
+        rules._below = self._below + other._below
+        rules._names = self._names | other._names
+        rules._origins = self._origins | other._origins
+        return rules
+
     def check(self, request: Request) -> Response | None:
         """Why a request is not answered, whatever its method; None if it is. Also for the handshake of a WebSocket."""
         headers = request.headers

@@ -47,7 +47,7 @@ class SocketConnection(asyncio.Protocol):
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._closing = self._paused = self._is_full = False
+        self._closing = self._paused = self._is_full = self._writes_together = False
         # Replies of a turn that began below the mark may bring it to twice the mark and one message more; on top of
         # that may come what handlers finish that were at work then.
         self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
@@ -63,7 +63,13 @@ class SocketConnection(asyncio.Protocol):
         """What the connection tells of the peer. Looked up when it is asked for; little is known once it is lost."""
         return credentials_of(self._transport, address=self.address)
 
+    def has_received(self) -> bool:
+        """Have bytes come since this was asked last? For an end that sets no time limits with `check`."""
+        return self._watch.has_received()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # asyncio's `writelines` (3.12, 3.13.0) forgets to say when the buffer is full.
+        self._writes_together = not isinstance(transport, asyncio.Transport)
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
         self.address = self.address or format_address(transport.get_extra_info("peername"))
         transport.set_write_buffer_limits(high=self._limits.write_buffer)
@@ -90,16 +96,20 @@ class SocketConnection(asyncio.Protocol):
 
     def _write_parts(self, parts: Iterable[bytes]) -> None:
         """Write what is long by itself, without copying it, and what is short together."""
-        # Not `writelines`: asyncio's (3.12, 3.13.0) forgets to say when the buffer is full.
+        pieces: list[bytes] = []
         short: list[bytes] = []
         for part in parts:
             if len(part) <= JOIN_MAX:
                 short.append(part)
                 continue
-            self._write(b"".join(short))
-            self._write(part)
+            pieces += b"".join(short), part
             short.clear()
-        self._write(b"".join(short))
+        pieces.append(b"".join(short))
+        if self._transport is not None and self._writes_together:
+            self._transport.writelines(filter(None, pieces))
+            return
+        for piece in pieces:
+            self._write(piece)
 
     def _check_unread(self, transport: asyncio.Transport) -> None:
         """Close the connection if its peer leaves too much unread; to be asked while the buffer is full."""

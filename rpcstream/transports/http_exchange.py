@@ -179,7 +179,7 @@ class HttpExchange:
         They count against `max_calls` all the same: when so many run, the response waits.
         """
         session = self.session
-        if session.backlog or not all(map(_is_silent, session.work.running.values())):
+        if session.backlog or session.work.elsewhere or not all(map(_is_silent, session.work.running.values())):
             return False
         return self._connection is not None and self._connection.going_on.take(session)
 

@@ -52,6 +52,7 @@ class Listener:
         delimiter, trace: for each connection; see `LineStream`.
         certificates: for TLS; without, connections are in the clear.
         access, routes, authenticator: for HTTP; see `HttpConnection`.
+        patience: seconds that a connection has to show what it speaks; None: no limit.
     """
 
     def __init__(
@@ -66,11 +67,13 @@ class Listener:
         access: AccessRules | None = None,
         routes: Routes | None = None,
         authenticator: Authenticator | None = None,
+        patience: float | None = None,
     ) -> None:
         self._certificates = certificates
         self._access = access or AccessRules()
         self._routes = routes
         self._authenticator = authenticator
+        self._patience = patience
         self._make_session = make_session
         self._limits = limits
         self._counters = counters
@@ -181,7 +184,7 @@ class Listener:
             on_open=self._opened,
             on_close=self._closed,
             on_known=self._known,
-            patience=self._limits.auth_timeout if self._authenticator is not None else None,
+            patience=self._patience,
         )
 
     def _make_line(self, on_open: Callable[[Connection], None] | None = None) -> LineStream:

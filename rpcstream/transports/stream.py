@@ -82,7 +82,7 @@ class LineStream(SocketConnection):
                 trace_all(self._trace, "receive", messages)
             self.session.receive(messages)
         else:
-            self._watch.heard = True
+            self._watch.heard = self._watch.received = True
         if self._framer.ended:
             self.session.end(self._lost)
 
@@ -203,7 +203,7 @@ class LineStream(SocketConnection):
         That shows only when something is written: a blank, which may stand before any message.
         """
         unheard = self._peer_ended or (self._paused and not self._is_full)
-        if unheard and self.session.work.running:
+        if unheard and self.session.work:
             self._write(b" ")
             # The first is taken even where nobody listens any more; what comes back then is seen with the second.
             self._probing = self._loop.call_later(SECOND_BLANK, self._write, b" ")

@@ -16,7 +16,7 @@ class Watch:
     therefore enforced with the precision of those calls, never too early.
     """
 
-    __slots__ = ("_limits", "_since", "_state", "_unread", "completed", "heard")
+    __slots__ = ("_limits", "_since", "_state", "_unread", "completed", "heard", "received")
 
     def __init__(self, limits: Limits, now: float) -> None:
         self._limits = limits
@@ -27,6 +27,14 @@ class Watch:
         self.heard = False
         #: A whole message was received since the last look.
         self.completed = False
+        #: Bytes were received, though no whole message, since `has_received` was asked last.
+        self.received = False
+
+    def has_received(self) -> bool:
+        """Have bytes come since this was asked last? For an end that does not ask `overdue`, which forgets it too."""
+        has_received = self.completed or self.received
+        self.completed = self.received = False
+        return has_received
 
     def overdue(self, now: float, *, partial: bool, unread: int, busy: bool) -> str | None:
         """The reason to close the connection, or None.

@@ -103,7 +103,7 @@ class WebSocketStream(SocketConnection):
                 trace_all(self._trace, "receive", messages)
             self.session.receive(messages)
         else:
-            self._watch.heard = True
+            self._watch.heard = self._watch.received = True
         if reader.fault is not None:
             self._fail(reader.fault)
         elif reader.closed is not None:
@@ -215,7 +215,7 @@ class WebSocketStream(SocketConnection):
 
         That shows only when something is written: a pong that nobody asked for, which needs no answer.
         """
-        if self._paused and not self._is_full and not self._closing and self.session.work.running:
+        if self._paused and not self._is_full and not self._closing and self.session.work:
             pong = frame(PONG, b"", masked=self._client)
             self._write(pong)
             # The first is taken even where nobody listens any more; what comes back then is seen with the second.

@@ -14,6 +14,9 @@ from .gathered import Gathered
 #: Bytes; a message from here on is long: it may have payloads that are better cut out before it is parsed.
 LONG = 16 * 1024
 
+#: Bytes of a line from which on looking for its end is faster than splitting, which looks at each byte by itself.
+_FOUND_FASTER = 512
+
 #: How much of a message over the limit is kept, to find the id of the request in it.
 HEAD_SIZE = 512
 
@@ -103,11 +106,16 @@ class LineFramer:
             return []
         return [last]
 
-    def _feed_lines(self, data: bytes) -> list[Message]:
-        """Nothing is held: `data` begins with a new message."""
-        # Looking for the delimiter is many times as fast as splitting.
-        lines: list[Message] = data.split(self._delimiter) if self._delimiter in data else [data]  # type: ignore[assignment]
-        tail: bytes = lines.pop()  # type: ignore[assignment]
+    def _feed_lines(self, data: bytes, start: int = 0) -> list[Message]:
+        """Nothing is held: a new message begins at `start`."""
+        lines: list[Message] = []
+        while (end := data.find(self._delimiter, start)) - start >= _FOUND_FASTER:
+            lines.append(data[start:end])
+            start = end + self._width
+        tail = data[start:]
+        if end >= 0:
+            *short, tail = tail.split(self._delimiter)
+            lines += short
         if self._after_value and lines:
             self._after_value = False
             if not lines[0].strip():  # type: ignore[union-attr]
@@ -136,7 +144,7 @@ class LineFramer:
             return messages
         held.append(data[: max(end, 0)])
         line = held.take(without=max(-end, 0))
-        rest = data[end + self._width :]
+        start = end + self._width
         self._balance = None
         if self._skipping:
             self._skipping = False
@@ -148,8 +156,8 @@ class LineFramer:
         else:
             self.ended = True
             return messages
-        if rest:
-            messages += self._feed_lines(rest)
+        if start < len(data):
+            messages += self._feed_lines(data, start)
         return messages
 
     def _hold(self, messages: list[Message]) -> None:

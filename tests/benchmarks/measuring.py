@@ -21,7 +21,7 @@ with pytest.MonkeyPatch.context() as patch:
     from suite.process import Failed, Running, Servers, Serving, Skipped
     from suite.results import Entry, Spread, Table, broken, ratio, spread
     from suite.templates import fill
-    from suite.topics import TOPICS, large, web
+    from suite.topics import TOPICS, hub, large, web
 
 __all__ = [
     "TOPICS",
@@ -39,6 +39,7 @@ __all__ = [
     "broken",
     "calls",
     "fill",
+    "hub",
     "large",
     "machine",
     "measure",

@@ -82,6 +82,7 @@ DRIVEN: dict[str, list[tuple[str, ...]]] = {
     "flight_.py": [ARRAY],
     "grpc_aio.py": [("--topic", "image")],
     "grpc_sync.py": [(*ARRAY, "--connections", "2", "--in-flight", "2")],
+    "publish_.py": [("--connections", "3", "--in-flight", "2")],
     "pyro_.py": [("--topic", "login", "--connections", "2")],
     "rpcstream_.py": [
         ("--topic", "image"),
@@ -162,6 +163,23 @@ def check_rpcstream(port: int) -> None:
         assert json.loads(connection.recv()) == {"jsonrpc": "2.0", "id": 7, "result": 42}
 
 
+def check_provider(port: int) -> None:
+    """Of a hub, or a server itself."""
+    array = {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AACAPw=="}
+    for method, value in (("echo_text", "hello"), ("echo_array", array)):
+        request = {"jsonrpc": "2.0", "id": 7, "method": method, "params": [value]}
+        reply = json.loads(exchange_line(port, json.dumps(request).encode() + b"\n"))
+        assert reply == {"jsonrpc": "2.0", "id": 7, "result": value}
+
+
+def check_clients(port: int) -> None:
+    """Each of them has offered its methods by the time that the hub says that it is ready."""
+    check_provider(port)
+    reply = json.loads(exchange_line(port, b'{"jsonrpc":"2.0","id":7,"method":"rpc.clients"}\n'))
+    offered = {client["name"]: len(client["methods"]) for client in reply["result"] if client["name"]}
+    assert offered == {"provider": 2, "client-0": 10, "client-1": 10, "client-2": 10}
+
+
 def check_page(port: int) -> None:
     """Twice on one connection; and it is that path that it is answered for."""
     connection = HTTPConnection("127.0.0.1", port, timeout=SECONDS)
@@ -212,6 +230,10 @@ def check_fastapi(port: int) -> None:
         ("fastapi_.py", check_fastapi),
         ("gevent_.py", check_page),
         ("granian_.py", check_page),
+        ("hub_.py", check_provider),
+        ("hub_.py --direct", check_provider),
+        ("hub_.py --provider=bare --clients=3", check_clients),
+        ("hub_.py --provider=bare --direct", check_provider),
         ("jsonrpc_http.py", check_json_rpc_over_http),
         ("robyn_.py", check_page),
         ("rpcstream_.py", check_rpcstream),
@@ -277,6 +299,19 @@ def test_driver_reports_a_wrong_reply() -> None:
     result = json.loads(done.stdout)
     assert result["wrong"] == 1
     assert result["error"] == "asked (1000000, 1), got 5"
+
+
+def test_publishing_driver_reports_a_wrong_reply() -> None:
+    with answering(b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Method not found"}}\n') as port:
+        done = load("publish_.py", port)
+    assert done.returncode == 3
+    assert "Method not found" in json.loads(done.stdout)["error"]
+
+
+def test_publishing_driver_reports_a_lost_connection() -> None:
+    with answering(b"") as port:
+        done = load("publish_.py", port)
+    assert done.returncode == 4
 
 
 def test_driver_reports_a_lost_connection() -> None:

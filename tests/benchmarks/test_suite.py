@@ -24,6 +24,7 @@ from .measuring import (
     calls,
     entry,
     fill,
+    hub,
     large,
     measure,
     plot,
@@ -106,7 +107,7 @@ def test_every_target_names_a_topic_and_contenders_that_exist(monkeypatch: pytes
     for one in targets.TARGETS:
         if one.topic in ("idle", "startup"):
             continue
-        assert {one.entry, one.base} <= names[one.topic, one.title], one.case
+        assert {one.entry, one.base or one.entry} <= names[one.topic, one.title], one.case
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------
@@ -267,3 +268,27 @@ def test_bare_exchanges_carry_the_bytes_of_our_client() -> None:
     assert len(requests[1]) == len(large.our_request("echo", array))
     replies = [data.rstrip(b"\n") + b"\n" for way, data in sent if way == "receive"]
     assert lines.fits(0, replies[0])
+
+
+def test_calls_through_the_hub_carry_as_much_as_their_titles_say() -> None:
+    sizes = {hub.SMALL_TITLE: hub.SMALL, hub.TEXT_TITLE: hub.LARGE, hub.ARRAY_TITLE: hub.LARGE * 4 / 3}
+    for case in [*hub.small(), *hub.large()]:
+        (request,) = {contender.load.request for contender in case.contenders}
+        message = json.loads(fill(request, 2000000))
+        assert message["id"] == 2000000
+        (value,) = message["params"]
+        sent = value if isinstance(value, str) else value["data"]
+        assert len(sent) == pytest.approx(sizes[case.title], abs=4)
+        (fits,) = {contender.load.reply for contender in case.contenders[:1]}
+        assert fits({"jsonrpc": "2.0", "id": 2000000, "result": value}, 2000000)
+        assert not fits({"jsonrpc": "2.0", "id": 2000000, "result": "another"}, 2000000)
+
+
+def test_a_published_event_counts_for_each_subscriber() -> None:
+    for case, (count, in_flight) in zip(hub.publish(), hub.SUBSCRIBERS.items(), strict=True):
+        (contender,) = case.contenders
+        assert (contender.calls, contender.load.shape.connections, contender.load.shape.in_flight) == (
+            count,
+            count,
+            in_flight,
+        )

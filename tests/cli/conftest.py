@@ -40,7 +40,9 @@ class ServerProcess:
 
     @property
     def address(self) -> str:
-        return self.banner[0].removeprefix("Listening at ").removeprefix("jsonrpc2://")
+        return (
+            self.banner[0].removeprefix("Hub listening at ").removeprefix("Listening at ").removeprefix("jsonrpc2://")
+        )
 
     @property
     def port(self) -> int:
@@ -60,11 +62,17 @@ def start_server() -> Iterator[StartServer]:
     """`start_server("target.py", "-p", "0", cwd=folder)`; ended with the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*argv: str, cwd: Path | None = None) -> ServerProcess:
+    def start(*argv: str, cwd: Path | None = None, **variables: str) -> ServerProcess:
         command = [sys.executable, "-m", "rpcstream.cli.serve", *argv]
         pipe = subprocess.PIPE
         process = subprocess.Popen(
-            command, cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+            command,
+            cwd=cwd,
+            env=environment(**variables),
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
         )
         started.append(process)
         return ServerProcess(process)

@@ -262,7 +262,9 @@ def make_client(request: pytest.FixtureRequest) -> Iterator[MakeClient]:
 
 
 @pytest.fixture
-def free_address() -> str:
-    """An address at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return f"127.0.0.1:{sock.getsockname()[1]}"
+def free_address() -> Iterator[str]:
+    """An address at which nobody listens, and nobody else will: a test may. (Linux lets two bind, and one listen.)"""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{sock.getsockname()[1]}"

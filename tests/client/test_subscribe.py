@@ -99,7 +99,7 @@ async def test_what_is_published_from_the_entry_on_comes_in_order(joined: Joined
         assert repr(events) == "<subscription to 'a', open>"
         assert [server.publish("a", number) for number in range(100)] == [1] * 100
         assert await take(events, 100) == list(range(100))
-        assert await client.publish("from a handler") == 1
+        assert await client.call("publish", "from a handler") == 1
         assert await anext(events) == "from a handler"
         assert (events.topic, events.dropped, events.reconnects) == ("a", 0, 0)
     await until(lambda: not server.topics)
@@ -190,10 +190,10 @@ async def test_readers_of_a_topic_share_one_subscription(joined: Joined) -> None
             assert server.publish("a", 1) == 1
             server.publish("b", 2)
             assert [await anext(events) for events in (one, two, other)] == [1, 1, 2]
-        assert await client.publish(3) == 1, "one of the readers is still there"
+        assert await client.call("publish", 3) == 1, "one of the readers is still there"
         assert await anext(one) == 3
         assert dict(server.topics) == {"a": 1}
-    assert await client.publish(4) == 0
+    assert await client.call("publish", 4) == 0
 
 
 async def test_readers_that_begin_together_share_one_connection_of_the_pool() -> None:
@@ -201,7 +201,7 @@ async def test_readers_that_begin_together_share_one_connection_of_the_pool() ->
     async with over_tcp(server, pool=3) as client:
         readers = [client.subscribe(topic) for topic in "aaabbb"]
         await asyncio.gather(*(reader.__aenter__() for reader in readers))
-        await asyncio.gather(*(client.publish("other calls", "nobody's") for _ in range(20)))
+        await asyncio.gather(*(client.call("publish", "other calls", "nobody's") for _ in range(20)))
         assert dict(server.topics) == {"a": 1, "b": 1}
         assert (server.publish("a", 1), server.publish("b", 2)) == (1, 1)
         assert await asyncio.gather(*map(anext, readers)) == [1, 1, 1, 2, 2, 2]
@@ -300,7 +300,7 @@ async def test_what_the_server_refuses_is_raised_and_nothing_is_left() -> None:
             server.publish("a", 1)
             assert await anext(events) == 1
             assert tables_of(client)[0].keys() == {"a"}
-        assert await client.publish(1) == 0
+        assert await client.call("publish", 1) == 0
         async with client.subscribe("b"):
             assert dict(server.topics) == {"b": 1}
 
@@ -413,7 +413,7 @@ async def test_without_reconnect_the_loop_ends_behind_what_waits(joined: Joined)
     await one.__aenter__()
     await two.__aenter__()
     waiting = asyncio.create_task(anext(two))  # type: ignore[arg-type]
-    await client.publish(1)
+    await client.call("publish", 1)
     await client.notify.cut()
     with pytest.raises(ConnectionLost, match=r"no more events of 'b'.* \(at "):
         await waiting
@@ -452,15 +452,15 @@ async def test_with_reconnect_the_client_subscribes_again(where: Any) -> None:
                 greeted.append(dict(server.topics) and "too late")
                 await peer.call("rpc.ping")
 
-            await client.publish("before")
+            await client.call("publish", "before")
             for number in range(1, 4):
                 await client.notify.cut()
                 await until(lambda number=number: [each.reconnects for each in (one, two, other)] == [number] * 3)
                 assert dict(server.topics) == {"a": 1, "b": 1}
-                assert await client.publish(number) == 1
+                assert await client.call("publish", number) == 1
             assert greeted == [{}, {}, {}]
             assert await take(one, 4) == await take(two, 4) == ["before", 1, 2, 3]
-        assert await client.publish("nobody", "b") == 0
+        assert await client.call("publish", "nobody", "b") == 0
     assert client.state == "closed"
 
 
@@ -532,7 +532,7 @@ async def test_closing_the_client_ends_loops_behind_what_waits(joined: Joined) -
         return [value async for value in two]
 
     task = asyncio.create_task(read())
-    await client.publish(1)
+    await client.call("publish", 1)
     await until(lambda: one._reader.queue)
     await client.close()
     assert [value async for value in one] == [1]

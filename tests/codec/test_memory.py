@@ -38,9 +38,9 @@ def test_with_the_first_big_message_out(asked: dict[int, int]) -> None:
 
 def test_with_the_first_big_message_in(asked: dict[int, int]) -> None:
     codec = Codec()
-    codec.parse(b'["%b"]' % (b"x" * 100_000))
+    codec.parse(b'["%b"]' % (b"x" * 60_000))
     assert asked == {}
-    codec.parse(b'["%b"]' % (b"x" * 200_000))
+    codec.parse(b'["%b"]' % (b"x" * 70_000))
     assert set(asked) == {-1, -3}
 
 

@@ -5,10 +5,10 @@ What the first words behind the three backticks say:
 * `python`: run, in one namespace for the page. Behind an expression `# -> text` is what it gives (its repr, or what a
   `print` prints), `# raises text` how the exception begins; three dots stand for anything.
 * `console`: the lines behind `$ ` are run by the shell, on a terminal without colour; what they print must be the lines
-  below. A command that ends with `&` is a server: it runs until the next one or the end of the page. Commands whose
-  program is not installed are skipped.
+  below. A command that ends with `&` runs until the end of the page; `rpcstream-server` until the next one of these.
+  Commands whose program is not installed are skipped.
 * `text talk`: lines on one connection of their own to that server. Those behind `-->` are sent, those behind `<--` must
-  come, in this order; three dots stand for anything.
+  come, in this order; three dots stand for anything. A word before the arrow names one of several connections.
 * `file=NAME` behind the language: not run, but written to that file, for the blocks below.
 * `no-run` behind the language, and every other language: a fragment, not run.
 
@@ -27,6 +27,7 @@ import os
 import pty
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -79,6 +80,7 @@ class PageRun:
         self._module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
         self._module.__dict__["__expected__"] = _expected
         self._server: subprocess.Popen[str] | None = None
+        self._beside: list[subprocess.Popen[str]] = []
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self._port = str(probe.getsockname()[1])
         inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
@@ -91,6 +93,8 @@ class PageRun:
             for block in blocks_of(self._page.read_text()):
                 self._run_block(block)
         finally:
+            for process in self._beside:
+                _end(process)
             self._stop_server()
             for value in vars(self._module).values():
                 if isinstance(value, Client):
@@ -128,15 +132,20 @@ class PageRun:
     # -- lines on the wire ------------------------------------------------------------------------------------------
 
     def _talk(self, block: Block) -> None:
-        address = ("127.0.0.1", int(self._port))
-        with socket.create_connection(address, 20) as connection, connection.makefile("rwb") as lines:
+        with contextlib.ExitStack() as stack:
+            connections: dict[str, Any] = {}
             for line in block.code.splitlines():
-                direction, _, text = line.partition(" ")
+                found = re.fullmatch(r"(\w* *)(-->|<--) (.*)", line)
+                assert found is not None, line
+                name, direction, text = found[1].strip(), found[2], found[3]
+                if name not in connections:
+                    connection = stack.enter_context(socket.create_connection(("127.0.0.1", int(self._port)), 20))
+                    connections[name] = stack.enter_context(connection.makefile("rwb"))
+                lines = connections[name]
                 if direction == "-->":
                     lines.write(text.encode() + b"\n")
                     lines.flush()
                 else:
-                    assert direction == "<--", line
                     said = lines.readline().decode()
                     assert matches(_spaced(said), _spaced(text)), f"got\n{said}instead of\n{text}"
 
@@ -149,11 +158,15 @@ class PageRun:
             self._run_command(command, expected.replace("8545", self._port))
 
     def _run_command(self, command: str, expected: str) -> None:
-        if command.split()[0] in ("nc", "java", "curl") and shutil.which(command.split()[0]) is None:
+        words = command.split()
+        if words[0] == "bash":
+            words += (self._folder / words[1]).read_text().split()
+        if any(program in words and shutil.which(program) is None for program in ("nc", "java", "curl")):
             return
         line = self._own(command)
         if command.endswith("&"):
-            printed = self._serve(line.removesuffix("&"), len(expected.splitlines()))
+            is_server = command.startswith("rpcstream-server ")
+            printed = self._begin(line.removesuffix("&"), len(expected.splitlines()), is_server=is_server)
         else:
             printed = self._on_terminal(line)
         assert matches(printed, expected), f"{command}\nprinted\n{printed}\ninstead of\n{expected}"
@@ -172,11 +185,17 @@ class PageRun:
                 printed += part
         return printed.decode().replace("\r\n", "\n")
 
-    def _serve(self, line: str, count: int) -> str:
-        self._stop_server()
+    def _begin(self, line: str, count: int, *, is_server: bool) -> str:
+        """Its first lines."""
+        if is_server:
+            self._stop_server()
         out: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         command = ["bash", "-c", "exec " + line]
-        self._server = process = subprocess.Popen(command, cwd=self._folder, env=self._environment, **out)
+        process = subprocess.Popen(command, cwd=self._folder, env=self._environment, start_new_session=True, **out)
+        if is_server:
+            self._server = process
+        else:
+            self._beside.append(process)
         assert process.stdout is not None
         return "".join(process.stdout.readline() for _ in range(count))
 
@@ -194,6 +213,12 @@ class PageRun:
                 process.stdout.read()  # type: ignore[union-attr]
             assert process.returncode == 0
             self._server = None
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """A program with all that it has started."""
+    with process, contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
 
 
 def _read(terminal: io.FileIO) -> bytes:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import rpcstream
-from rpcstream import AsyncClient, Backoff, Client, Codec, ImageOptions, Limits, Server
+from rpcstream import AsyncClient, Backoff, Client, Codec, Hub, ImageOptions, Limits, Server
 from rpcstream.cli import call_options, items, serve
+from rpcstream.peer.call import NOT_GIVEN
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -25,6 +26,7 @@ DESCRIBED: dict[str, Callable[..., Any]] = {
     "Server": Server.__init__,
     "Server.add": Server.add,
     "Server.run": Server.run,
+    "Hub": Hub.__init__,
     "Limits": Limits,
     "Client": Client.__init__,
     "AsyncClient": AsyncClient.__init__,
@@ -117,6 +119,8 @@ def forms_of(value: object) -> set[str]:
         forms.add(f"{type(value).__name__}()")
     if type(value) is int:
         forms |= {f"{value:,}", f"{value // 2**20} MiB"} if value >= 10_000 else set()
+    if value is NOT_GIVEN:
+        forms.add("not given")  # it depends on others
     if value is Backoff().random:
         forms.add("random.random")  # called through a function of ours, which imports it late
     return forms

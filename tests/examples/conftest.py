@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -111,6 +113,31 @@ def served() -> Iterator[Callable[..., tuple[str, subprocess.Popen[str]]]]:
     for process in processes:
         with ended(process):
             process.terminate()
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., tuple[str, subprocess.Popen[str]]]]:
+    """`line, process = started("examples/x.py", "argument")`: a program that stays, and its first line; it ends with
+    the test, by Ctrl-C, and must not have complained."""
+    processes = []
+
+    def start(*arguments: str) -> tuple[str, subprocess.Popen[str]]:
+        command = [sys.executable, "-W", "error", *arguments]
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, text=True, **pipes)
+        processes.append(process)
+        assert process.stdout is not None
+        return process.stdout.readline(), process
+
+    yield start
+    complaints = []
+    for process in processes:
+        with ended(process):
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            assert process.stderr is not None
+            complaints.append(process.stderr.read())
+    assert not any(complaints), complaints
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -98,6 +99,23 @@ def test_what_nobody_wants_is_forgotten_and_not_counted_as_dropped() -> None:
     assert all_of(queue) == [3]
 
 
+def test_what_waits_may_wait_for_somebody_else_at_its_place() -> None:
+    queue = filled("drop_oldest", ("a", 1), ("b", 2), ("a", 3), ("b", 4))
+    assert queue.move("a", {1: "b", 3: None}.get) == 1
+    assert (len(queue), queue.size, queue.dropped) == (3, 3, 0)
+    assert queue.move("a", lambda event: "b") == queue.move("never", lambda event: "b") == 0
+    queue.put("b", 5, 1)
+    assert all_of(queue) == [2, 4, 5], "there were three of b, and two are allowed: the oldest went"
+
+
+def test_room_is_what_more_events_may_have() -> None:
+    queue = filled("drop_oldest", ("a", 1))
+    assert queue.room == 9
+    queue.clear()
+    queue.put("a", 2, 30)
+    assert queue.room == -20
+
+
 @pytest.mark.parametrize("max_events", [0, -1])
 def test_a_queue_without_room_is_refused(max_events: int) -> None:
     with pytest.raises(ValueError, match="room for at least 1"):
@@ -144,18 +162,26 @@ class Model:
             taken.append(self.events.pop(0))
         return [number for _, number, _ in taken]
 
+    def move(self, topic: str, choose: Callable[[int], str | None]) -> int:
+        before = len(self.events)
+        moved = [(choose(number) if each == topic else each, number, size) for each, number, size in self.events]
+        self.events = [(each, number, size) for each, number, size in moved if each is not None]
+        return before - len(self.events)
+
     def forget(self, topic: str) -> int:
         before = len(self.events)
         self.events = [each for each in self.events if each[0] != topic]
         return before - len(self.events)
 
 
+HEIRS = [None, "d", "e"]
 TOPICS = st.sampled_from("abc")
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), TOPICS, st.integers(1, 12)),
         st.tuples(st.just("take_some"), st.integers(1, 12)),
         st.tuples(st.just("forget"), TOPICS),
+        st.tuples(st.just("move"), TOPICS, st.sampled_from([lambda number: "d", lambda number: HEIRS[number % 3]])),
     ),
     max_size=40,
 )

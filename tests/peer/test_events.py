@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -15,8 +16,9 @@ import pytest
 
 from rpcstream import Codec, EncodeError, InvalidParams, Limits, MessageTooLarge, ServerBusy
 from rpcstream.observe.counters import Counters
-from rpcstream.peer.events import SHARE, TOPIC_MAX, Topics
+from rpcstream.peer.events import SHARE, Topics
 from rpcstream.peer.flows import Flows
+from rpcstream.peer.patterns import TOPIC_MAX
 
 
 class FakeSession:
@@ -46,15 +48,24 @@ class FakeSession:
             function()
 
     @property
+    def topics(self) -> list[str]:
+        return [orjson.loads(bytes(message))["params"]["topic"] for message in self.sent]
+
+    @property
     def values(self) -> list[Any]:
         return [orjson.loads(bytes(message))["params"]["value"] for message in self.sent]
 
 
 class Fixture:
-    def __init__(self, *, max_events: int = 5, policy: Any = "drop_oldest", **limits: Any) -> None:
+    def __init__(self, *, max_events: int = 5, policy: Any = "drop_oldest", system: str = "", **limits: Any) -> None:
         self.counters = Counters()
         self.topics = Topics(
-            codec=Codec(), limits=Limits(**limits), counters=self.counters, max_events=max_events, policy=policy
+            codec=Codec(),
+            limits=Limits(**limits),
+            counters=self.counters,
+            max_events=max_events,
+            policy=policy,
+            system=system,
         )
         self.publish = self.topics.publish
 
@@ -119,18 +130,28 @@ async def test_what_cannot_be_sent_is_said_to_the_publisher_and_sent_to_nobody()
     assert made.counts == (0, 0, 0, 1)
 
 
-BAD_TOPICS = ["", "x" * (TOPIC_MAX + 1), "sensors.*", "sensors.>", "rpc.hub.clients"]
+BAD_TOPICS = [
+    ("", "is empty"),
+    ("x" * (TOPIC_MAX + 1), "has more than 256 characters"),
+    ("." * 32, "has more than 32 levels"),
+    ("room*", "may have '*' only as a whole level"),
+    ("sensors.>.a", "may have '>' only as its last level, whole"),
+    ("rpc.hub.clients", "begins with 'rpc.', which is reserved"),
+    ("rpc.>", "begins with 'rpc.', which is reserved"),
+    ("rpc.", "begins with 'rpc.', which is reserved"),
+]
 
 
-@pytest.mark.parametrize("topic", BAD_TOPICS)
-async def test_what_is_no_topic_is_refused(topic: str) -> None:
+@pytest.mark.parametrize(("topic", "reason"), BAD_TOPICS)
+async def test_what_is_no_topic_is_refused_with_the_reason(topic: str, reason: str) -> None:
     made = Fixture()
-    with pytest.raises(ValueError, match="the topic '"):
-        made.publish(topic, 1)
-    with pytest.raises(InvalidParams) as caught:
+    for publish in (made.publish, made.topics.forward):
+        with pytest.raises(ValueError, match="the topic '"):
+            publish(topic, b"1")
+    with pytest.raises(InvalidParams, match=re.escape(reason)) as caught:
         made.join(topic)
-    assert caught.value.data["path"] == "$.topic"
-    assert made.counts == (0, 0, 0, 0)
+    assert caught.value.data == {"parameter": "topic", "path": "$.topic", "reason": f"the topic {reason}"}
+    assert (made.counts, dict(made.topics)) == ((0, 0, 0, 0), {})
 
 
 async def test_a_topic_is_a_str() -> None:

@@ -257,9 +257,12 @@ async def test_a_server_that_stops_does_not_wait_for_subscribers(connect: Any) -
     [
         ({"topic": ""}, -32602),
         ({"topic": "x" * 257}, -32602),
-        ({"topic": "sensors.*"}, -32602),
-        ({"topic": ">"}, -32602),
+        ({"topic": "sensors*"}, -32602),
+        ({"topic": ">.sensors"}, -32602),
+        ({"topic": "*" * 256}, -32602),
+        ({"topic": ".".join("*" * 33)}, -32602),
         ({"topic": "rpc.hub"}, -32602),
+        ({"topic": "rpc.>"}, -32602),
         ({"topic": 5}, -32602),
         ({"topic": None}, -32602),
         ({"topic": ["a"]}, -32602),
@@ -464,6 +467,85 @@ async def test_more_events_than_may_wait_in_one_call_of_a_handler(connect: Any) 
         assert reply["result"] == 20_000
         assert [each["params"]["value"] for each in events] == list(range(19_900, 20_000))
         assert server.counters.events_dropped == 19_900
+
+
+# -- patterns ----------------------------------------------------------------------------------------------------------
+
+
+async def test_last_values_come_right_behind_the_reply(connect: Any) -> None:
+    async with served() as (server, address):
+        for number in range(3):
+            server.publish(f"state.{number}", number, retain=True)
+        raw, late = await connect(address), await connect(address)
+        await raw.send(subscribe("state.*") + message("publish", [9, "state.0"], id="publish") + subscribe("state.*"))
+        assert [each.get("id", "event") for each in await read(raw, 7)] == ["sub", "publish", "sub"] + ["event"] * 4
+        await late.send(subscribe("state.1") + message("rpc.ping", id="ping"))
+        reply, pong, value = await read(late, 3)
+        assert (reply["id"], pong["id"], value) == ("sub", "ping", event(1, "state.1"))
+
+
+async def test_a_notification_is_enough_for_last_values(connect: Any) -> None:
+    async with served() as (server, address):
+        server.publish("state", 1, retain=True)
+        raw = await connect(address)
+        await raw.send(message("rpc.subscribe", [">"]))
+        assert await raw.reply() == event(1, "state")
+
+
+async def test_floods_to_patterns_of_a_subscriber_that_does_not_read(connect: Any) -> None:
+    """Topics without number, and patterns that overlap: what is held is still what one queue holds."""
+    async with served(limits=SMALL, event_queue=5) as (server, address):
+        other = await connect(address)
+        for topic in ("a", "a.>"):
+            await other.ask(subscribe(topic).strip())
+        async with not_reading(address) as slow:
+            loop = asyncio.get_running_loop()
+            patterns = ["a.>", "a.*", "*.*", "*.>", ">"]
+            await loop.sock_sendall(slow, b"".join(map(subscribe, patterns)))
+            assert len(await read_messages(slow, 5)) == 5
+            most = 0
+            for number in range(COUNT):
+                server.publish(f"a.{number}", {"number": number, "fill": "x" * SIZE}, retain=number % 50 == 0)
+                assert (await other.reply())["params"]["topic"] == f"a.{number}"
+                most = max(most, waiting_bytes(server))
+            assert most < HELD_MAX < COUNT * SIZE / 10
+            dropped = server.counters.events_dropped
+            values = await read_values(slow, COUNT - dropped)
+            assert values == sorted(set(values)), "each once, in order"
+            assert values[-5:] == list(range(COUNT - 5, COUNT))
+        await until(lambda: dict(server.topics) == {"a": 1, "a.>": 1})
+
+
+async def test_all_the_patterns_that_one_connection_may_have_and_then_it_is_gone(connect: Any) -> None:
+    async with served() as (server, address):
+        raw, other = await connect(address), await connect(address)
+        await other.ask(subscribe("x.>").strip())
+        patterns = [f"{'x' * 200}{number:04}{'.*' * 20}{'.y' * 5}.>" for number in range(1024)]
+        assert {len(pattern) for pattern in patterns} == {256}
+        await raw.send(b"".join(subscribe(pattern, number) for number, pattern in enumerate(patterns)))
+        assert all("result" in reply for reply in await read(raw, len(patterns)))
+        assert len(server.topics) == len(patterns) + 1
+        assert server.publish("x.y", 1) == 1
+        assert (await other.reply()) == event(1, "x.y")
+        raw.writer.transport.abort()
+        await until(lambda: dict(server.topics) == {"x.>": 1})
+        assert server.topics._patterns._root.below.keys() == {"x"}
+
+
+async def test_subscribers_that_leave_while_events_are_due(connect: Any) -> None:
+    async with served() as (server, address):
+        for number in range(20):
+            raws = [await connect(address) for _ in range(5)]
+            await asyncio.gather(*(raw.ask(subscribe("a.*").strip()) for raw in raws))
+            for _ in range(10):
+                server.publish("a.b", "x" * 10_000, retain=True)
+            for raw in raws[number % 5 :]:
+                raw.writer.transport.abort()
+            server.publish("a.c", number)
+            await asyncio.sleep(0)
+            await asyncio.gather(*(raw.close() for raw in raws))
+        await until(lambda: not server.topics)
+        assert (server.topics._subscribers, server.topics._due) == ({}, [])
 
 
 # -- many --------------------------------------------------------------------------------------------------------------

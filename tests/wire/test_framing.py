@@ -170,6 +170,18 @@ def test_a_delimiter_may_come_in_pieces(delimiter: bytes, lines: list[bytes], si
     assert framer.finish() == ([rest] if rest.strip() and not framer.ended else [])
 
 
+@given(
+    st.lists(st.sampled_from([1, 5, 511, 512, 513, 3000, 20_000]), max_size=12),
+    st.lists(st.sampled_from([97, 512, 5000, 64_000]), min_size=1, max_size=4),
+    st.sampled_from([b"\n", b"\r\n", b"--"]),
+)
+@settings(deadline=None)
+def test_long_and_short_lines_may_come_together(lengths: list[int], sizes: list[int], delimiter: bytes) -> None:
+    lines = [b"[" + b"x" * length + b"}" for length in lengths]
+    pieces = cut(b"".join(line + delimiter for line in lines), sizes)
+    assert frame(pieces, delimiter=delimiter, max_size=50_000) == (lines, False)
+
+
 def test_a_message_that_comes_byte_by_byte_is_not_kept_as_objects() -> None:
     framer = LineFramer(max_size=200_000)
     for _ in range(100_000):

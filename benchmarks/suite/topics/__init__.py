@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ..contenders import Case
 from ..measure import Settings, run_case
 from ..results import Table
-from . import clients, conversation, idle, java, large, many, small, startup, web
+from . import clients, conversation, hub, idle, java, large, many, small, startup, web
 
 Topic = Callable[[Settings], Sequence[Table]]
 
@@ -32,6 +32,10 @@ TOPICS: dict[str, Topic] = {
     "clients": _cases(clients.clients),
     "batching": _cases(conversation.batching),
     "streams": _cases(conversation.streams),
+    "hub-small": _cases(hub.small),
+    "hub-large": _cases(hub.large),
+    "hub-publish": _cases(hub.publish),
+    "hub-many": _cases(hub.many),
     "idle": idle.idle,
     "startup": startup.startup,
     "http-seeds": _cases(small.http_seeds),

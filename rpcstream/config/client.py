@@ -1,0 +1,91 @@
+"""The options of a client, and what its constructor gets of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ..limits import Limits
+from .errors import ConfigError
+from .kinds import Choice, File, Flag, Seconds, Text, Whole
+from .options import ConfigSource, Found, Option, Table
+from .tables import LIMITS, TOKEN, take_limits, take_token, values_of
+
+PREFIX = "RPCSTREAM_"
+
+CLIENT = Table(
+    (
+        Option(name="address", kind=Text(), displaces=("host", "port")),
+        Option(name="host", kind=Text(), displaces=("address",)),
+        Option(name="port", kind=Whole(1, 65535), displaces=("address",)),
+        Option(name="name", kind=Text(), aliases=("client_id",)),
+        Option(name="timeout", kind=Seconds(), aliases=("call_timeout",)),
+        Option(name="connect_timeout", kind=Seconds()),
+        Option(name="keepalive", kind=Seconds(), aliases=("keepalive_timeout",)),
+        Option(name="registration_timeout", kind=Seconds()),
+        Option(name="reconnect", kind=Flag()),
+        Option(name="retries", kind=Whole(0)),
+        Option(name="retry", kind=Choice(("all", "idempotent"))),
+        Option(name="pool", kind=Whole(1)),
+        Option(name="http_connections", kind=Whole(1)),
+        *TOKEN,
+        Option(name="ca", kind=File()),
+        Option(name="certificate", kind=File()),
+        Option(name="key", kind=File()),
+        *LIMITS,
+    ),
+    what="a client",
+)
+
+_MAY_BE_NONE = ("timeout", "connect_timeout", "keepalive", "registration_timeout")
+
+
+def client_options(
+    source: ConfigSource = None,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Keyword arguments for `Client` and `AsyncClient`, out of arguments, the environment (`RPCSTREAM_…`) and a file.
+
+    Args:
+        source: a file (TOML, or JSON with comments), or a mapping of what could stand in it; None for neither.
+        arguments: count more than all else: options as in a file, and whatever the client takes besides.
+        environ: in the place of `os.environ`.
+
+    Raises:
+        ConfigError: an unknown option, a value that makes no sense; the text says where it stands.
+        OSError: the file cannot be read.
+    """
+    own: dict[str, Any] = {}
+    passed: dict[str, Any] = {}
+    for name, value in (arguments or {}).items():
+        is_object = (name == "reconnect" and not isinstance(value, bool)) or (
+            name == "address" and not isinstance(value, str)
+        )
+        (own if name in CLIENT and not is_object else passed)[name] = value
+    base = passed.pop("limits", None)
+    if not isinstance(base, Limits | None):
+        raise TypeError(f"limits must be Limits, got {type(base).__name__}")
+    found = CLIENT.resolve(source, own, prefix=PREFIX, environ=os.environ if environ is None else environ)
+    token, limits = take_token(found), take_limits(found, base)
+    address = _take_address(found)
+    options = {**values_of(found, keep_none=_MAY_BE_NONE), **passed}
+    for name, value in (("token", token), ("limits", limits), ("address", address)):
+        if value is not None:
+            options.setdefault(name, value)
+    return options
+
+
+def _take_address(found: dict[str, Found]) -> str | None:
+    address, host, port = (found.pop(name, None) for name in ("address", "host", "port"))
+    if address is not None and address.value is not None:
+        return str(address.value)
+    if host is None and port is None:
+        return None
+    name = "" if host is None or host.value is None else str(host.value)
+    if host is not None and ("://" in name or "/" in name or "[" in name):
+        raise ConfigError(f"{host.place} must be a name or an IP address; a whole address is the option 'address'")
+    name = f"[{name}]" if ":" in name else name
+    return f"{name}:{port.value}" if port is not None and port.value is not None else name or None

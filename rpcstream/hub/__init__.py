@@ -1,0 +1,7 @@
+"""The hub: a server whose clients offer methods to each other."""
+
+from .directory import Balance
+from .rules import Rule, Rules
+from .server import Hub
+
+__all__ = ["Balance", "Hub", "Rule", "Rules"]

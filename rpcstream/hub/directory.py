@@ -1,0 +1,209 @@
+"""Who offers what at a hub: names, methods, and which client a call goes to.
+
+Owns the tables of names and routes, which change together or not at all; a call looks up one of them once. Knows no
+messages.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, get_args
+
+from ..errors import ProviderGone
+from ..peer.session import Session
+from . import rewrite
+from .clients import Client
+from .offers import Offer, check_name, fault
+
+#: How the calls of a shared method are shared out.
+Balance = Literal["least_in_flight", "round_robin"]
+
+#: Of a shared method, so many clients are compared for one call: those whose turn it is next.
+COMPARED = 8
+
+
+class Route:
+    """Where the calls of one name go.
+
+    Attributes:
+        method: the name at the client, as a string and as JSON; `plain`: it without the client's own name before it.
+        clients: who offers it, in the order in which they came.
+        shared: more than one may.
+    """
+
+    __slots__ = ("_turn", "clients", "is_own", "method", "shared", "text")
+
+    def __init__(self, offer: Offer, *, is_own: bool) -> None:
+        self.method = offer.name
+        self.text = rewrite.text_of(offer.name)
+        self.shared = offer.shared
+        #: It is of one client, under that client's name.
+        self.is_own = is_own
+        self.clients: list[Client] = []
+        self._turn = 0
+
+    def choose(self, balance: Balance) -> Client:
+        """Whose turn it is; among those the one with the least to do, if that counts.
+
+        Raises:
+            ProviderGone: nobody takes calls, for the moment.
+        """
+        clients = self.clients
+        count = len(clients)
+        if count == 1:
+            if clients[0].is_there:
+                return clients[0]
+            raise ProviderGone(data={"method": self.method, "client": clients[0].name})
+        first = self._turn % count
+        self._turn = first + 1
+        if balance == "round_robin":
+            # The one whose turn it is, or the next that is there.
+            for step in range(count):
+                client = clients[(first + step) % count]
+                if client.is_there:
+                    return client
+        else:
+            chosen, least = None, -1
+            for step in range(count):
+                client = clients[(first + step) % count]
+                if client.is_there and (chosen is None or client.load < least):
+                    chosen, least = client, client.load
+                    if not least:
+                        break
+                if chosen is not None and step >= COMPARED - 1:
+                    break
+            if chosen is not None:
+                return chosen
+        raise ProviderGone(data={"method": self.method})
+
+
+class Directory:
+    """The tables of one hub.
+
+    Args:
+        own: the methods of the hub itself, whose names nobody can take.
+        on_enter: called with each client when it is there.
+
+    Attributes:
+        clients: by their connection; `by_name`: those of them that have a name.
+        routes: by the name that is called: `vectorize`, and `gpu-1.vectorize` of the client `gpu-1` alone.
+        version: counts the changes of what is offered.
+    """
+
+    def __init__(self, own: Mapping[str, Any], on_enter: Callable[[Client], None]) -> None:
+        self.clients: dict[Session, Client] = {}
+        self.by_name: dict[str, Client] = {}
+        self.routes: dict[str, Route] = {}
+        self.version = 0
+        self._own = own
+        self._on_enter = on_enter
+        self._last_number = 0
+
+    def find(self, session: Session) -> Client:
+        """The client at this connection, entered with the first thing that it says."""
+        return self.clients.get(session) or self._enter(session)
+
+    def _enter(self, session: Session) -> Client:
+        client = self.clients[session] = Client(session)
+        self._on_enter(client)
+        return client
+
+    # -- names --------------------------------------------------------------------------------------------------------
+
+    def new_name(self) -> str:
+        """A name for a client that has none."""
+        while True:
+            self._last_number += 1
+            name = f"client-{self._last_number}"
+            if name not in self.by_name:
+                return name
+
+    def check_free(self, client: Client, name: str, key: str | None) -> Client | None:
+        """May the client have this name? The one whose place it takes then, which showed the same key.
+
+        Raises:
+            InvalidParams: it is no name; the client has another; another client has it.
+        """
+        check_name(name)
+        if client.name is not None and client.name != name:
+            raise fault("name", f"this connection has the name {client.name!r}")
+        holder = self.by_name.get(name)
+        if holder is None or holder is client:
+            return None
+        if key is None or not hmac.compare_digest(key.encode(), holder.key.encode()):
+            raise fault("name", f"the name {name!r} is taken by another client")
+        return holder
+
+    # -- methods ------------------------------------------------------------------------------------------------------
+
+    def check_offers(self, client: Client, name: str, offers: Collection[Offer], leaving: Client | None) -> None:
+        """May the client, by this name, offer all these?
+
+        Args:
+            leaving: whose methods will be gone then.
+
+        Raises:
+            InvalidParams: a name is taken; the first one is said.
+        """
+        for offer in offers:
+            if offer.name.startswith(f"{name}."):
+                raise fault(
+                    "methods", f"{offer.name!r} begins with the client's own name, which stands before it anyway"
+                )
+            for called in (offer.name, f"{name}.{offer.name}"):
+                if called in self._own:
+                    raise fault("methods", f"{called!r} is a method of the hub itself")
+                route = self.routes.get(called)
+                others = [] if route is None else [each for each in route.clients if each not in (client, leaving)]
+                if others and route is not None:
+                    if called != offer.name or route.is_own:
+                        raise fault("methods", f"{called!r} is a method of {others[0].name!r}")
+                    if not offer.shared or not route.shared:
+                        raise fault("methods", f"{called!r} is offered by {others[0].name!r}, and not shared by both")
+
+    def offer(self, client: Client, offers: Mapping[str, Offer]) -> None:
+        """Enter what was checked. A method that the client offers already is described anew."""
+        assert client.name is not None
+        for offer in offers.values():
+            if offer.name in client.offers:
+                self._remove(client, offer.name)
+            client.offers[offer.name] = offer
+            self._add(offer.name, offer, client, is_own=False)
+            self._add(f"{client.name}.{offer.name}", offer, client, is_own=True)
+        self.version += 1
+
+    def withdraw(self, client: Client, names: Collection[str]) -> list[str]:
+        """Offer these no more; gives those that were offered."""
+        gone = [name for name in names if name in client.offers]
+        for name in gone:
+            self._remove(client, name)
+        self.version += bool(gone)
+        return gone
+
+    def leave(self, client: Client) -> list[str]:
+        """The client is gone: its methods and its name are free. Gives the methods."""
+        gone = self.withdraw(client, list(client.offers))
+        if client.name is not None and self.by_name.get(client.name) is client:
+            del self.by_name[client.name]
+        return gone
+
+    def _add(self, called: str, offer: Offer, client: Client, *, is_own: bool) -> None:
+        route = self.routes.get(called)
+        if route is None:
+            route = self.routes[called] = Route(offer, is_own=is_own)
+        route.clients.append(client)
+
+    def _remove(self, client: Client, name: str) -> None:
+        del client.offers[name]
+        for called in (name, f"{client.name}.{name}"):
+            route = self.routes[called]
+            route.clients.remove(client)
+            if not route.clients:
+                del self.routes[called]
+
+
+def check_balance(balance: str) -> None:
+    """Raises ValueError unless it is one of the ways."""
+    if balance not in get_args(Balance):
+        raise ValueError(f"balance must be one of {', '.join(get_args(Balance))}; got {balance!r}")

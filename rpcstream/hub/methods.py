@@ -1,0 +1,242 @@
+"""The methods that only a hub has: registering, publishing, notifying one client, and seeing what goes on.
+
+Owns what each of them checks and in which order; the tables are the directory's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidParams, InvalidRequest, NotPermitted, ServerBusy
+from ..methods.registry import MethodRegistry
+from ..peer.context import Context
+from ..peer.patterns import RESERVED, fault_of_topic
+from ..peer.session import Session
+from . import rewrite
+from .clients import Client
+from .dispatch import Passing
+from .offers import Offer, fault, own_schemas, read_offers, size_of
+from .rewrite import Line
+
+if TYPE_CHECKING:
+    from .server import Hub
+
+
+class HubMethods:
+    """The hub's own methods, with what they change."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._directory = hub.directory
+
+    def enter(self, registry: MethodRegistry) -> None:
+        """Make them methods of the hub."""
+        own: dict[str, Callable[..., Any]] = {
+            "rpc.register": self.register,
+            "rpc.unregister": self.unregister,
+            "rpc.publish": self.publish,
+            "rpc.notify": self.notify,
+            "rpc.clients": self.clients,
+            "rpc.methods": self.methods,
+            "get_server_stats": self._hub.stats,
+            "keepAlive": self.keep_alive,
+        }
+        for name, function in own.items():
+            registry.add(function, name=name, reserved=True)
+        registry.add(self.ping, name="rpc.ping", reserved=True, replace=True)
+        registry.add(self._hub.discover, name="rpc.discover", reserved=True, replace=True)
+
+    @property
+    def passing(self) -> dict[str, Passing]:
+        """Those whose values go on as they came."""
+        return {"rpc.publish": self.pass_publish, "rpc.notify": self.pass_notify}
+
+    # -- registering --------------------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        ctx: Context,
+        name: str | None = None,
+        methods: list[Any] | None = None,
+        components: dict[str, Any] | None = None,
+        key: str | None = None,
+    ) -> dict[str, Any]:
+        """Gives this connection a name, and offers methods on it.
+
+        Each is its name, or an OpenRPC method object, with `"shared": true` where others may offer it, too. All of them
+        are accepted, or none. Gives the name, the names of all methods that the connection offers now, and the `key`
+        with which the same program can take its name over on another connection.
+        """
+        _check_place(ctx, "rpc.register")
+        hub, directory = self._hub, self._directory
+        client = directory.find(ctx.session)
+        if name is None:
+            name = client.name or directory.new_name()
+        leaving = directory.check_free(client, name, key)
+        described, schemas = methods or [], components or {}
+        offers = read_offers(described, schemas, owner=name, limits=hub.limits)
+        own = own_schemas(schemas, name)
+        self._check_room(client, offers, own)
+        self._check_permitted(ctx.session, name, client.name is None, offers)
+        directory.check_offers(client, name, list(offers.values()), leaving)
+        if leaving is not None:
+            hub.drop(leaving, f"{name!r} has taken its place on another connection")
+        is_new = client.name is None
+        if is_new:
+            client.name_it(name, leaving.key if leaving is not None else None)
+            directory.by_name[name] = client
+        client.schemas.update(own)
+        directory.offer(client, offers)
+        hub.registered(client, list(offers), is_new=is_new)
+        return {"name": name, "key": client.key, "methods": list(client.offers)}
+
+    def unregister(self, ctx: Context, methods: list[str] | None = None) -> list[str]:
+        """Withdraws these methods; without any all of them, and the name. Gives those that were offered."""
+        _check_place(ctx, "rpc.unregister")
+        client = self._directory.find(ctx.session)
+        name = client.name
+        if name is None:
+            return []
+        gone = self._directory.withdraw(client, list(client.offers) if methods is None else methods)
+        if methods is None:
+            self._directory.leave(client)
+            client.name, client.key = None, ""
+        if not client.offers:
+            client.schemas = {}
+        self._hub.unregistered(client, name, gone, is_over=methods is None)
+        return gone
+
+    def _check_room(self, client: Client, offers: dict[str, Offer], schemas: dict[str, Any]) -> None:
+        """What is offered again takes the place of what was."""
+        limits, together = self._hub.limits, {**client.offers, **offers}
+        if len(together) > limits.max_offered:
+            limit = limits.max_offered
+            raise ServerBusy(f"Server busy: a client may offer {limit} methods", {"limit": limit})
+        size = sum([offer.size for offer in together.values()]) + size_of({**client.schemas, **schemas}, "components")
+        if size > limits.max_offered_size:
+            limit = limits.max_offered_size
+            raise ServerBusy(f"Server busy: a client's descriptions may have {limit} bytes", {"limit": limit})
+
+    def _check_permitted(self, session: Session, name: str, is_new: bool, offers: dict[str, Offer]) -> None:
+        rules = self._hub.rules
+        if rules is None:
+            return
+        if is_new and not rules.permits(session.identity, "name", name):
+            raise NotPermitted(data={"name": name})
+        for offered in offers:
+            if not rules.permits(session.identity, "register", offered, f"{name}.{offered}"):
+                raise NotPermitted(data={"method": offered})
+
+    # -- what goes on to others ---------------------------------------------------------------------------------------
+
+    def publish(self, topic: str, value: Any, retain: bool = False) -> int:
+        """Sends a value to all who have subscribed to the topic; gives how many connections that are.
+
+        Args:
+            retain: keep it as the last value of the topic, for those who subscribe later; null forgets it.
+        """
+        raise AssertionError("answered by pass_publish, which does not decode the value")
+
+    def notify(self, client: str, method: str, params: list[Any] | dict[str, Any] | None = None) -> bool:
+        """Sends a notification to the client with this name."""
+        raise AssertionError("answered by pass_notify, which does not decode the params")
+
+    def pass_publish(self, session: Session, message: dict[str, Any], line: Line) -> int:
+        """`rpc.publish`, with the value as it came."""
+        topic, value, retain = _arguments(message, ("topic", "value"), {"retain": False})
+        _check_type(topic, str, "topic", "a string")
+        _check_type(retain, bool, "retain", "true or false")
+        reason = fault_of_topic(topic)
+        if reason is None and topic.startswith(RESERVED):
+            reason = f"begins with {RESERVED!r}, which is reserved"
+        if reason is not None:
+            raise fault("topic", f"the topic {reason}")
+        rules = self._hub.rules
+        if rules is not None and not rules.permits(session.identity, "publish", topic):
+            raise NotPermitted(data={"topic": topic})
+        topics = self._hub.topics
+        count = topics.forward(topic, rewrite.event(line, topic), retain=retain and value is not None)
+        if retain and value is None:
+            topics.forget(topic)
+        return count
+
+    def pass_notify(self, session: Session, message: dict[str, Any], line: Line) -> bool:
+        """`rpc.notify`, with the params as they came."""
+        name, method, params = _arguments(message, ("client", "method"), {"params": None})
+        _check_type(name, str, "client", "a string")
+        _check_type(method, str, "method", "a string")
+        if params is not None and not isinstance(params, list | dict):
+            raise fault("params", "expected an array or an object")
+        if method.startswith(("rpc.", "$/")):
+            raise fault("method", "names that begin with 'rpc.' or '$/' are reserved")
+        rules = self._hub.rules
+        if rules is not None and not rules.permits(session.identity, "call", method, f"{name}.{method}"):
+            raise NotPermitted(data={"method": f"{name}.{method}"})
+        client = self._directory.by_name.get(name)
+        if client is None:
+            raise fault("client", f"no client has the name {name!r:.200}")
+        client.send(rewrite.notification(line, method, has_params=params is not None))
+        return True
+
+    # -- to see what goes on ------------------------------------------------------------------------------------------
+
+    def clients(self) -> list[dict[str, Any]]:
+        """The connections that have said something, in the order in which they came."""
+        return [client.described() for client in self._directory.clients.values()]
+
+    def methods(self) -> list[dict[str, Any]]:
+        """The methods that clients offer, by name, and who offers each."""
+        found = []
+        for name, route in sorted(self._directory.routes.items()):
+            if route.is_own:
+                continue
+            offered = {"name": name, "clients": [client.name for client in route.clients], "shared": route.shared}
+            description = route.clients[0].offers[route.method].description.get("description")
+            found.append({**offered, **({"description": description} if description else {})})
+        return found
+
+    def ping(self, ctx: Context) -> str:
+        """Answers "pong"; who says this is there."""
+        self._heard(ctx.session)
+        return "pong"
+
+    def keep_alive(self, ctx: Context) -> bool:
+        """Says that the caller is there."""
+        self._heard(ctx.session)
+        return True
+
+    def _heard(self, session: Session) -> None:
+        client = self._directory.clients.get(session)
+        if client is not None:
+            client.heard = session.loop.time()
+
+
+def _check_place(ctx: Context, method: str) -> None:
+    if ctx.in_batch:
+        raise InvalidRequest(data={"reason": f"{method} must not stand in a batch"})
+    if not ctx.session.is_lasting:
+        reason = "a client of a hub needs a connection that stays: use a WebSocket or the line stream"
+        raise InvalidRequest(data={"reason": reason})
+
+
+def _check_type(value: Any, kind: type, parameter: str, expected: str) -> None:
+    if type(value) is not kind:
+        raise fault(parameter, f"expected {expected}")
+
+
+def _arguments(message: dict[str, Any], names: tuple[str, ...], defaults: dict[str, Any]) -> list[Any]:
+    """The arguments of a call whose params are not decoded, in the order of their names. InvalidParams."""
+    params, known = message.get("params"), (*names, *defaults)
+    if isinstance(params, list):
+        if not len(names) <= len(params) <= len(known):
+            raise InvalidParams(data={"reason": f"expected {len(names)} to {len(known)} values: {', '.join(known)}"})
+        return [*params, *list(defaults.values())[len(params) - len(names) :]]
+    given = params or {}
+    for name in names:
+        if name not in given:
+            raise fault(name, "it is missing")
+    for name in given:
+        if name not in known:
+            raise fault(f"{name:.100}", f"unknown; the parameters are {', '.join(known)}")
+    return [given.get(name, defaults.get(name)) for name in known]

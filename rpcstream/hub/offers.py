@@ -1,0 +1,145 @@
+"""What a client says that it offers: read, checked, and described for others.
+
+Owns what a registration may say (`rpc.register`), and what `rpc.discover` makes of it. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from ..errors import InvalidParams, ServerBusy
+from ..limits import Limits
+
+#: A client's name: one level of a method's name, and readable everywhere.
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
+
+#: Characters of a method's name. Names that people write are shorter; each is kept once for every client.
+METHOD_MAX = 256
+
+_SCHEMAS = "#/components/schemas/"
+
+#: What a method's description may say; the rest is left out.
+_DESCRIBED = frozenset(
+    (
+        "summary",
+        "description",
+        "params",
+        "result",
+        "paramStructure",
+        "deprecated",
+        "errors",
+        "examples",
+        "tags",
+        "externalDocs",
+        "x-stream",
+        "x-idempotent",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One method of one client.
+
+    Attributes:
+        name: as the client calls it.
+        shared: others may offer it, too; calls are then shared out.
+        description: the rest of its OpenRPC method object; `size`: bytes that it takes as JSON, with the name.
+    """
+
+    name: str
+    shared: bool
+    description: dict[str, Any]
+    size: int
+
+
+def fault(parameter: str, reason: str) -> InvalidParams:
+    """The error for a registration that cannot be accepted."""
+    data = {"parameter": parameter, "path": f"$.{parameter}", "reason": reason}
+    return InvalidParams(f"Invalid params: $.{parameter}: {reason}", data)
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidParams unless a client may be called so."""
+    if not _NAME.match(name):
+        raise fault("name", "a client's name has 1 to 128 letters (A-Z, a-z), digits, '_' and '-'")
+    if name == "rpc":
+        raise fault("name", "the name 'rpc' is reserved")
+
+
+def read_offers(methods: list[Any], components: dict[str, Any], *, owner: str, limits: Limits) -> dict[str, Offer]:
+    """The methods in a registration, by name.
+
+    Args:
+        components: what the methods' schemas refer to, by name.
+        owner: the client's name, which tells its components from those of others.
+
+    Raises:
+        InvalidParams: one of them is no method, or has a name that cannot be.
+        ServerBusy: they are more, or larger, than one client may offer.
+    """
+    if len(methods) > limits.max_offered:
+        raise ServerBusy(f"Server busy: a client may offer {limits.max_offered} methods", {"limit": limits.max_offered})
+    offers = {}
+    for place, method in enumerate(methods):
+        offer = _read_offer(method, f"methods[{place}]", owner)
+        offers[offer.name] = offer
+    for name, schema in components.items():
+        if not isinstance(schema, dict):
+            raise fault("components", f"{name!r:.100} must be a schema")
+    return offers
+
+
+def size_of(described: Any, where: str) -> int:
+    """Bytes that a description, or a part of it, takes as JSON. InvalidParams if it is none."""
+    try:
+        return len(orjson.dumps(described))
+    except TypeError as error:  # a tagged object, which was decoded
+        raise fault(where, f"a description is plain JSON: {error}") from None
+
+
+def _read_offer(method: Any, where: str, owner: str) -> Offer:
+    described = {"name": method} if isinstance(method, str) else method
+    if not isinstance(described, dict):
+        raise fault(where, "a method is its name, or an object with its name")
+    name = described.get("name")
+    if not isinstance(name, str) or not name:
+        raise fault(where, "a method's name is a string that is not empty")
+    if len(name) > METHOD_MAX:
+        raise fault(where, f"a method's name has at most {METHOD_MAX} characters")
+    if name.startswith(("rpc.", "$/")) or name == "rpc":
+        raise fault(where, "names that begin with 'rpc.' or '$/' are reserved")
+    if "*" in name or ">" in name or any(not level for level in name.split(".")) or not name.isprintable():
+        raise fault(where, "a method's name has no '*', no '>', no control characters, and no empty part between dots")
+    shared = described.get("shared", False)
+    if not isinstance(shared, bool):
+        raise fault(where, "'shared' must be true or false")
+    rest = {member: value for member, value in described.items() if member in _DESCRIBED}
+    return Offer(name, shared, _with_own_schemas(rest, owner), size_of([name, rest], where))
+
+
+def _with_own_schemas(value: Any, owner: str) -> Any:
+    """The same, with references that lead to the owner's components."""
+    if isinstance(value, dict):
+        return {
+            name: _reference(part, owner) if name == "$ref" else _with_own_schemas(part, owner)
+            for name, part in value.items()
+        }
+    if isinstance(value, list):
+        return [_with_own_schemas(part, owner) for part in value]
+    return value
+
+
+def _reference(to: Any, owner: str) -> Any:
+    if isinstance(to, str) and to.startswith(_SCHEMAS):
+        return f"{_SCHEMAS}{owner}.{to.removeprefix(_SCHEMAS)}"
+    return to
+
+
+def own_schemas(components: dict[str, Any], owner: str) -> dict[str, Any]:
+    """A client's components, told from those of others."""
+    return {f"{owner}.{name}": _with_own_schemas(schema, owner) for name, schema in components.items()}

@@ -1,0 +1,150 @@
+"""Streams among the arguments of a call that goes through the hub: items one way, credit the other.
+
+Owns the two names of one such stream: callers choose theirs, so at the provider each gets one that the hub has made.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from ..codec import TAG_KEY, payloads
+from ..errors import InternalError, InvalidParams, InvalidRequest, RpcError
+from ..peer.flows import argument_key
+from ..peer.session import Session
+from ..peer.streams import CREDIT_MAX, Item
+from ..peer.uploads import STREAM_TAG
+from ..wire import envelope
+from . import rewrite
+from .clients import Client
+from .rewrite import Line
+
+
+class Upload:
+    """One stream; a `Sink` at the caller's connection, a `Source` at the provider's.
+
+    Args:
+        token: its name at the caller.
+        fail: called with the error that the call ends with, should it be one for the stream.
+
+    Attributes:
+        broke_off: it has ended with an error.
+    """
+
+    __slots__ = ("_allowed", "_caller", "_client", "_fail", "_has_ended", "_owed", "_there", "broke_off", "token")
+
+    def __init__(self, caller: Session, token: str, client: Client, fail: Callable[[RpcError], object]) -> None:
+        self.token = token
+        self._caller = caller
+        self._client = client
+        self._fail = fail
+        # Not to be guessed: whatever else goes to the provider may have the name of a stream in it, too, and would get
+        # the items of this one.
+        self._there = f"{client.session.flows.new_token()}-{secrets.token_hex(8)}"
+        self._allowed = 0
+        #: Credit that waits until the caller takes it.
+        self._owed = 0
+        self.broke_off = False
+        self._has_ended = False
+
+    @property
+    def reference(self) -> bytes:
+        """What stands for it among the arguments, at the provider; as JSON."""
+        return rewrite.text_of({TAG_KEY: STREAM_TAG, "id": self._there})
+
+    def open(self) -> None:
+        """The call is on its way: items may come, and credit."""
+        self._client.session.flows.enter_outflow(argument_key(self._there), self)
+        self._caller.flows.enter_inflow(self.token, self)
+
+    def over(self) -> None:
+        """The call is over: what still comes is dropped."""
+        self._has_ended = True
+        self._client.session.flows.close_outflow(argument_key(self._there), self)
+        coming = self._caller.flows.coming
+        if coming.get(self.token) is self:
+            del coming[self.token]
+
+    # -- what comes from the caller -----------------------------------------------------------------------------------
+
+    def put(self, item: Item) -> None:
+        """An item has come: it goes on, if it was permitted."""
+        params, line = item
+        if self._has_ended:
+            return
+        if not self._allowed:
+            self._fail(InvalidRequest(data={"reason": "the stream had more items than were permitted (credit)"}))
+            return
+        depth = self._caller.limits.max_depth
+        if "value" not in params or not payloads.is_json(line) or envelope.is_deeper(line, depth):
+            self._fail(InvalidParams("Invalid params: an item of a stream cannot be read"))
+            return
+        self._allowed -= 1
+        line = rewrite.line_of(line, {"params": params})
+        self._send(rewrite.carrier(line, envelope.ITEM, "stream", rewrite.text_of(self._there)))
+
+    def end(self, error: Exception | None = None) -> None:
+        """No more items come."""
+        if not self._has_ended:
+            self._has_ended, self.broke_off = True, error is not None
+            told = error if error is None or isinstance(error, RpcError) else InternalError("The stream broke off")
+            self._send(rewrite.text_of(envelope.end(self._there, told)))
+
+    def clear(self) -> None:
+        """Nothing waits here."""
+
+    # -- what comes from the provider ---------------------------------------------------------------------------------
+
+    def permit(self, n: int) -> None:
+        """It takes `n` more items."""
+        self._allowed = min(self._allowed + n, CREDIT_MAX)
+        self._owed, waits = min(self._owed + n, CREDIT_MAX), self._owed > 0
+        if waits:
+            return
+        if self._caller.flows.is_free:
+            self._send_owed()
+        else:
+            self._caller.flows.when_flowing(self._send_owed)
+
+    def _send_owed(self) -> None:
+        owed, self._owed = self._owed, 0
+        if not self._has_ended:
+            self._caller.send(envelope.credit({"stream": self.token}, owed))
+
+    def close(self) -> None:
+        """It takes no more: the call ends with it."""
+
+    def _send(self, message: Any) -> None:
+        try:
+            self._client.send(message)
+        except RpcError as error:
+            self._fail(error)
+
+
+def uploads_in(
+    line: Line, params: Any, caller: Session, client: Client, fail: Callable[[RpcError], object]
+) -> tuple[list[Upload], bytes | None]:
+    """The streams among the arguments of a call, and the arguments as they go on.
+
+    Args:
+        params: the arguments as they were read.
+
+    Raises:
+        InvalidParams: one has the name of a stream that is open.
+    """
+    uploads: dict[Any, Upload] = {}
+    tokens: set[str] = set()
+    for place, value in params.items() if isinstance(params, dict) else enumerate(params):
+        if type(value) is dict and value.get(TAG_KEY) == STREAM_TAG and type(value.get("id")) is str:
+            token = value["id"]
+            if token in caller.flows.coming or token in tokens:
+                raise InvalidParams(f"Invalid params: the stream {token!r} is open already", {"stream": token})
+            tokens.add(token)
+            uploads[place] = Upload(caller, token, client, fail)
+    if not uploads:
+        return [], None
+    members: Any = rewrite.members_of(line)
+    for place, upload in uploads.items():
+        members[place] = upload.reference
+    return list(uploads.values()), rewrite.joined(members)

@@ -1,0 +1,207 @@
+"""Topics and patterns of topics: what each may look like, which topic a pattern matches, and a table of patterns.
+
+Levels are parted by dots. In a pattern `*` stands for exactly one whole level, and `>`, which comes last, for one or
+more. A pattern that begins with either does not match topics that begin with `rpc.`: those are asked for by name. A
+topic is a pattern that matches itself. Pure; knows neither subscribers nor messages. (Wire page, "Events".)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+#: Characters of a topic or pattern. Names that people read are shorter; a subscriber may make the server keep
+#: `max_subscriptions` of them.
+TOPIC_MAX = 256
+
+#: Levels of a topic or pattern. More than anybody's places and devices have; each level of a pattern costs the table
+#: some 250 bytes, so that one subscription costs 8 KiB at most.
+LEVELS_MAX = 32
+
+#: What these begin with belongs to rpcstream itself.
+RESERVED = "rpc."
+
+T = TypeVar("T", bound=Hashable)
+
+
+def is_pattern(text: str) -> bool:
+    """Does it stand for more than the topic of this name?"""
+    return "*" in text or ">" in text
+
+
+def fault_of_topic(text: str) -> str | None:
+    """Why that is no topic, to be read behind its name; None if it is one."""
+    return "must not contain '*' or '>', which are for patterns" if is_pattern(text) else _fault_of_size(text)
+
+
+def fault_of_pattern(text: str) -> str | None:
+    """Why that is neither a pattern nor a topic, to be read behind its name; None if it is one."""
+    fault = _fault_of_size(text)
+    if fault is not None or not is_pattern(text):
+        return fault
+    *first, last = text.split(".")
+    for level in first:
+        if ">" in level:
+            return "may have '>' only as its last level, whole"
+        if "*" in level and level != "*":
+            return "may have '*' only as a whole level"
+    if last in ("*", ">") or not is_pattern(last):
+        return None
+    return "may have '>' only as its last level, whole" if ">" in last else "may have '*' only as a whole level"
+
+
+def _fault_of_size(text: str) -> str | None:
+    if not text:
+        return "is empty"
+    if len(text) > TOPIC_MAX:
+        return f"has more than {TOPIC_MAX} characters"
+    return f"has more than {LEVELS_MAX} levels" if text.count(".") >= LEVELS_MAX else None
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Does the pattern match this topic?"""
+    if not is_pattern(pattern):
+        return pattern == topic
+    wanted, levels = pattern.split("."), topic.split(".")
+    if wanted[0] in ("*", ">") and topic.startswith(RESERVED):
+        return False
+    if wanted[-1] == ">":
+        wanted.pop()
+        if len(levels) <= len(wanted):
+            return False
+    elif len(levels) != len(wanted):
+        return False
+    return all(level in ("*", each) for level, each in zip(wanted, levels, strict=False))
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """The same as an expression, whose `fullmatch` is for many topics."""
+    first, *others = pattern.split(".")
+    parts = [_EXPRESSIONS.get(level) or re.escape(level) for level in (first, *others)]
+    guard = rf"(?!{re.escape(RESERVED)})" if first in _EXPRESSIONS else ""
+    return re.compile(guard + r"\.".join(parts), re.DOTALL)
+
+
+#: No two of these, parted by dots, fit a text in more than one way.
+_EXPRESSIONS = {"*": r"[^.]*", ">": r".*"}
+
+
+def covers(pattern: str, other: str) -> bool:
+    """Does the pattern match every topic that the other one matches?"""
+    wide, narrow = pattern.split("."), other.split(".")
+    if _is_kept_free(wide, narrow):
+        return False
+    for number, level in enumerate(wide):
+        if number == len(narrow):
+            return False
+        if level == ">":
+            return True
+        if narrow[number] == ">" or level not in ("*", narrow[number]):
+            return False
+    return len(wide) == len(narrow)
+
+
+def overlaps(a: str, b: str) -> bool:
+    """Is there a topic that both match?"""
+    one, two = a.split("."), b.split(".")
+    if _is_kept_free(one, two) or _is_kept_free(two, one):
+        return False
+    for level, each in zip(one, two, strict=False):
+        if ">" in (level, each):
+            return True
+        if level != each and "*" not in (level, each):
+            return False
+    return len(one) == len(two)
+
+
+def _is_kept_free(pattern: list[str], other: list[str]) -> bool:
+    """Are all topics of the other one such as the pattern, for its wildcard in front, does not match?"""
+    return pattern[0] in ("*", ">") and other[0] == RESERVED[:-1] and len(other) > 1
+
+
+class PatternTable(Generic[T]):
+    """Values by patterns, found by the topics that these match.
+
+    A tree by levels: a search visits the nodes that fit the topic and no others, each once.
+    """
+
+    __slots__ = ("_root", "_size")
+
+    def __init__(self) -> None:
+        self._root: _Node[T] = _Node()
+        self._size = 0
+
+    def __len__(self) -> int:
+        """How many values there are."""
+        return self._size
+
+    def add(self, pattern: str, value: T) -> None:
+        """Enter a value; once more is the same. A pattern may have several values.
+
+        Args:
+            pattern: one in which `fault_of_pattern` finds no fault; a topic is one.
+        """
+        node = self._root
+        for level in pattern.split("."):
+            below = node.below.get(level)
+            if below is None:
+                below = node.below[level] = _Node()
+            node = below
+        if value not in node.values:
+            node.values = (*node.values, value)
+            self._size += 1
+
+    def remove(self, pattern: str, value: T) -> None:
+        """Take a value out.
+
+        Raises:
+            KeyError: it is not there.
+        """
+        path = [self._root]
+        levels = pattern.split(".")
+        for level in levels:
+            path.append(path[-1].below[level])
+        node = path.pop()
+        if value not in node.values:
+            raise KeyError(value)
+        node.values = tuple(each for each in node.values if each != value)
+        self._size -= 1
+        while path and not node.values and not node.below:
+            node = path.pop()
+            del node.below[levels[len(path)]]
+
+    def find(self, topic: str) -> list[T]:
+        """The values of all patterns that match a topic, in no order that means anything. A value comes once for each
+        of its patterns."""
+        found: list[T] = []
+        nodes = [self._root]
+        has_wildcards = not topic.startswith(RESERVED)  # in the first level
+        for level in topic.split("."):
+            below = []
+            for node in nodes:
+                exact = node.below.get(level)
+                if exact is not None and level not in ("*", ">"):  # which somebody may well send as a topic
+                    below.append(exact)
+                if has_wildcards:
+                    any_one, rest = node.below.get("*"), node.below.get(">")
+                    if any_one is not None:
+                        below.append(any_one)
+                    if rest is not None:
+                        found += rest.values
+            nodes, has_wildcards = below, True
+            if not nodes:
+                return found
+        for node in nodes:
+            found += node.values
+        return found
+
+
+class _Node(Generic[T]):
+    """The patterns that begin with certain levels: the values of that which ends here, and the nodes below."""
+
+    __slots__ = ("below", "values")
+
+    def __init__(self) -> None:
+        self.below: dict[str, _Node[T]] = {}
+        self.values: tuple[T, ...] = ()

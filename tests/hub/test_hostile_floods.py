@@ -1,0 +1,179 @@
+"""Too much of everything, and connections that do not read: others are served, and what waits has its bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from rpcstream import AsyncClient, Limits
+from rpcstream.errors import CallTimeout, RpcError
+from rpcstream.hub import Hub
+
+from .conftest import CALL, Open, Place, asked_of, filled, provider_and_caller, stall
+
+
+class TestFloods:
+    async def test_progress_to_a_caller_that_does_not_read(self, place: Place) -> None:
+        provider, caller = await provider_and_caller(place)
+        call_id = await asked_of(provider, caller)
+        caller.transport.pause_reading()
+        text = '{"jsonrpc":"2.0","method":"$/progress","params":{"token":%d,"value":"%s"}}'
+        for n in range(400):
+            provider.say(text % (call_id, f"{n:05}" + "x" * 100_000))
+        await provider.silence()
+        unsent = sum(len(each) for session in place.hub.directory.clients for each in session._outbox)
+        unread = max(session.channel._transport.get_write_buffer_size() for session in place.hub.directory.clients)
+        assert unsent + unread < 3_000_000
+        provider.say({"jsonrpc": "2.0", "id": call_id, "result": "well"})
+        caller.transport.resume_reading()
+        messages = [await caller.hear()]
+        while "method" in messages[-1]:
+            messages.append(await caller.hear())
+        assert messages[-1]["result"] == "well"
+        assert messages[-2]["params"]["value"].startswith("00399")
+
+    async def test_items_for_a_caller_that_does_not_read(self, place: Place) -> None:
+        """It permits a million, and the provider would send them: no more than the caller takes, and a window."""
+        provider, caller = await provider_and_caller(place)
+        caller.say('{"jsonrpc":"2.0","id":"all","method":"work","stream":1000000}')
+        request = await provider.hear()
+        permitted, call_id, sent = request["stream"], request["id"], 0
+        assert permitted == place.hub.limits.stream_window
+        caller.transport.pause_reading()
+        text = '{"jsonrpc":"2.0","method":"$/item","params":{"id":%d,"value":"%s"}}'
+        while permitted:
+            for _ in range(permitted):
+                provider.say(text % (call_id, "x" * 100_000))
+            sent, permitted = sent + permitted, 0
+            # What is permitted for these comes before the answer to what was asked behind them.
+            heard = await provider.ask("rpc.ping")
+            while "method" in heard:
+                permitted += heard["params"]["n"]
+                heard = await provider.hear()
+            assert heard["result"] == "pong"
+        unread = max(session.channel._transport.get_write_buffer_size() for session in place.hub.directory.clients)
+        assert unread < 4_000_000
+        caller.transport.resume_reading()
+        more = await provider.hear()
+        assert more["method"] == "$/credit"
+        provider.say({"jsonrpc": "2.0", "id": call_id, "result": sent})
+        items = 0
+        while "method" in (heard := await caller.hear()):
+            items += 1
+        assert items == sent == heard["result"]
+
+    async def test_a_provider_that_does_not_read(self, open_hub: Open) -> None:
+        place = await open_hub(max_queue=50, max_calls=200)
+        provider, caller = await provider_and_caller(place)
+        await stall(place, provider, caller)
+        client = place.hub.directory.by_name["p"]
+        busy = 0
+        for n in range(100):
+            caller.say(CALL % (n, "work", "[]"))
+        while not busy:
+            busy = (await caller.hear())["error"]["code"] == -32002
+        assert client.waiting <= 50
+        other, quick = await place.peer(), await place.peer()
+        await quick.offers("quick", "now")
+        other.say(CALL % ("1", "now", "[]"))
+        request = await quick.hear()
+        quick.say({"jsonrpc": "2.0", "id": request["id"], "result": "served"})
+        assert (await other.hear())["result"] == "served"
+        assert (await other.result("rpc.clients"))[0]["state"] == "stalled"
+
+    async def test_a_subscriber_that_does_not_read(self, open_hub: Open) -> None:
+        place = await open_hub(Hub(event_queue=10, drain_timeout=5))
+        slow, quick, caller = await place.peer(), await place.peer(), await place.peer()
+        for peer in (slow, quick):
+            await peer.result("rpc.subscribe", {"topic": "t"})
+        slow.transport.pause_reading()
+        value = "x" * 200_000
+        for n in range(300):
+            caller.say(CALL % ("1", "rpc.publish", filled('["t","%d%s"]', n, value)))
+            assert (await caller.hear())["result"] >= 1
+            assert (await quick.hear())["params"]["value"].startswith(f"{n}x")
+        stats = place.hub.stats()
+        assert stats["events_dropped"] > 100
+        unread = max(s.channel._transport.get_write_buffer_size() for s in place.hub.directory.clients)
+        assert unread < 5_000_000
+
+    async def test_of_registrations(self, open_hub: Open) -> None:
+        place = await open_hub(max_offered=100, max_offered_size=50_000)
+        provider, caller = await provider_and_caller(place)
+        flooder = await place.peer()
+        many = [{"name": f"m{n}", "description": "d" * 100} for n in range(90)]
+        for n in range(200):  # the same again takes no more room
+            flooder.say({"jsonrpc": "2.0", "id": n, "method": "rpc.register", "params": {"name": "f", "methods": many}})
+        call_id = await asked_of(provider, caller)
+        provider.say({"jsonrpc": "2.0", "id": call_id, "result": "well"})
+        assert (await caller.hear())["result"] == "well"
+        for _ in range(200):
+            assert "result" in await flooder.hear()
+        client = place.hub.directory.by_name["f"]
+        assert len(client.offers) == 90
+        for methods in (
+            [f"n{n}" for n in range(10_000)],
+            [f"n{n}" for n in range(11)],
+            [{"name": "x", "description": "d" * 2_000_000}],
+        ):
+            assert await flooder.code("rpc.register", {"methods": methods}) == -32002
+        big = {"methods": [], "components": {"X": {"description": "d" * 2_000_000}}}
+        assert await flooder.code("rpc.register", big) == -32002
+        assert len(place.hub.directory.routes) == 2 * 91
+        assert len(await flooder.result("rpc.unregister", {"methods": [f"m{n}" for n in range(90)]})) == 90
+
+    async def test_of_connections_that_register_and_leave(self, place: Place) -> None:
+        provider, caller = await provider_and_caller(place)
+        watcher = await place.peer()
+        await watcher.result("rpc.subscribe", {"topic": "rpc.hub.left"})
+        for n in range(60):
+            peer = await place.peer()
+            peer.say(
+                {"jsonrpc": "2.0", "id": 1, "method": "rpc.register", "params": {"name": f"n{n}", "methods": ["x"]}}
+            )
+            if n % 2:
+                await peer.hear()
+            peer.close()
+        call_id = await asked_of(provider, caller)
+        provider.say({"jsonrpc": "2.0", "id": call_id, "result": "well"})
+        assert (await caller.hear())["result"] == "well"
+        await place.until(lambda: list(place.hub.directory.by_name) == ["p"])
+        assert set(place.hub.directory.routes) == {"work", "p.work"}
+
+    async def test_two_that_call_each_other_without_end(self, open_hub: Open) -> None:
+        place = await open_hub(max_calls=20)
+        async with AsyncClient(place.address, name="a") as a, AsyncClient(place.address, name="b") as b:
+
+            async def ping(n: int) -> int:
+                return int(await a.call("pong", n + 1))
+
+            async def pong(n: int) -> int:
+                return int(await b.call("ping", n + 1))
+
+            a(ping)
+            b(pong)
+            await a.offer()
+            await b.offer()
+            async with AsyncClient(place.address) as caller:
+                with pytest.raises((CallTimeout, RpcError)):
+                    await caller.ping(0, timeout=0.5)
+                assert len(await caller.call("rpc.methods")) == 2
+                await place.until(lambda: not any(each.load for each in place.hub.directory.clients.values()))
+
+    async def test_a_provider_that_calls_itself(self, place: Place) -> None:
+        provider, _ = await provider_and_caller(place)
+        provider.say(CALL % ("1", "work", "[]"))
+        request = await provider.hear()
+        provider.say({"jsonrpc": "2.0", "id": request["id"], "result": "myself"})
+        assert await provider.hear() == {"jsonrpc": "2.0", "id": 1, "result": "myself"}
+        provider.say(CALL % ("1", "p.work", "[]"))
+        await provider.hear()
+        provider.close()
+
+
+async def test_limits_still_fit(open_hub: Open) -> None:
+    """What a caller may send with its name and id may be longer by a few bytes at the provider."""
+    place = await open_hub(Hub(limits=Limits(max_message_size=1000), drain_timeout=5))
+    provider, caller = await provider_and_caller(place)
+    text = CALL % ("1", "work", '["%s"]')
+    caller.say(text % ("x" * (1000 - len(text) + 2)))
+    assert len((await provider.hear())["params"][0]) > 900

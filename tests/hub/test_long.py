@@ -1,0 +1,72 @@
+"""Long messages through a hub: they go on at once, short ones at the end of the turn, and yet all in their order."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from .conftest import Open, Peer
+
+#: Characters: short, long enough to be cut out of its message, and to be written without a copy; not all are ASCII.
+SIZES = (10, 20_000, 100, 100_000, 10, 300_000, 5)
+
+
+def texts() -> list[str]:
+    return [f"{number} " + 'a"\\ö'[number % 4] * size for number, size in enumerate(SIZES)]
+
+
+def requests() -> list[dict[str, object]]:
+    return [{"jsonrpc": "2.0", "id": number, "method": "work", "params": [text]} for number, text in enumerate(texts())]
+
+
+async def answer(provider: Peer, place: int) -> None:
+    """The next request must be the one of this place; its reply is what it brought."""
+    asked = await provider.hear()
+    assert asked["params"] == [texts()[place]]
+    provider.say({"jsonrpc": "2.0", "id": asked["id"], "result": asked["params"][0]})
+
+
+async def test_requests_and_replies_keep_their_order(open_hub: Open) -> None:
+    place = await open_hub()
+    provider, caller = await place.peer(), await place.peer()
+    await provider.offers("p", "work")
+    caller.say(*requests())
+    for number in range(len(SIZES)):
+        await answer(provider, number)
+    for number, text in enumerate(texts()):
+        assert await caller.hear() == {"jsonrpc": "2.0", "id": number, "result": text}
+
+
+@pytest.mark.parametrize("between", ["rpc.ping", "rpc.nothing"])
+async def test_a_client_may_call_itself_while_it_is_answered(open_hub: Open, between: str) -> None:
+    """What goes to it then has come from itself, in the same turn, before what the hub answers."""
+    place = await open_hub()
+    client = await place.peer()
+    await client.offers("p", "work")
+    own = {"jsonrpc": "2.0", "id": "own", "method": between}
+    asked = requests()
+    client.say(b"\n".join(orjson.dumps(each) for request in asked for each in (own, request)))
+    heard = [await client.hear() for _ in range(2 * len(asked))]
+    assert [each["params"][0] for each in heard if "method" in each] == texts()
+    assert sum(each["id"] == "own" for each in heard) == len(asked)
+    calls = [each for each in heard if "method" in each]
+    client.say(b"\n".join(orjson.dumps({"jsonrpc": "2.0", "id": c["id"], "result": c["params"][0]}) for c in calls))
+    replies = [await client.hear() for _ in asked]
+    assert [reply["result"] for reply in replies] == texts()
+
+
+async def test_a_provider_that_does_not_read_gets_everything_in_order_later(open_hub: Open) -> None:
+    place = await open_hub(write_buffer=65_536)
+    provider, caller = await place.peer(), await place.peer()
+    await provider.offers("p", "work")
+    provider.transport.pause_reading()
+    rounds = 12
+    for _ in range(rounds):
+        caller.say(*requests())
+    await place.until(lambda: place.hub.directory.by_name["p"].waiting)
+    provider.transport.resume_reading()
+    for _ in range(rounds):
+        for number in range(len(SIZES)):
+            await answer(provider, number)
+    heard = [(await caller.hear())["result"] for _ in range(rounds * len(SIZES))]
+    assert heard == texts() * rounds

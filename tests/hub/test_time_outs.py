@@ -1,0 +1,231 @@
+"""The times of a hub: of calls, of clients that are silent, of connections that never say what they want."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from rpcstream.hub import Hub
+from rpcstream.testing import FakeTimeLoop
+from rpcstream.transports.memory import join
+
+from .conftest import Open, Peer, _Lines
+
+Main = Callable[[Hub, Callable[[], Peer]], Awaitable[None]]
+
+
+@pytest.fixture
+def with_hub() -> Callable[..., None]:
+    """`with_hub(main, …)` runs `main(hub, connect)` with a hub in memory, in a loop whose time jumps."""
+
+    def run(main: Main, **options: Any) -> None:
+        async def running() -> None:
+            hub = Hub(drain_timeout=5, **options)
+            async with hub.in_memory() as accept:
+                peers: list[Peer] = []
+
+                def connect() -> Peer:
+                    lines = _Lines()
+                    join(lines, accept())
+                    peers.append(lines.peer)
+                    return lines.peer
+
+                await main(hub, connect)
+                for peer in peers:
+                    peer.close()
+
+        with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+            runner.run(running())
+
+    return run
+
+
+async def offering(connect: Callable[[], Peer], *methods: str) -> Peer:
+    peer = connect()
+    await peer.offers("p", *methods)
+    return peer
+
+
+class TestCalls:
+    @pytest.mark.parametrize(("asked", "seconds"), [(None, 3), (1, 1), (100, 3)])
+    def test_the_shorter_time_counts(self, with_hub: Any, asked: float | None, seconds: float) -> None:
+        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+            loop = asyncio.get_running_loop()
+            provider, caller = await offering(connect, "work"), connect()
+            for is_batch in (False, True):
+                message = {"jsonrpc": "2.0", "id": 1, "method": "work", **({} if asked is None else {"timeout": asked})}
+                since = loop.time()
+                caller.say([message] if is_batch else message)
+                request = await provider.hear()
+                assert request["timeout"] == seconds
+                reply = await caller.hear()
+                reply = reply[0] if is_batch else reply
+                assert reply["error"]["code"] == -32003
+                assert loop.time() - since == pytest.approx(seconds)
+                assert (await provider.hear())["params"] == {"id": request["id"]}
+                provider.say({"jsonrpc": "2.0", "id": request["id"], "result": "late"})
+            await caller.silence()
+
+        with_hub(main, call_timeout=3, ping_interval=None, keepalive_timeout=None)
+
+    def test_without_any_it_waits(self, with_hub: Any) -> None:
+        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+            provider, caller = await offering(connect, "work"), connect()
+            caller.say({"jsonrpc": "2.0", "id": 1, "method": "work"})
+            request = await provider.hear()
+            assert "timeout" not in request
+            await asyncio.sleep(1000)
+            provider.say({"jsonrpc": "2.0", "id": request["id"], "result": "at last"})
+            assert (await caller.hear())["result"] == "at last"
+
+        with_hub(main, ping_interval=None, keepalive_timeout=None)
+
+    @pytest.mark.parametrize("timeout", [0, -1, 1e-9])
+    def test_no_time_at_all(self, with_hub: Any, timeout: float) -> None:
+        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+            await offering(connect, "work")
+            reply = await connect().ask("work", timeout=timeout)
+            assert reply["error"]["code"] in (-32003, -32600, -32602)
+
+        with_hub(main)
+
+
+class TestSilence:
+    @pytest.mark.parametrize(
+        "sign",
+        [
+            '{"jsonrpc":"2.0","method":"keepAlive"}',
+            '{"jsonrpc":"2.0","method":"keepAlive","id":1}',
+            '{"jsonrpc":"2.0","method":"rpc.ping","id":1}',
+            '[{"jsonrpc":"2.0","method":"keepAlive"}]',
+        ],
+    )
+    def test_a_sign_of_life(self, with_hub: Any, sign: str) -> None:
+        """For one that does not answer pings."""
+
+        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+            peer = await offering(connect, "work")
+            for _ in range(20):
+                await asyncio.sleep(45)
+                peer.say(sign)
+            assert list(hub.directory.by_name) == ["p"]
+            await asyncio.sleep(91)
+            assert not hub.directory.routes
+            heard = [await peer.hear()]
+            while heard[-1] is not None:
+                heard.append(await peer.hear())
+            assert sum(each is not None and each.get("method") == "rpc.ping" for each in heard) == 1
+
+        with_hub(main)
+
+    @pytest.mark.parametrize(("ping", "timeout"), [(None, 60.0), (20.0, None), (None, None)])
+    def test_switched_off(self, with_hub: Any, ping: float | None, timeout: float | None) -> None:
+        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+            peer = await offering(connect, "work")
+            await asyncio.sleep(600)
+            assert bool(hub.directory.by_name) is (timeout is None)
+            peer.close()
+
+        with_hub(main, ping_interval=ping, keepalive_timeout=timeout)
+
+    def test_whoever_is_dropped_leaves_nobody_waiting(self, with_hub: Any) -> None:
+        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+            provider, caller = await offering(connect, "work"), connect()
+            caller.say({"jsonrpc": "2.0", "id": 1, "method": "work"})
+            await provider.hear()
+            error = (await caller.hear())["error"]
+            assert (error["code"], error["data"]) == (-32007, {"method": "work", "client": "p"})
+            assert asyncio.get_running_loop().time() < 100
+
+        with_hub(main)
+
+    def test_a_ping_is_no_call(self, with_hub: Any) -> None:
+        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+            provider, caller = await offering(connect, "work"), connect()
+            assert (await provider.hear())["method"] == "rpc.ping"
+            seen = (await caller.result("rpc.clients"))[0]
+            assert (seen["name"], seen["in_flight"], seen["state"]) == ("p", 0, "idle")
+
+        with_hub(main)
+
+    def test_who_only_calls_is_left_alone(self, with_hub: Any) -> None:
+        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+            caller = connect()
+            await caller.result("rpc.clients")
+            await asyncio.sleep(600)
+            await caller.silence()
+
+        with_hub(main)
+
+
+class TestRegistration:
+    @pytest.mark.parametrize("said", ["", '{"jsonrpc":"2.0","method":"rpc.ping","id":1}', "nonsense", "[]"])
+    def test_who_wants_nothing_is_closed(self, with_hub: Any, said: str) -> None:
+        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+            peer = connect()
+            if said:
+                peer.say(said)
+                assert await peer.hear() is not None
+            assert await peer.hear() is None
+            assert asyncio.get_running_loop().time() == pytest.approx(5, abs=0.5)
+
+        with_hub(main, registration_timeout=5)
+
+    @pytest.mark.parametrize("method", ["rpc.register", "rpc.clients", "rpc.subscribe", "unheard-of", "work"])
+    def test_who_has_said_something_stays(self, with_hub: Any, method: str) -> None:
+        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+            await offering(connect, "work")
+            peer = connect()
+            params = {"topic": "t"} if method == "rpc.subscribe" else None
+            peer.say({"jsonrpc": "2.0", "method": method, "id": 1, "params": params})
+            if method != "work":
+                await peer.hear()
+            await asyncio.sleep(30)
+            if method == "unheard-of":
+                assert await peer.hear() is None
+            else:
+                await peer.silence()
+
+        with_hub(main, registration_timeout=5, ping_interval=None)
+
+    @pytest.mark.parametrize("said", [b"", b" ", b"{", b"GET"])
+    async def test_who_does_not_even_say_what_it_speaks(self, open_hub: Open, said: bytes) -> None:
+        place = await open_hub(Hub(registration_timeout=0.1, drain_timeout=5))
+        reader, writer = await asyncio.open_connection(*place.where)
+        writer.write(said)
+        async with asyncio.timeout(10):
+            await reader.read()
+        writer.close()
+        await place.until(lambda: place.hub.counters.connections == 0)
+
+    @pytest.mark.parametrize("said", ['{"jsonrpc":"2.0","method":"rpc.stats","id":1}', None])
+    async def test_over_a_websocket(self, open_hub: Open, said: str | None) -> None:
+        place = await open_hub(Hub(registration_timeout=0.1, drain_timeout=5))
+        peer = await place.framed()
+        if said is not None:
+            peer.say(said)
+            await peer.hear()
+            await asyncio.sleep(0.2)
+            await peer.silence()
+        else:
+            assert await peer.hear() is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"call_timeout": 0},
+        {"keepalive_timeout": -1},
+        {"ping_interval": 0},
+        {"registration_timeout": float("nan")},
+        {"ping_interval": 60, "keepalive_timeout": 60},
+        {"balance": "random"},
+        {"rules": []},
+    ],
+)
+def test_options_that_make_no_sense(options: Any) -> None:
+    with pytest.raises(ValueError, match=r"must be|need"):
+        Hub(**options)
