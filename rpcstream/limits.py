@@ -62,6 +62,10 @@ class Limits:
     #: The descriptions of these methods, as JSON. A hundred methods with schemas take some 50 KB.
     max_offered_size: int = 1 * MIB
 
+    #: The same for all clients of a hub together. Ten methods with schemas take some 5 KB: room for 20,000 clients,
+    #: and no more memory than a few messages for those that mean harm.
+    max_offered_total: int = 128 * MIB
+
     #: Calls of all connections that wait for a thread or a worker process. Over it callers are told that the server is
     #: busy (-32002): they would wait for long, and each holds its arguments in memory.
     max_queue: int = 10_000

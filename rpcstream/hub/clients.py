@@ -39,6 +39,7 @@ class Client:
         "key",
         "made",
         "name",
+        "offered_size",
         "offers",
         "pinged",
         "schemas",
@@ -61,6 +62,8 @@ class Client:
         self.heard = session.loop.time()
         #: It was sent a ping that it has not answered.
         self.pinged = False
+        #: Bytes of the descriptions of its methods.
+        self.offered_size = 0
         #: What the descriptions of its methods refer to.
         self.schemas: dict[str, Any] = {}
 

@@ -88,14 +88,14 @@ class Directory:
     Attributes:
         clients: by their connection; `by_name`: those of them that have a name.
         routes: by the name that is called: `vectorize`, and `gpu-1.vectorize` of the client `gpu-1` alone.
-        version: counts the changes of what is offered.
+        version: counts the changes of what is offered; `offered_size`: bytes that the descriptions of it all have.
     """
 
     def __init__(self, own: Mapping[str, Any], on_enter: Callable[[Client], None]) -> None:
         self.clients: dict[Session, Client] = {}
         self.by_name: dict[str, Client] = {}
         self.routes: dict[str, Route] = {}
-        self.version = 0
+        self.version = self.offered_size = 0
         self._own = own
         self._on_enter = on_enter
         self._last_number = 0
@@ -173,11 +173,19 @@ class Directory:
             self._add(f"{client.name}.{offer.name}", offer, client, is_own=True)
         self.version += 1
 
+    def count_size(self, client: Client, size: int) -> None:
+        """The descriptions of what the client offers have so many bytes now."""
+        self.offered_size += size - client.offered_size
+        client.offered_size = size
+
     def withdraw(self, client: Client, names: Collection[str]) -> list[str]:
         """Offer these no more; gives those that were offered."""
         gone = [name for name in names if name in client.offers]
         for name in gone:
             self._remove(client, name)
+        if not client.offers:
+            client.schemas = {}
+            self.count_size(client, 0)
         self.version += bool(gone)
         return gone
 

@@ -158,8 +158,10 @@ class HubDispatcher(Dispatcher):
         """A relay's request to its provider. RpcError if it cannot be sent; then there is no relay."""
         try:
             params = None
-            permitted = _permitted(message, session)
-            credit = relay.download(permitted) if permitted is not None else None
+            credit = None
+            if session.streams or "stream" in message:
+                permitted = _permitted(message, session)
+                credit = relay.download(permitted) if permitted is not None else None
             if (_STREAM in line or _ESCAPE in line) and self._codec.holds_tags(line):
                 uploads, params = uploads_in(line, message.get("params") or (), session, relay.client, relay.abort)
                 relay.upload(uploads)
@@ -208,7 +210,7 @@ class HubDispatcher(Dispatcher):
         if session.is_lasting:
             self._directory.find(session).made += 1
         client = route.choose(self._balance)
-        if self._may_call(session, name, route.method, client):
+        if self._rules is None or self._may_call(session, name, route.method, client):
             return client
         for other in route.clients:
             if other.is_there and self._may_call(session, name, route.method, other):

@@ -79,7 +79,8 @@ class Keeper:
             session.on_lost.append(timer.cancel)
 
     def _check_begun(self, session: Session) -> None:
-        if session not in self._directory.clients and session.channel is not None:
+        # By HTTP there is a session for each call, so it has called.
+        if session not in self._directory.clients and session.channel is not None and session.is_lasting:
             reason = f"neither registered nor called within {self._registration_timeout:g} s (registration_timeout)"
             log.info("closing the connection from %s: %s", session.channel.address, reason)
             session.abort(reason)

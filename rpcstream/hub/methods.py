@@ -77,7 +77,7 @@ class HubMethods:
         described, schemas = methods or [], components or {}
         offers = read_offers(described, schemas, owner=name, limits=hub.limits)
         own = own_schemas(schemas, name)
-        self._check_room(client, offers, own)
+        size = self._check_room(client, offers, own)
         self._check_permitted(ctx.session, name, client.name is None, offers)
         directory.check_offers(client, name, list(offers.values()), leaving)
         if leaving is not None:
@@ -88,6 +88,7 @@ class HubMethods:
             directory.by_name[name] = client
         client.schemas.update(own)
         directory.offer(client, offers)
+        directory.count_size(client, size)
         hub.registered(client, list(offers), is_new=is_new)
         return {"name": name, "key": client.key, "methods": list(client.offers)}
 
@@ -102,13 +103,15 @@ class HubMethods:
         if methods is None:
             self._directory.leave(client)
             client.name, client.key = None, ""
-        if not client.offers:
-            client.schemas = {}
         self._hub.unregistered(client, name, gone, is_over=methods is None)
         return gone
 
-    def _check_room(self, client: Client, offers: dict[str, Offer], schemas: dict[str, Any]) -> None:
-        """What is offered again takes the place of what was."""
+    def _check_room(self, client: Client, offers: dict[str, Offer], schemas: dict[str, Any]) -> int:
+        """The bytes of all that the client would offer then; what is offered again takes the place of what was.
+
+        Raises:
+            ServerBusy: that is too much.
+        """
         limits, together = self._hub.limits, {**client.offers, **offers}
         if len(together) > limits.max_offered:
             limit = limits.max_offered
@@ -117,6 +120,10 @@ class HubMethods:
         if size > limits.max_offered_size:
             limit = limits.max_offered_size
             raise ServerBusy(f"Server busy: a client's descriptions may have {limit} bytes", {"limit": limit})
+        if self._directory.offered_size - client.offered_size + size > limits.max_offered_total:
+            limit = limits.max_offered_total
+            raise ServerBusy(f"Server busy: all clients' descriptions may have {limit} bytes", {"limit": limit})
+        return size
 
     def _check_permitted(self, session: Session, name: str, is_new: bool, offers: dict[str, Offer]) -> None:
         rules = self._hub.rules

@@ -128,7 +128,7 @@ class Relay(Elsewhere):
 
     def answer(self, reply: dict[str, Any], line: Line) -> None:
         """The provider has answered."""
-        if self._was_given_up(reply):
+        if "error" in reply and self._was_given_up(reply["error"]):
             return self.refuse(self._gone(reason="it gave the call up"))
         try:
             self._finish(self._checked(reply, rewrite.line_of(line, reply)))
@@ -213,10 +213,9 @@ class Relay(Elsewhere):
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _was_given_up(self, reply: dict[str, Any]) -> bool:
-        """Is the reply "cancelled"? Nobody has cancelled this call, or it would not wait: unless a stream of the
+    def _was_given_up(self, error: Any) -> bool:
+        """Is the error "cancelled"? Nobody has cancelled this call, or it would not wait: unless a stream of the
         caller's broke off, it is the provider that ends."""
-        error = reply.get("error")
         if type(error) is not dict or error.get("code") != CallCancelled.CODE:
             return False
         return not any(upload.broke_off for upload in self._uploads)

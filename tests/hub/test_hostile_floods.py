@@ -121,6 +121,25 @@ class TestFloods:
         assert len(place.hub.directory.routes) == 2 * 91
         assert len(await flooder.result("rpc.unregister", {"methods": [f"m{n}" for n in range(90)]})) == 90
 
+    async def test_of_clients_that_offer_much_together(self, open_hub: Open) -> None:
+        place = await open_hub(max_offered_size=5_000, max_offered_total=10_000)
+        peers = [await place.peer() for _ in range(4)]
+        much = {"methods": [{"name": "own", "shared": True, "description": "d" * 4_000}]}
+        for _ in range(3):
+            assert "result" in await peers[0].ask("rpc.register", much)
+        assert "result" in await peers[1].ask("rpc.register", much)
+        assert await peers[2].code("rpc.register", much) == -32002
+        assert await peers[2].result("rpc.clients")
+        assert await peers[0].result("rpc.unregister") == ["own"]
+        assert "result" in await peers[2].ask("rpc.register", much)
+        peers[1].close()
+        await place.until(lambda: len(place.hub.directory.by_name) == 1)
+        assert "result" in await peers[3].ask("rpc.register", much)
+        peers[2].close()
+        peers[3].close()
+        await place.until(lambda: not place.hub.directory.by_name)
+        assert place.hub.directory.offered_size == 0
+
     async def test_of_connections_that_register_and_leave(self, place: Place) -> None:
         provider, caller = await provider_and_caller(place)
         watcher = await place.peer()

@@ -12,7 +12,7 @@ from rpcstream.hub import Hub
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.transports.memory import join
 
-from .conftest import Open, Peer, _Lines
+from .conftest import CALL, Open, Peer, _Lines
 
 Main = Callable[[Hub, Callable[[], Peer]], Awaitable[None]]
 
@@ -200,6 +200,18 @@ class TestRegistration:
             await reader.read()
         writer.close()
         await place.until(lambda: place.hub.counters.connections == 0)
+
+    async def test_http_says_what_it_wants_with_each_call(self, open_hub: Open) -> None:
+        """However long that takes, and however long ago the last one was."""
+        place = await open_hub(Hub(registration_timeout=0.1, drain_timeout=5))
+        provider = await place.peer()
+        await provider.offers("p", "work")
+        for n in range(2):
+            post = asyncio.ensure_future(place.post(CALL % (n, "work", "[]")))
+            asked = await provider.hear()
+            await asyncio.sleep(0.2)
+            provider.say({"jsonrpc": "2.0", "id": asked["id"], "result": "late"})
+            assert b'"late"' in await post
 
     @pytest.mark.parametrize("said", ['{"jsonrpc":"2.0","method":"rpc.stats","id":1}', None])
     async def test_over_a_websocket(self, open_hub: Open, said: str | None) -> None:
