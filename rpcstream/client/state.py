@@ -94,13 +94,17 @@ class ConnectionState:
 
     def _close_if_left(self) -> None:
         """Close the socket of a lost connection, unless a thread still uses it; then that one will, when it leaves."""
-        if self._sending.acquire(False):
+        while self._sending.acquire(False):
             try:
                 with self.state:
-                    if not self.role.taken:
+                    is_left = not self.role.taken
+                    if is_left:
                         self._socket.close()
             finally:
                 self._sending.release()
+            # A reader that has left since that look could not close it, for the lock was held.
+            if is_left or self.role.taken:
+                break
 
     def _loss(self, method: str) -> ConnectionLost:
         kind = Unsent if self._has_retired else ConnectionLost

@@ -23,6 +23,7 @@ from rpcstream import (
     Server,
 )
 from rpcstream.client import connection as connection_module
+from rpcstream.client.state import ConnectionState
 from rpcstream.testing import serve_in_thread
 
 MakeClient = Callable[..., Any]
@@ -435,3 +436,30 @@ async def test_closing_fails_what_waits_async(served: str) -> None:
     await client.close()
     errors = await asyncio.gather(*calls, return_exceptions=True)
     assert [str(error) for error in errors] == [f"the client was closed (method 'never' at {served})"] * 3
+
+
+def test_whoever_leaves_last_closes_the_socket() -> None:
+    """A reader that leaves while another thread looks whether it has left: one of both must close it."""
+    ours, theirs = socket.socketpair()
+    state = ConnectionState(ours, "somewhere")
+    state.lost = "it is over"
+    state.role.taken = True
+    held = state._sending
+
+    class Meanwhile:
+        """The lock; once, the reader leaves just before it is released."""
+
+        acquire = staticmethod(held.acquire)
+
+        def release(self) -> None:
+            if state.role.taken:
+                state.role.taken = False
+                state._close_if_left()
+                assert ours.fileno() >= 0
+            held.release()
+
+    state._sending = Meanwhile()  # type: ignore[assignment]
+    with theirs:
+        state._close_if_left()
+        assert ours.fileno() == -1
+    assert held.acquire(False)
