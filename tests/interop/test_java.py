@@ -606,7 +606,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(values=st.lists(VALUES, max_size=5), ascii_only=st.booleans())
 def test_any_values_come_back(probe: Probe, values: list[Any], ascii_only: bool) -> None:
     texts = [json.dumps(value, ensure_ascii=ascii_only) for value in values]
@@ -614,7 +614,7 @@ def test_any_values_come_back(probe: Probe, values: list[Any], ascii_only: bool)
         assert same(probe("read", text, ascii_only=False)["result"][1], value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(value=VALUES)
 def test_any_value_comes_back_from_the_server(connected: Probe, value: Any) -> None:
     assert same(connected("call", "echo", [value]), {"result": value})
