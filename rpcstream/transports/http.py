@@ -22,11 +22,11 @@ from ..wire.http_head import HEAD_MAX, body_length, parse_head, tokens
 from ..wire.http_reader import RequestReader
 from ..wire.upgrade import accept
 from .connection import undelivered, why_lost
+from .conversation import Trace
 from .http_exchange import GoingOn, HttpExchange, Plan, parts_of_response
 from .http_hooks import Access, Hooks, Page, Routes, outcome, shown
 from .http_output import HttpOutput
 from .interfaces import Connection
-from .stream import Trace
 
 log = logging.getLogger("rpcstream.server")
 

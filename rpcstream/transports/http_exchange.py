@@ -17,7 +17,7 @@ from ..peer.session import Session
 from ..wire.http import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem, wanted
 from ..wire.pieces import Written, parts_of
 from .connection import JOIN_MAX
-from .stream import trace_all
+from .conversation import trace_all
 
 if TYPE_CHECKING:
     from .http import HttpConnection

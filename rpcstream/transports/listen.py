@@ -7,6 +7,7 @@ connection talks is the protocol's matter, which the door finds out; who answers
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -25,11 +26,12 @@ from ..tls import Certificates
 from ..wire.http import Request
 from .access import AccessRules
 from .connection import format_address
+from .conversation import Trace
 from .door import Door
 from .http import HttpConnection
 from .http_hooks import Routes
 from .interfaces import Connection
-from .stream import LineStream, Trace
+from .stream import LineStream
 from .watch import interval
 from .websocket import WebSocketStream
 
@@ -87,6 +89,7 @@ class Listener:
         self._watcher: asyncio.TimerHandle | None = None
         self._renewal: asyncio.TimerHandle | None = None
         self._stopped = False
+        self._aborted: str | None = None
         self._all_gone = asyncio.Event()
         self._all_gone.set()
 
@@ -143,17 +146,24 @@ class Listener:
         self._stopped = True
         if self._renewal is not None:
             self._renewal.cancel()
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
-        for stream in list(self._streams):
-            stream.drain()
-            stream.probe()
+        servers, self._servers = self._servers, []
+        # What was accepted a moment ago is made with the loop's next turn. asyncio forgets it, with an open socket, if
+        # the server is closed by then: so first nothing more is accepted.
+        loop = asyncio.get_running_loop()
+        for sock in [sock for server in servers for sock in server.sockets]:
+            with contextlib.suppress(NotImplementedError):  # Windows accepts otherwise
+                loop.remove_reader(sock.fileno())
         for path, inode in self._unix_paths:
             _remove_own(path, inode)
         self._unix_paths.clear()
-        # Connections that were accepted a moment ago are still being made: let them, so that they are closed, too.
-        for _ in range(3):
+        for stream in list(self._streams):
+            stream.drain()
+            stream.probe()
+        await asyncio.sleep(0)
+        for server in servers:
+            server.close()
+        # These connections tell that they are there another two turns later, and are closed, too.
+        for _ in range(2):
             await asyncio.sleep(0)
 
     async def closed(self) -> None:
@@ -163,7 +173,8 @@ class Listener:
             await self._all_gone.wait()
 
     def abort(self, reason: str) -> None:
-        """Close every connection at once and cancel every handler."""
+        """Close every connection at once and cancel every handler; what still becomes a connection ends so, too."""
+        self._aborted = reason
         for session in list(self._sessions):
             session.work.cancel_all()
         for stream in list(self._streams):
@@ -228,7 +239,9 @@ class Listener:
         self._streams.add(stream)
         if self._watcher is None:
             self._watch()
-        if self._stopped:
+        if self._aborted is not None:
+            stream.abort(self._aborted)
+        elif self._stopped:
             stream.drain()
         elif len(self._streams) > self._limits.max_connections:
             self._counters.connections_refused += 1

@@ -6,34 +6,21 @@ it; knows neither methods nor what a message means.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import orjson
 
-from ..errors import ConnectionLost, RpcError
+from ..errors import RpcError
 from ..limits import Limits
 from ..peer.session import Session
 from ..wire.envelope import error_reply
-from ..wire.framing import LineFramer, Oversize
+from ..wire.framing import LineFramer
 from ..wire.pieces import Written, parts_of
-from .connection import JOIN_MAX, SocketConnection, undelivered, why_lost
-
-#: Seconds after which a peer that is gone has said so.
-SECOND_BLANK = 0.1
-
-#: Called with "receive" or "send" and the bytes of each message (a message that was too long: with its head).
-Trace = Callable[[str, bytes], None]
+from .connection import JOIN_MAX, undelivered
+from .conversation import SECOND_BLANK, Conversation, Trace, trace_all
 
 
-def trace_all(trace: Trace, direction: str, messages: Iterable[Any]) -> None:
-    """Show messages of any kind to whoever wants to see them."""
-    for message in messages:
-        trace(direction, message.head if isinstance(message, Oversize) else bytes(message))
-
-
-class LineStream(SocketConnection):
+class LineStream(Conversation):
     """An asyncio protocol and the channel of one session.
 
     Args:
@@ -54,23 +41,12 @@ class LineStream(SocketConnection):
         on_open: Callable[[LineStream], None] | None = None,
         on_close: Callable[[LineStream], None] | None = None,
     ) -> None:
-        super().__init__(limits, address)
-        self.session = session
+        super().__init__(session, limits=limits, address=address, trace=trace, on_open=on_open, on_close=on_close)
         self._framer = LineFramer(max_size=limits.max_message_size, delimiter=delimiter)
         self._delimiter = delimiter
-        self._trace = trace
-        self._on_open = on_open
-        self._on_close = on_close
         self._peer_ended = False
-        self._probing: asyncio.TimerHandle | None = None
 
     # -- what asyncio says ------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.session.connected(self)
-        if self._on_open is not None:
-            self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -97,29 +73,6 @@ class LineStream(SocketConnection):
         self.session.end(self._lost)
         # TLS has no half-close: the connection ends now.
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is None
-
-    def pause_writing(self) -> None:
-        self._is_full = True
-        self.session.blocked(True)
-
-    def resume_writing(self) -> None:
-        self._is_full = False
-        self.session.blocked(False)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        if self._probing is not None:
-            self._probing.cancel()
-        if exc is not None and self.reason is None:
-            self.reason = why_lost(exc)
-        self.session.lost(self._lost)
-        if self._on_close is not None:
-            self._on_close(self)
-
-    def _lost(self, method: str) -> ConnectionLost:
-        """The error for what waited for the peer."""
-        reason = self.session.pending.explained(self.reason or "the peer closed the connection")
-        return ConnectionLost(reason, method=method, address=self.address)
 
     # -- what the session says (Channel) ----------------------------------------------------------------------
 
@@ -177,25 +130,9 @@ class LineStream(SocketConnection):
         self.send([orjson.dumps(error_reply(None, error))])
         self.close()
 
-    def drain(self) -> None:
-        """Take no more requests; close when those that were read are answered."""
-        self.session.drain()
-
-    def check(self, now: float) -> str | None:
-        """Close the connection if it is over a time limit at `now` (seconds); returns the reason if so."""
-        transport = self._transport
-        if transport is None:
-            return None
-        self.probe()
-        # While closing, too, what is left is the peer's to read.
-        unread = undelivered(transport) if self._closing or self._is_full else 0
-        # A message whose rest we do not read is not the peer's fault.
-        partial = self._framer.partial and not self._paused
-        busy = self.session.busy or bool(self.session.pending)
-        reason = self._watch.overdue(now, partial=partial, unread=unread, busy=busy)
-        if reason is not None:
-            self._close_for_limit(reason)
-        return reason
+    @property
+    def _is_partial(self) -> bool:
+        return self._framer.partial
 
     def probe(self) -> None:
         """See whether a peer still listens that said its last word, or is not read: if not, nobody wants what runs.

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import ConnectionLost, RpcError
+from ..errors import RpcError
 from ..limits import Limits
 from ..peer.session import Session
 from ..wire.frames import (
@@ -28,8 +28,8 @@ from ..wire.frames import (
     masked_parts,
 )
 from ..wire.pieces import Written, parts_of
-from .connection import JOIN_MAX, SocketConnection, undelivered, why_lost
-from .stream import SECOND_BLANK, Trace, trace_all
+from .connection import JOIN_MAX, undelivered
+from .conversation import SECOND_BLANK, Conversation, Trace, trace_all
 
 #: Seconds that the peer has to answer a close frame that it has received, and to close the connection after that.
 CLOSE_TIME = 2.0
@@ -41,7 +41,7 @@ GLANCE = 0.01
 _TEXT_HEADS = [head(TEXT, size) for size in range(126)]
 
 
-class WebSocketStream(SocketConnection):
+class WebSocketStream(Conversation):
     """An asyncio protocol and the channel of one session.
 
     Args:
@@ -63,32 +63,21 @@ class WebSocketStream(SocketConnection):
         on_open: Callable[[WebSocketStream], None] | None = None,
         on_close: Callable[[WebSocketStream], None] | None = None,
     ) -> None:
-        super().__init__(limits, address)
-        self.session = session
+        super().__init__(session, limits=limits, address=address, trace=trace, on_open=on_open, on_close=on_close)
         self._client = client
         self._reader = FrameReader(masked=not client, max_size=limits.max_message_size)
-        self._trace = trace
-        self._on_open = on_open
-        self._on_close = on_close
         #: Nothing of the peer is understood any more; the session was told that it is over. (While `_closing` nothing
         #: is sent any more but what ends the connection.)
         self._is_deaf = self._is_lost = False
         #: Of a peer that does not read only the last ping is answered, when it reads again (RFC 6455, 5.5.3).
         self._last_ping: bytes | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._probing: asyncio.TimerHandle | None = None
 
     def restrict(self, max_message_size: int | None) -> None:
         """Take messages up to this size (bytes) from now on; None: up to the limit of everybody."""
         self._reader.limit(max_message_size or self._limits.max_message_size)
 
     # -- what asyncio says ------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.session.connected(self)
-        if self._on_open is not None:
-            self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
         if self._is_deaf:
@@ -115,37 +104,21 @@ class WebSocketStream(SocketConnection):
         self._lose_session()
         return False
 
-    def pause_writing(self) -> None:
-        self._is_full = True
-        self.session.blocked(True)
-
     def resume_writing(self) -> None:
-        self._is_full = False
-        self.session.blocked(False)
+        super().resume_writing()
         ping, self._last_ping = self._last_ping, None
         if ping is not None:
             self._answer([ping])
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        for timer in (self._timer, self._probing):
-            if timer is not None:
-                timer.cancel()
-        if exc is not None and self.reason is None:
-            self.reason = why_lost(exc)
-        self._lose_session()
-        if self._on_close is not None:
-            self._on_close(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
 
     def _lose_session(self) -> None:
         if not self._is_lost:
             self._is_lost = True
-            self.session.lost(self._lost)
-
-    def _lost(self, method: str) -> ConnectionLost:
-        """The error for what waited for the peer."""
-        reason = self.session.pending.explained(self.reason or "the peer closed the connection")
-        return ConnectionLost(reason, method=method, address=self.address)
+            super()._lose_session()
 
     # -- what the session says (Channel) ----------------------------------------------------------------------
 
@@ -190,25 +163,9 @@ class WebSocketStream(SocketConnection):
         """Say why this connection is not served, and close it."""
         self._say_close(Close(TRY_LATER, error.message))
 
-    def drain(self) -> None:
-        """Take no more requests; close when those that were read are answered."""
-        self.session.drain()
-
-    def check(self, now: float) -> str | None:
-        """Close the connection if it is over a time limit at `now` (seconds); returns the reason if so."""
-        transport = self._transport
-        if transport is None:
-            return None
-        self.probe()
-        # While closing, too, what is left is the peer's to read.
-        unread = undelivered(transport) if self._closing or self._is_full else 0
-        # A message whose rest we do not read is not the peer's fault.
-        partial = self._reader.partial and not self._paused
-        busy = self.session.busy or bool(self.session.pending)
-        reason = self._watch.overdue(now, partial=partial, unread=unread, busy=busy)
-        if reason is not None:
-            self._close_for_limit(reason)
-        return reason
+    @property
+    def _is_partial(self) -> bool:
+        return self._reader.partial
 
     def probe(self) -> None:
         """See whether a peer still listens that is not read: if not, nobody wants what runs.

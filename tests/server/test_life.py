@@ -363,3 +363,26 @@ async def test_a_server_among_others_leaves_the_collector_alone() -> None:
     before = gc.get_freeze_count()
     async with make_server().listening(port=0):
         assert gc.get_freeze_count() == before
+
+
+@pytest.mark.parametrize("turns", range(5))
+@pytest.mark.parametrize("count", [1, 3])
+def test_connections_that_come_while_the_server_stops_are_closed(turns: int, count: int) -> None:
+    """Also those that plain asyncio has accepted and not made yet, which it would forget with an open socket."""
+
+    async def main() -> None:
+        callers: list[socket.socket] = []
+        async with Server(drain_timeout=5).listening(port=0) as address:
+            await asyncio.sleep(0.01)
+            host, _, port = address.rpartition(":")
+            callers += [socket.create_connection((host, int(port)), timeout=20) for _ in range(count)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        for caller in callers:
+            with contextlib.suppress(ConnectionResetError):
+                assert caller.recv(1) == b""
+            caller.close()
+
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        runner.run(main())
+    gc.collect()

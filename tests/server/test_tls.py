@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -204,3 +205,25 @@ async def test_a_handshake_that_stalls_is_closed_in_its_time(files: Files) -> No
                 pass
         writer.close()
         assert (await ask(address, client_context(ca=files.ca)))[0] == PONG
+
+
+async def test_a_handshake_that_ends_after_the_server_has_stopped(files: Files) -> None:
+    """The connection ends with it, and not when the client says goodbye, for which nobody waits any more."""
+    loop = asyncio.get_running_loop()
+    coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = client_context(ca=files.ca).wrap_bio(coming, going, server_hostname="localhost")
+    with socket.socket() as caller:
+        caller.setblocking(False)
+        async with asyncio.timeout(20):
+            async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
+                host, _, port = address.rpartition(":")
+                await loop.sock_connect(caller, (host, int(port)))
+                with pytest.raises(ssl.SSLWantReadError):
+                    tls.do_handshake()
+                await loop.sock_sendall(caller, going.read())
+                coming.write(await loop.sock_recv(caller, 1 << 16))
+            tls.do_handshake()
+            await loop.sock_sendall(caller, going.read())
+            with contextlib.suppress(ConnectionResetError):
+                while await loop.sock_recv(caller, 1 << 16):
+                    pass
