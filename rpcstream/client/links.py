@@ -70,7 +70,8 @@ class Links:
         self._custom = connect
         self._places = [_Place() for _ in range(settings.pool)]
         self._only = self._places[0] if settings.pool == 1 else None
-        #: Those in the pool, and those that have ended but for what the server still asked of the client.
+        #: All whose sockets may be open: those in the pool, those that are greeted, and those that have ended but for
+        #: the server's goodbye, or for what it still asked of the client.
         self._links: WeakSet[Link] = WeakSet()
         self._write_max = min(WRITE_MAX, settings.limits.write_buffer)
         self._state = "idle"
@@ -248,7 +249,6 @@ class Links:
             place.opening = None
         place.since = link.loop.time()
         self._set_state("connected", place)
-        self._links.add(link)
         channel = link.session.channel
         if link.is_open:
             link.session.on_end = lambda: self._was_lost(place, link, channel)
@@ -267,6 +267,7 @@ class Links:
         try:
             async with asyncio.timeout(limit):
                 await join(link, self._settings, self._custom)
+                self._links.add(link)
                 for greet in self.greetings:
                     await greet(link)
                 if self._settings.keepalive is not None and link.is_open:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import gc
+import hashlib
 import re
 import socket
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 
 from rpcstream import (
@@ -25,6 +29,10 @@ from rpcstream import (
 from rpcstream.client import connection as connection_module
 from rpcstream.client.state import ConnectionState
 from rpcstream.testing import serve_in_thread
+from rpcstream.transports.connection import SocketConnection
+from rpcstream.wire.frames import CLOSE, TEXT, FrameReader, frame
+
+from .web import Counted, Web
 
 MakeClient = Callable[..., Any]
 Scripted = Callable[[Callable[[Any], None]], str]
@@ -463,3 +471,51 @@ def test_whoever_leaves_last_closes_the_socket() -> None:
         state._close_if_left()
         assert ours.fileno() == -1
     assert held.acquire(False)
+
+
+def upgraded(web: Web) -> None:
+    """A script's end of a WebSocket, up to where the conversation begins."""
+    request = web.read()
+    assert request is not None
+    key = request.headers["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+    said = base64.b64encode(hashlib.sha1(key.encode()).digest()).decode()
+    web.say(
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: %b\r\n\r\n" % said.encode()
+    )
+
+
+def open_connections() -> int:
+    """Those of this process that hold a socket, whoever knows them."""
+    return sum(isinstance(each, SocketConnection) and each._transport is not None for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("is_greeted", [False, True])
+async def test_closing_waits_for_connections_that_were_over_before(scripted: Scripted, is_greeted: bool) -> None:
+    """A server says goodbye on a WebSocket, and leaves it open. A new connection takes its place, but the old one has
+    not ended with that; nor has one on which what is said first was not answered."""
+
+    def script(web: Web, number: int) -> None:
+        upgraded(web)
+        reader = FrameReader(masked=True, max_size=1 << 20)
+        while data := web.socket.recv(4096):
+            for message in reader.feed(data):
+                if number == 1:
+                    web.say(frame(CLOSE, b"\x03\xe9", masked=False))
+                else:
+                    answer = {"jsonrpc": "2.0", "id": orjson.loads(message)["id"], "result": number}
+                    web.say(frame(TEXT, orjson.dumps(answer), masked=False))
+            if reader.closed is not None and number > 1:
+                return
+
+    before = open_connections()
+    client = AsyncClient(f"ws://{scripted(Counted(script))}", timeout=20)
+    if is_greeted:
+        client.on_connect(lambda peer: peer.hello())
+    with pytest.raises(ConnectFailed if is_greeted else ConnectionLost):
+        await client.first()
+    assert await client.second() == 2
+    gc.collect()
+    assert open_connections() == before + 2
+    await client.close()
+    assert open_connections() == before
