@@ -5,17 +5,15 @@ Owns the params of `rpc.register`, `rpc.publish` and `rpc.notify`, once for both
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..errors import EncodeError, InternalError, MethodNotFound, RpcError
 from ..peer.call import NOT_GIVEN, params_of
+from ..peer.patterns import CLIENT_NAME
 
 Sent = TypeVar("Sent")
 Said = TypeVar("Said")
-
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class Registration(NamedTuple):
@@ -81,7 +79,7 @@ def check_name(name: Any) -> None:
     """Raises TypeError or ValueError unless a client may have this name."""
     if type(name) is not str:
         raise TypeError(f"the name of a client is a str, got {type(name).__name__}")
-    if _NAME.fullmatch(name) is None or name == "rpc":
+    if CLIENT_NAME.fullmatch(name) is None or name == "rpc":
         reason = "has 1 to 128 of A-Z, a-z, 0-9, '_' and '-', and is not 'rpc'"
         raise ValueError(f"the name of a client {reason}; got {name[:200]!r}")
 

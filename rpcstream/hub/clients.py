@@ -6,7 +6,6 @@ others (that is the directory's) nor sockets.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -90,11 +89,6 @@ class Client:
         if self.session.flows.stalled:
             return "stalled"
         return "busy" if self.load else "idle"
-
-    def name_it(self, name: str, key: str | None = None) -> None:
-        """It has a name from now on; with the key that it had on another connection, if there was one."""
-        self.name = name
-        self.key = key or secrets.token_hex(16)
 
     def send(self, message: Written, is_wanted: Callable[[], bool] | None = None) -> None:
         """Send a message, in the order of all others; while the client does not read, it waits.

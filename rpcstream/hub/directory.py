@@ -7,7 +7,10 @@ messages.
 from __future__ import annotations
 
 import hmac
+import secrets
 from collections.abc import Callable, Collection, Mapping
+from itertools import islice
+from operator import attrgetter
 from typing import Any, Literal, get_args
 
 from ..errors import ProviderGone
@@ -27,7 +30,7 @@ class Route:
     """Where the calls of one name go.
 
     Attributes:
-        method: the name at the client, as a string and as JSON; `plain`: it without the client's own name before it.
+        method: the name at the client; `text`: it as JSON.
         clients: who offers it, in the order in which they came.
         shared: more than one may.
     """
@@ -57,25 +60,13 @@ class Route:
             raise ProviderGone(data={"method": self.method, "client": clients[0].name})
         first = self._turn % count
         self._turn = first + 1
-        if balance == "round_robin":
-            # The one whose turn it is, or the next that is there.
-            for step in range(count):
-                client = clients[(first + step) % count]
-                if client.is_there:
-                    return client
-        else:
-            chosen, least = None, -1
-            for step in range(count):
-                client = clients[(first + step) % count]
-                if client.is_there and (chosen is None or client.load < least):
-                    chosen, least = client, client.load
-                    if not least:
-                        break
-                if chosen is not None and step >= COMPARED - 1:
-                    break
-            if chosen is not None:
-                return chosen
-        raise ProviderGone(data={"method": self.method})
+        in_turn = (clients[place % count] for place in range(first, first + count))
+        there = (client for client in in_turn if client.is_there)
+        compared = islice(there, 1 if balance == "round_robin" else COMPARED)
+        chosen = min(compared, key=attrgetter("load"), default=None)
+        if chosen is None:
+            raise ProviderGone(data={"method": self.method})
+        return chosen
 
 
 class Directory:
@@ -102,9 +93,9 @@ class Directory:
 
     def find(self, session: Session) -> Client:
         """The client at this connection, entered with the first thing that it says."""
-        return self.clients.get(session) or self._enter(session)
+        return self.clients.get(session) or self._meet(session)
 
-    def _enter(self, session: Session) -> Client:
+    def _meet(self, session: Session) -> Client:
         client = self.clients[session] = Client(session)
         self._on_enter(client)
         return client
@@ -118,6 +109,11 @@ class Directory:
             name = f"client-{self._last_number}"
             if name not in self.by_name:
                 return name
+
+    def enter(self, client: Client, name: str, key: str | None) -> None:
+        """The client has this name from now on; with the key that it had on another connection, if there was one."""
+        client.name, client.key = name, key or secrets.token_hex(16)
+        self.by_name[name] = client
 
     def check_free(self, client: Client, name: str, key: str | None) -> Client | None:
         """May the client have this name? The one whose place it takes then, which showed the same key.
@@ -190,10 +186,11 @@ class Directory:
         return gone
 
     def leave(self, client: Client) -> list[str]:
-        """The client is gone: its methods and its name are free. Gives the methods."""
+        """The client gives up its name: that and its methods are free. Gives the methods."""
         gone = self.withdraw(client, list(client.offers))
-        if client.name is not None and self.by_name.get(client.name) is client:
+        if client.name is not None:
             del self.by_name[client.name]
+            client.name, client.key = None, ""
         return gone
 
     def _add(self, called: str, offer: Offer, client: Client, *, is_own: bool) -> None:

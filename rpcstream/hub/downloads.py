@@ -13,8 +13,8 @@ from ..errors import CallCancelled, InternalError
 from ..peer.flows import reply_key
 from ..peer.session import Session
 from ..peer.streams import CREDIT_MAX
-from ..wire import envelope
 from .clients import Client
+from .credit import Credit
 
 
 class Download:
@@ -34,10 +34,8 @@ class Download:
         "_client",
         "_credit",
         "_has_ended",
-        "_is_over",
         "_key",
-        "_owed",
-        "_pending_id",
+        "_permission",
         "_window",
         "given",
     )
@@ -46,7 +44,7 @@ class Download:
         self._caller = caller
         self._key = reply_key(call_id)
         self._client = client
-        self._pending_id = pending_id
+        self._permission = Credit(client.session, {"id": pending_id})
         self._window = caller.limits.stream_window
         #: Items that the caller still takes.
         self._credit = min(credit, CREDIT_MAX)
@@ -55,9 +53,6 @@ class Download:
         self._has_ended = False
         #: It is looked at again when the caller reads.
         self._asked = False
-        #: Credit that waits until the provider takes it, behind the request.
-        self._owed = 0
-        self._is_over = False
 
     def open(self) -> None:
         """The call is on its way: credit may come."""
@@ -65,7 +60,7 @@ class Download:
 
     def over(self) -> None:
         """The call is over."""
-        self._is_over = True
+        self._permission.is_over = True
         self._caller.flows.close_outflow(self._key, self)
 
     def count(self) -> None:
@@ -98,12 +93,13 @@ class Download:
         most = min(self._credit, self._window)
         if not most and self._has_ended:
             most = 1  # only so it shows whether there is one more
-        if self._is_over or self.given >= most or self.given * 2 > self._window:
+        if self._permission.is_over or self.given >= most or self.given * 2 > self._window:
             return
         flows = self._caller.flows
         if flows.is_free:
             n, self.given = most - self.given, most
-            self._credit_provider(n)
+            # Never before the request, which may wait.
+            self._permission.give(n, now=self._client.is_flowing)
         elif not self._asked:
             self._asked = True
             flows.when_flowing(self._flows_again)
@@ -111,18 +107,3 @@ class Download:
     def _flows_again(self) -> None:
         self._asked = False
         self.renew()
-
-    def _credit_provider(self, n: int) -> None:
-        """Never before the request, which may wait; and no more than one message while the provider does not read."""
-        self._owed, waits = self._owed + n, self._owed > 0
-        if waits:
-            return
-        if self._client.is_flowing:
-            self._send_owed()
-        else:
-            self._client.session.flows.when_flowing(self._send_owed)
-
-    def _send_owed(self) -> None:
-        owed, self._owed = self._owed, 0
-        if not self._is_over:
-            self._client.session.send(envelope.credit({"id": self._pending_id}, owed))

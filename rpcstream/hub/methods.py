@@ -84,8 +84,7 @@ class HubMethods:
             hub.drop(leaving, f"{name!r} has taken its place on another connection")
         is_new = client.name is None
         if is_new:
-            client.name_it(name, leaving.key if leaving is not None else None)
-            directory.by_name[name] = client
+            directory.enter(client, name, key if leaving is not None else None)
         client.schemas.update(own)
         directory.offer(client, offers)
         directory.count_size(client, size)
@@ -96,15 +95,7 @@ class HubMethods:
         """Withdraws these methods; without any all of them, and the name. Gives those that were offered."""
         _check_place(ctx, "rpc.unregister")
         client = self._directory.find(ctx.session)
-        name = client.name
-        if name is None:
-            return []
-        gone = self._directory.withdraw(client, list(client.offers) if methods is None else methods)
-        if methods is None:
-            self._directory.leave(client)
-            client.name, client.key = None, ""
-        self._hub.unregistered(client, name, gone, is_over=methods is None)
-        return gone
+        return self._hub.leave(client) if methods is None else self._hub.withdraw(client, methods)
 
     def _check_room(self, client: Client, offers: dict[str, Offer], schemas: dict[str, Any]) -> int:
         """The bytes of all that the client would offer then; what is offered again takes the place of what was.

@@ -5,7 +5,6 @@ Owns what a registration may say (`rpc.register`), and what `rpc.discover` makes
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +12,7 @@ import orjson
 
 from ..errors import InvalidParams, ServerBusy
 from ..limits import Limits
-
-#: A client's name: one level of a method's name, and readable everywhere.
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
+from ..peer.patterns import CLIENT_NAME
 
 #: Characters of a method's name. Names that people write are shorter; each is kept once for every client.
 METHOD_MAX = 256
@@ -65,7 +62,7 @@ def fault(parameter: str, reason: str) -> InvalidParams:
 
 def check_name(name: str) -> None:
     """Raises InvalidParams unless a client may be called so."""
-    if not _NAME.match(name):
+    if not CLIENT_NAME.fullmatch(name):
         raise fault("name", "a client's name has 1 to 128 letters (A-Z, a-z), digits, '_' and '-'")
     if name == "rpc":
         raise fault("name", "the name 'rpc' is reserved")

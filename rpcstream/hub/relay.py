@@ -99,11 +99,7 @@ class Relay(Elsewhere):
             ServerBusy: the provider takes nothing more at present.
         """
         client = self.client
-        try:
-            client.send(message, self._is_wanted)
-        except RpcError:
-            client.session.pending.discard(self.pending_id)
-            raise
+        client.send(message, self._is_wanted)
         client.served += 1
         if self.deadline != INFINITE:
             client.session.calls.expect(self)

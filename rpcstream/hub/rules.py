@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from ..errors import NotPermitted
 from ..methods.allow import names_of
-from ..peer.patterns import RESERVED, covers, fault_of_pattern, matches, overlaps
+from ..peer.patterns import CLIENT_NAME, RESERVED, covers, fault_of_pattern, matches, overlaps
 
 Action = Literal["name", "register", "call", "publish", "subscribe"]
 
@@ -248,7 +248,7 @@ def _fault_of_name(pattern: str) -> str | None:
     """Why no client can have such a name."""
     if pattern in ("*", ">"):
         return None
-    if re.fullmatch(r"[A-Za-z0-9_-]{1,128}", pattern) is None:
+    if not CLIENT_NAME.fullmatch(pattern):
         return "is no name of a client: 1 to 128 letters, digits, '_' and '-'; or '*' for any"
     return None
 

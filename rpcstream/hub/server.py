@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from ..config import ConfigSource
-from ..errors import NotPermitted, RpcError
+from ..errors import RpcError
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker
 from ..peer.call import NOT_GIVEN, params_of
@@ -80,11 +80,13 @@ class Hub(Server):
     ) -> None:
         if ping_interval is NOT_GIVEN:
             ping_interval = PING_INTERVAL if keepalive_timeout is None else min(PING_INTERVAL, keepalive_timeout / 3)
-        times = {"call": call_timeout, "keepalive": keepalive_timeout, "registration": registration_timeout}
-        for name, seconds in [
-            *((f"{kind}_timeout", value) for kind, value in times.items()),
-            ("ping_interval", ping_interval),
-        ]:
+        times = {
+            "call_timeout": call_timeout,
+            "keepalive_timeout": keepalive_timeout,
+            "registration_timeout": registration_timeout,
+            "ping_interval": ping_interval,
+        }
+        for name, seconds in times.items():
             if seconds is not None and not seconds > 0:
                 raise ValueError(f"{name} must be positive or None, got {seconds!r}")
         if ping_interval is not None and keepalive_timeout is not None and ping_interval >= keepalive_timeout:
@@ -169,20 +171,28 @@ class Hub(Server):
             log.info("%r offers %s", client.name, ", ".join(methods))
             self._announce("registered", {"name": client.name, "methods": methods})
 
-    def unregistered(self, client: Client, name: str, methods: list[str], *, is_over: bool) -> None:
-        """A client offers less, or has no name any more."""
-        if methods:
-            log.info("%r withdrew %s", name, ", ".join(methods))
-            self._announce("unregistered", {"name": name, "methods": methods})
-        if is_over:
-            log.info("%s, known as %r, left", client.address, name)
-            self._announce("left", {"name": name, "address": client.address})
+    def withdraw(self, client: Client, methods: list[str]) -> list[str]:
+        """A client offers these no more; gives those that it has offered."""
+        gone = self.directory.withdraw(client, methods)
+        self._unregistered(client.name, gone)
+        return gone
+
+    def leave(self, client: Client) -> list[str]:
+        """A client gives up its name, and offers nothing any more; gives what it has offered."""
+        name = client.name
+        if name is None:
+            return []
+        gone = self.directory.leave(client)
+        self._unregistered(name, gone)
+        log.info("%s, known as %r, left", client.address, name)
+        self._announce("left", {"name": name, "address": client.address})
+        return gone
 
     def drop(self, client: Client, reason: str) -> None:
         """End a client's connection: its calls fail at once, its methods and its name are free."""
         log.warning("dropped %r at %s: %s", client.name, client.address, reason)
         self.counters.closed_for_limits += 1
-        self._leave(client)
+        self.leave(client)
         client.session.abort(reason)
 
     def _entered(self, client: Client) -> None:
@@ -190,14 +200,12 @@ class Hub(Server):
 
     def _left(self, client: Client) -> None:
         del self.directory.clients[client.session]
-        self._leave(client)
+        self.leave(client)
 
-    def _leave(self, client: Client) -> None:
-        name = client.name
-        if name is not None:
-            gone = self.directory.leave(client)
-            client.name = None
-            self.unregistered(client, name, gone, is_over=True)
+    def _unregistered(self, name: str | None, methods: list[str]) -> None:
+        if methods:
+            log.info("%r withdrew %s", name, ", ".join(methods))
+            self._announce("unregistered", {"name": name, "methods": methods})
 
     def _announce(self, event: str, value: dict[str, Any]) -> None:
         try:
@@ -234,11 +242,7 @@ class Hub(Server):
         return session
 
     def _check_subscription(self, session: Session, topic: str) -> tuple[str, ...]:
-        if self.rules is None:
-            return ()
-        if not self.rules.permits_pattern(session.identity, topic):
-            raise NotPermitted(data={"topic": topic})
-        return self.rules.denied(session.identity, "subscribe", topic)
+        return () if self.rules is None else self.rules.check_subscription(session.identity, topic)
 
     @property
     def _patience(self) -> float | None:

@@ -18,6 +18,7 @@ from ..peer.uploads import STREAM_TAG
 from ..wire import envelope
 from . import rewrite
 from .clients import Client
+from .credit import Credit
 from .rewrite import Line
 
 
@@ -32,7 +33,7 @@ class Upload:
         broke_off: it has ended with an error.
     """
 
-    __slots__ = ("_allowed", "_caller", "_client", "_fail", "_has_ended", "_owed", "_there", "broke_off", "token")
+    __slots__ = ("_allowed", "_caller", "_client", "_credit", "_fail", "_there", "broke_off", "token")
 
     def __init__(self, caller: Session, token: str, client: Client, fail: Callable[[RpcError], object]) -> None:
         self.token = token
@@ -43,10 +44,8 @@ class Upload:
         # the items of this one.
         self._there = f"{client.session.flows.new_token()}-{secrets.token_hex(8)}"
         self._allowed = 0
-        #: Credit that waits until the caller takes it.
-        self._owed = 0
+        self._credit = Credit(caller, {"stream": token})
         self.broke_off = False
-        self._has_ended = False
 
     @property
     def reference(self) -> bytes:
@@ -60,7 +59,7 @@ class Upload:
 
     def over(self) -> None:
         """The call is over: what still comes is dropped."""
-        self._has_ended = True
+        self._credit.is_over = True
         self._client.session.flows.close_outflow(argument_key(self._there), self)
         coming = self._caller.flows.coming
         if coming.get(self.token) is self:
@@ -71,7 +70,7 @@ class Upload:
     def put(self, item: Item) -> None:
         """An item has come: it goes on, if it was permitted."""
         params, line = item
-        if self._has_ended:
+        if self._credit.is_over:
             return
         if not self._allowed:
             self._fail(InvalidRequest(data={"reason": "the stream had more items than were permitted (credit)"}))
@@ -86,8 +85,9 @@ class Upload:
 
     def end(self, error: Exception | None = None) -> None:
         """No more items come."""
-        if not self._has_ended:
-            self._has_ended, self.broke_off = True, error is not None
+        if not self._credit.is_over:
+            self._credit.is_over = True
+            self.broke_off = error is not None
             told = error if error is None or isinstance(error, RpcError) else InternalError("The stream broke off")
             self._send(rewrite.text_of(envelope.end(self._there, told)))
 
@@ -99,18 +99,7 @@ class Upload:
     def permit(self, n: int) -> None:
         """It takes `n` more items."""
         self._allowed = min(self._allowed + n, CREDIT_MAX)
-        self._owed, waits = min(self._owed + n, CREDIT_MAX), self._owed > 0
-        if waits:
-            return
-        if self._caller.flows.is_free:
-            self._send_owed()
-        else:
-            self._caller.flows.when_flowing(self._send_owed)
-
-    def _send_owed(self) -> None:
-        owed, self._owed = self._owed, 0
-        if not self._has_ended:
-            self._caller.send(envelope.credit({"stream": self.token}, owed))
+        self._credit.give(n, now=self._caller.flows.is_free)
 
     def close(self) -> None:
         """It takes no more: the call ends with it."""

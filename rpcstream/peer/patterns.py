@@ -22,6 +22,9 @@ LEVELS_MAX = 32
 #: What these begin with belongs to rpcstream itself.
 RESERVED = "rpc."
 
+#: A client's name at a hub: one level of a method's name, and readable everywhere.
+CLIENT_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
 T = TypeVar("T", bound=Hashable)
 
 
