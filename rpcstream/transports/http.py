@@ -197,10 +197,14 @@ class HttpConnection(HttpOutput):
         """What a head begins that was not seen before; None if it was answered at once.
 
         Raises:
-            HttpError: what follows the head cannot be read.
+            HttpError: it cannot be read.
         """
         request = parse_head(head)
-        length = body_length(request, self._limits.max_message_size)
+        try:
+            length = body_length(request, self._limits.max_message_size)
+        except HttpError as error:
+            self.fail(self._hooks.refusal(request) or error.response, self._hooks.cors(request))
+            return None
         upgrade = request.headers.get("upgrade")
         if upgrade is not None:
             # Whoever stands between might take what follows for the other protocol.
@@ -351,9 +355,15 @@ class HttpConnection(HttpOutput):
         self.write(parts)
         self._answered(keeps, lingers=is_unread or self._reader.is_partial)
 
-    def fail(self, response: Response) -> None:
-        """Answer what cannot be read on from, and close."""
-        self.write(parts_of_response(response, Request("", ""), keeps=False))
+    def fail(self, response: Response, more: list[tuple[str, str]] | None = None) -> None:
+        """Answer what cannot be read on from, and close.
+
+        Args:
+            more: headers of the response; where they are not given, those of the call whose body is being read.
+        """
+        if more is None:
+            more = self._plan.more if self._plan is not None else []
+        self.write(parts_of_response(response, Request("", ""), keeps=False, more=more))
         self.end(lingers=True)
 
     def _answered(self, keeps: bool, lingers: bool) -> None:

@@ -525,6 +525,22 @@ async def test_access(serve: Serve) -> None:
     assert (await asker.ask(post(call("add", 1, 2)))).json == result(3)
 
 
+async def test_a_page_of_another_site_may_read_why_the_connection_ends(serve: Serve) -> None:
+    place = await serve(access=Rules(), max_message_size=100, message_timeout=0.2)
+    good = "Origin: http://good"
+    chunked = post(None, good, "Transfer-Encoding: chunked")
+    for request, status in (
+        (post(b"x" * 101, good), 413),
+        (post(b"x" * 50, good)[:-1], 408),
+        (chunked + b"70\r\n" + b"x" * 0x70, 413),
+        (chunked + b"x\r\n", 400),
+    ):
+        answer = await (await place.connect()).ask(request)
+        assert (answer.status, answer.headers.get("access-control-allow-origin")) == (status, "http://good")
+    answer = await (await place.connect()).ask(post(b"x" * 101, "Origin: http://evil"))
+    assert (answer.status, answer.body) == (403, b"not from there\n")
+
+
 class Names:
     """An authenticator by hand: the token is the identity."""
 
