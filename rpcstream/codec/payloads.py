@@ -30,6 +30,8 @@ _SHORT = re.compile(rb'(?:[^"]{0,4096}+"[^"\\]{0,100}+")*+')
 _TAGGED = frozenset({"ndarray", "image", "bytes"})
 #: How a placeholder begins, as it is written and as it is read; its number follows.
 _WRITTEN, _MARK = b"\\u0000", "\0"
+_NUMBERED = b"\\u"
+_SPACE = ord(" ")
 _PLACEHOLDER = re.compile(rb'"\\u0000(\d+)"')
 
 
@@ -59,6 +61,11 @@ class CutLine(bytes):
     #: Those of them that nobody has looked at.
     payloads: list[memoryview]
 
+    @property
+    def has_escapes(self) -> bool:
+        """Is a character besides the long strings written by its number?"""
+        return self.count(_NUMBERED) != len(self.strings)
+
 
 def parse(line: bytes) -> tuple[Any, bytes]:
     """A line as `orjson.loads` reads it, but with its payloads cut out; and the line to look at further.
@@ -69,16 +76,20 @@ def parse(line: bytes) -> tuple[Any, bytes]:
     if len(line) >= BIG:
         keep_freed_memory()
     cut = _without_long_strings(line)
-    if cut is not None:
-        filling = _Filling(cut.strings)
-        try:
-            message = filling.fill(orjson.loads(bytes(cut)))  # it takes no subclass
-            if filling.is_exact:
-                cut.payloads = filling.payloads
-                return message, cut
-        except RecursionError:
-            pass
-    return orjson.loads(line), line
+    found = None if cut is None else _filled(cut, decodes=True)
+    return (orjson.loads(line), line) if found is None else found
+
+
+def outline(line: bytes) -> tuple[Any, CutLine] | None:
+    """The same for a message that is not decoded: every long string is a `Payload`. None where `parse` cuts nothing.
+
+    Raises:
+        orjson.JSONDecodeError: it is not JSON.
+    """
+    if len(line) >= BIG:
+        keep_freed_memory()
+    cut = _without_long_strings(line)
+    return None if cut is None else _filled(cut, decodes=False)
 
 
 def parse_exactly(line: bytes | bytearray) -> Any:
@@ -129,11 +140,29 @@ def with_strings(value: Any) -> Any:
     return result
 
 
-class _Filling:
-    """Puts strings in the place of their placeholders."""
+def _filled(cut: CutLine, *, decodes: bool) -> tuple[Any, CutLine] | None:
+    """The message of a line with placeholders; None if it has them where no string can be put in again."""
+    filling = _Filling(cut.strings, decodes=decodes)
+    try:
+        message = filling.fill(orjson.loads(bytes(cut)))  # it takes no subclass
+    except RecursionError:
+        return None
+    if not filling.is_exact:
+        return None
+    cut.payloads = filling.payloads
+    return message, cut
 
-    def __init__(self, strings: list[memoryview]) -> None:
+
+class _Filling:
+    """Puts strings in the place of their placeholders.
+
+    Args:
+        decodes: not those that are payloads; or else it puts none.
+    """
+
+    def __init__(self, strings: list[memoryview], *, decodes: bool = True) -> None:
         self._strings = strings
+        self._decodes = decodes
         self._found: list[int] = []
         self.payloads: list[memoryview] = []
 
@@ -165,23 +194,24 @@ class _Filling:
         number = int(value[1:])
         self._found.append(number)
         string = self._strings[number]
-        if not is_payload:
+        if self._decodes and not is_payload:
             return orjson.loads(string)
         self.payloads.append(string)
         return Payload(string)
 
 
 def _is_string(string: memoryview) -> bool:
-    """Is this a string of JSON? Most often it is base64, which is seen in no time."""
-    import pybase64
+    """Is this a string of JSON? Most often it is ASCII without escapes, which is seen in no time."""
+    import numpy as np
 
+    # As numbers with a sign, what is not ASCII is negative. Most lines have no escape, and to see that copies nothing.
+    line = bytes(string.obj)  # it is bytes
+    if np.frombuffer(string, np.int8).min() >= _SPACE and (b"\\" not in line or b"\\" not in bytes(string)):
+        return True
     try:
-        pybase64.b64decode(string[1:-1], validate=True)
+        orjson.loads(string)
     except ValueError:
-        try:
-            orjson.loads(string)
-        except ValueError:
-            return False
+        return False
     return True
 
 

@@ -26,10 +26,10 @@ from .directory import Balance, Directory, Route
 from .relay import Relay
 from .rewrite import Line
 from .rules import Rules
-from .uploads import uploads_in
+from .uploads import STREAM_TEXT, uploads_in
 
-#: The tag of a stream, and what it may be written with; a line with neither has none among its arguments.
-_STREAM, _ESCAPE = b'"stream"', b"\\u"
+#: What the tag of a stream may be written with; a line with neither this nor the tag has none among its arguments.
+_ESCAPE = b"\\u"
 
 #: These say only that the caller is there.
 SIGNS_OF_LIFE = frozenset(("rpc.ping", "keepAlive"))
@@ -102,7 +102,7 @@ class HubDispatcher(Dispatcher):
         try:
             result = function(session, message, self._checked(message, line))
         except RpcError as error:
-            return self.refused(message, error)
+            return self._not_sent(message, error)
         return self._serialize({"jsonrpc": VERSION, "id": message["id"], "result": result}) if "id" in message else None
 
     # -- a call for a client ------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class HubDispatcher(Dispatcher):
             self._send(relay, route, message, line, session, timeout)
             return relay
         except RpcError as error:
-            return self.refused(message, error)
+            return self._not_sent(message, error)
 
     async def _forward_member(self, route: Route, message: dict[str, Any], session: Session) -> Written | None:
         """The same for a member of a batch, whose reply is waited for here."""
@@ -162,7 +162,7 @@ class HubDispatcher(Dispatcher):
             if session.streams or "stream" in message:
                 permitted = _permitted(message, session)
                 credit = relay.download(permitted) if permitted is not None else None
-            if (_STREAM in line or _ESCAPE in line) and self._codec.holds_tags(line):
+            if (STREAM_TEXT in line or _ESCAPE in line) and self._codec.holds_tags(line):
                 uploads, params = uploads_in(line, message.get("params") or (), session, relay.client, relay.abort)
                 relay.upload(uploads)
             call_id = relay.pending_id
@@ -223,6 +223,10 @@ class HubDispatcher(Dispatcher):
             return True
         own = method if provider is None else f"{provider.name}.{method}"
         return self._rules.permits(session.identity, "call", *dict.fromkeys((name, method, own)))
+
+    def _not_sent(self, message: dict[str, Any], error: RpcError) -> Written | None:
+        """The error reply; what is no JSON gets one in any case (JSON-RPC 2.0, section 5)."""
+        return self.refused({"id": message.get("id")} if isinstance(error, ParseError) else message, error)
 
     def _refusal(self, call_id: Any, error: RpcError) -> Written | None:
         return self.refused({"id": call_id}, error)

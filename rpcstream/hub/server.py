@@ -28,6 +28,7 @@ from .discovery import merged
 from .dispatch import HubDispatcher
 from .keeper import Keeper
 from .methods import HubMethods
+from .reading import Reader
 from .rules import Rule, Rules
 
 log = logging.getLogger("rpcstream.hub")
@@ -115,6 +116,7 @@ class Hub(Server):
         self.where: dict[str, Any] = {}
         self._methods = HubMethods(self)
         self._methods.enter(self._registry)
+        self._reader = Reader(self.directory.routes, self._methods.passing)
 
     # -- what users call ----------------------------------------------------------------------------------------------
 
@@ -238,6 +240,7 @@ class Hub(Server):
 
     def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
         session = super()._make_session(dispatcher, on_gone)
+        session.reader = self._reader.read
         self._keeper.begin(session)
         return session
 

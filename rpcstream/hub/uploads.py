@@ -21,6 +21,9 @@ from .clients import Client
 from .credit import Credit
 from .rewrite import Line
 
+#: The tag of a stream, as it is written most often.
+STREAM_TEXT = b'"stream"'
+
 
 class Upload:
     """One stream; a `Sink` at the caller's connection, a `Source` at the provider's.

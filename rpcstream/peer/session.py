@@ -45,6 +45,9 @@ _loads: Callable[[Any], Any] = orjson.loads
 
 MakeError = Callable[[str], Exception]
 
+#: Parses a long message that came on a session, as `Codec.parse`.
+Reader = Callable[[bytes, "Session"], tuple[Any, bytes]]
+
 
 class Session:
     """The symmetric peer. A transport calls `connected` once, then `receive`, `end`, `blocked`; at last `lost`.
@@ -73,6 +76,7 @@ class Session:
         streams: None: methods stream where the request permits items; True: always, as fast as the connection takes
             them; False: never.
         is_lasting: there will be a connection after the answer, for events and calls back.
+        reader: parses long messages in the place of the codec, given the message and this session.
         last_in_order: the last of the calls that keep their order, for the next one to wait for.
     """
 
@@ -109,6 +113,7 @@ class Session:
         "on_event",
         "on_lost",
         "pending",
+        "reader",
         "side",
         "streams",
         "waited",
@@ -143,6 +148,7 @@ class Session:
         self.streams: bool | None = None
         self.is_lasting = True
         self.last_in_order: asyncio.Future[None] | None = None
+        self.reader: Reader | None = None
         self._dispatch = dispatch
         self._answer: Callable[[Any, Any, Session], Written | Later | None] = dispatch.answer
         self._max_calls = limits.max_calls
@@ -352,7 +358,11 @@ class Session:
     def _long(self, line: Message) -> tuple[Any, bytes]:
         if isinstance(line, Oversize):
             raise orjson.JSONDecodeError("too long", "", 0)
-        return self.codec.parse(line)
+        return self.parse(line)
+
+    def parse(self, line: bytes) -> tuple[Any, bytes]:
+        """A long message, and the line to look at further: as `Codec.parse`."""
+        return self.codec.parse(line) if self.reader is None else self.reader(line, self)
 
     def _unparsed(self, line: Message, messages: list[Message], position: int) -> Written | None:
         """Not JSON: too long, several values without a delimiter, or an error."""

@@ -148,6 +148,43 @@ def test_nothing_else_is_different(value: Any, escaped: bool) -> None:
     assert plain(line) == orjson.loads(line)
 
 
+besides = st.lists(st.sampled_from([b"\n", b"\\", b"\x1f", b"\xff", b"\xc3\xa9", b"\\u00e9", b"\x7f"]), max_size=2)
+
+
+@settings(max_examples=150, deadline=None)
+@given(values, st.booleans(), besides)
+def test_an_outline_is_the_same_undecoded(value: Any, escaped: bool, beside: list[bytes]) -> None:
+    """Whatever the long strings are; those that are none are found when they are looked at."""
+    line = json.dumps(value).encode() if escaped else orjson.dumps(value)
+    longs = (LONG.encode(), LONG[:-1].encode() + b"=", b"a b" * 12_000 + b"".join(beside))
+    for number, long in enumerate(longs):
+        line = line.replace(b"<%d>" % number, long)
+    try:
+        same = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        same = orjson.JSONDecodeError
+    try:
+        found = payloads.outline(line)
+    except orjson.JSONDecodeError:
+        assert same is orjson.JSONDecodeError
+        return
+    if found is not None:
+        message, cut = found
+        assert payloads.is_json(cut) is (same is not orjson.JSONDecodeError)
+        assert bytes(payloads.whole(bytes(cut), cut)) == line
+        if payloads.is_json(cut):
+            assert payloads.with_strings(message) == same
+            assert not any(len(text) > 10_000 for text in strings_of(message))
+
+
+def strings_of(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [*value, *[text for each in value.values() for text in strings_of(each)]]
+    if isinstance(value, list):
+        return [text for each in value for text in strings_of(each)]
+    return [value] if isinstance(value, str) else []
+
+
 @dataclass
 class Looks:
     """Takes a tagged object for plain data."""

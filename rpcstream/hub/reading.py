@@ -1,0 +1,68 @@
+"""How a hub reads long messages: of those that go on, no more than whom they are for.
+
+Owns which those are. Their long strings are neither decoded nor looked at; whoever sends them on checks that they are
+strings (`payloads.is_json`). Everything else is read as by any server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ..codec import payloads
+from ..codec.payloads import CutLine, Payload
+from ..peer.session import Session
+from ..wire import envelope
+from .relay import Relay
+from .uploads import STREAM_TEXT, Upload
+
+
+class Reader:
+    """Reads the messages of all connections of a hub.
+
+    Args:
+        routes: the methods whose calls go on, `passing`: those of the hub whose params do.
+    """
+
+    def __init__(self, routes: Mapping[str, object], passing: Collection[str]) -> None:
+        self._routes = routes
+        self._passing = passing
+
+    def read(self, line: bytes, session: Session) -> tuple[Any, bytes]:
+        """As `Codec.parse`; in what goes on every long string is a `Payload`.
+
+        Raises:
+            orjson.JSONDecodeError: it is not JSON.
+        """
+        found = payloads.outline(line)
+        if found is not None and self._goes_on(*found, session):
+            return found
+        return payloads.parse(line)
+
+    def _goes_on(self, message: Any, line: CutLine, session: Session) -> bool:
+        if type(message) is not dict:
+            return False
+        method = message.get("method")
+        if method is None:
+            return "error" not in message and type(session.pending.find(message.get("id"))) is Relay
+        if type(method) is not str or any(type(member) is Payload for member in message.values()):
+            return False
+        if method in self._routes:
+            # A stream among the arguments must be seen, also one whose tag is written with escapes.
+            return not line.has_escapes and line.count(STREAM_TEXT) == ("stream" in message)
+        if method in self._passing:
+            return True
+        params = message.get("params")
+        return "id" not in message and type(params) is dict and _is_carried(method, params, session)
+
+
+def _is_carried(method: str, params: dict[str, Any], session: Session) -> bool:
+    """Is this item, or progress, one of a call that goes through the hub?"""
+    if method == envelope.PROGRESS:
+        return type(session.pending.find(params.get("token"))) is Relay
+    if method != envelope.ITEM:
+        return False
+    stream = params.get("stream")
+    if stream is None:
+        return type(session.pending.find(params.get("id"))) is Relay
+    return type(stream) is str and type(session.flows.coming.get(stream)) is Upload
