@@ -29,6 +29,7 @@ from rpcstream import (
 from rpcstream.client import connection as connection_module
 from rpcstream.client.state import ConnectionState
 from rpcstream.testing import serve_in_thread
+from rpcstream.transports import websocket
 from rpcstream.transports.connection import SocketConnection
 from rpcstream.wire.frames import CLOSE, TEXT, FrameReader, frame
 
@@ -491,9 +492,13 @@ def open_connections() -> int:
 
 
 @pytest.mark.parametrize("is_greeted", [False, True])
-async def test_closing_waits_for_connections_that_were_over_before(scripted: Scripted, is_greeted: bool) -> None:
+async def test_closing_waits_for_connections_that_were_over_before(
+    scripted: Scripted, is_greeted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server says goodbye on a WebSocket, and leaves it open. A new connection takes its place, but the old one has
     not ended with that; nor has one on which what is said first was not answered."""
+
+    monkeypatch.setattr(websocket, "CLOSE_TIME", 0.5)
 
     def script(web: Web, number: int) -> None:
         upgraded(web)

@@ -1,4 +1,4 @@
-"""What type checkers must see. Not run: checked by mypy and pyright (see test_typing.py and .ci/run).
+"""What type checkers must see. Not run: checked by mypy and pyright (see .ci/run).
 
 Lines that end in `# wrong` must be errors: a checker that is strict about unused ignores holds that.
 """
