@@ -102,7 +102,15 @@ def parse_exactly(line: bytes | bytearray) -> Any:
 
 def is_json(line: bytes | bytearray) -> bool:
     """Is a line that was parsed before JSON throughout? Of its payloads that is not known yet."""
-    return not isinstance(line, CutLine) or all(map(_is_string, line.payloads))
+    if not isinstance(line, CutLine) or not line.payloads:
+        return True
+    # Most lines have no escape at all. To see that copies nothing, and is done once for all strings.
+    has_escapes = b"\\" in bytes(line.payloads[0].obj)  # it is bytes
+    while line.payloads:
+        if not _is_string(line.payloads[-1], has_escapes):
+            return False
+        line.payloads.pop()
+    return True
 
 
 def whole(data: bytes, line: bytes | bytearray) -> Written:
@@ -112,6 +120,11 @@ def whole(data: bytes, line: bytes | bytearray) -> Written:
     pieces: list[Any] = _PLACEHOLDER.split(data)
     pieces[1::2] = [line.strings[int(number)] for number in pieces[1::2]]
     return Pieces(pieces)
+
+
+def disguised(text: bytes) -> bytes:
+    """JSON that stands for the same, and can be written beside parts of a line that was cut."""
+    return _PLACEHOLDER.sub(lambda found: b'"\\u0000\\u003%b"' % found[1], text) if _WRITTEN in text else text
 
 
 def with_strings(value: Any) -> Any:
@@ -200,13 +213,16 @@ class _Filling:
         return Payload(string)
 
 
-def _is_string(string: memoryview) -> bool:
-    """Is this a string of JSON? Most often it is ASCII without escapes, which is seen in no time."""
+def _is_string(string: memoryview, has_escapes: bool) -> bool:
+    """Is this a string of JSON? Most often it is ASCII without escapes, which is seen in no time.
+
+    Args:
+        has_escapes: perhaps.
+    """
     import numpy as np
 
-    # As numbers with a sign, what is not ASCII is negative. Most lines have no escape, and to see that copies nothing.
-    line = bytes(string.obj)  # it is bytes
-    if np.frombuffer(string, np.int8).min() >= _SPACE and (b"\\" not in line or b"\\" not in bytes(string)):
+    # As numbers with a sign, what is not ASCII is negative.
+    if np.frombuffer(string, np.int8).min() >= _SPACE and not (has_escapes and b"\\" in bytes(string)):
         return True
     try:
         orjson.loads(string)

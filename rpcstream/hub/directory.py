@@ -176,7 +176,7 @@ class Directory:
 
     def withdraw(self, client: Client, names: Collection[str]) -> list[str]:
         """Offer these no more; gives those that were offered."""
-        gone = [name for name in names if name in client.offers]
+        gone = [name for name in dict.fromkeys(names) if name in client.offers]
         for name in gone:
             self._remove(client, name)
         if not client.offers:

@@ -6,7 +6,7 @@ strings (`payloads.is_json`). Everything else is read as by any server.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..codec import payloads
@@ -16,17 +16,19 @@ from ..wire import envelope
 from .relay import Relay
 from .uploads import STREAM_TEXT, Upload
 
+#: Of the hub's own methods that send on what they get: which of their params that is, by name and by place.
+PASSED: dict[str, tuple[str, int]] = {"rpc.publish": ("value", 1), "rpc.notify": ("params", 2)}
+
 
 class Reader:
     """Reads the messages of all connections of a hub.
 
     Args:
-        routes: the methods whose calls go on, `passing`: those of the hub whose params do.
+        routes: the methods whose calls go on.
     """
 
-    def __init__(self, routes: Mapping[str, object], passing: Collection[str]) -> None:
+    def __init__(self, routes: Mapping[str, object]) -> None:
         self._routes = routes
-        self._passing = passing
 
     def read(self, line: bytes, session: Session) -> tuple[Any, bytes]:
         """As `Codec.parse`; in what goes on every long string is a `Payload`.
@@ -50,9 +52,10 @@ class Reader:
         if method in self._routes:
             # A stream among the arguments must be seen, also one whose tag is written with escapes.
             return not line.has_escapes and line.count(STREAM_TEXT) == ("stream" in message)
-        if method in self._passing:
-            return True
         params = message.get("params")
+        if method in PASSED:
+            members = params.items() if type(params) is dict else enumerate(params if type(params) is list else ())
+            return not any(type(value) is Payload and name not in PASSED[method] for name, value in members)
         return "id" not in message and type(params) is dict and _is_carried(method, params, session)
 
 

@@ -55,8 +55,11 @@ _read_values = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def text_of(value: Any) -> bytes:
-    """An id, or any small value, as JSON; an id that was read exactly (`envelope.with_exact_ids`) as it came."""
-    return b"%d" % value if type(value) is int else orjson.dumps(value)
+    """An id, or any small value, as JSON; an id that was read exactly (`envelope.with_exact_ids`) as it came.
+
+    It may be put beside parts of a line that was cut, so it never looks like a placeholder.
+    """
+    return b"%d" % value if type(value) is int else payloads.disguised(orjson.dumps(value))
 
 
 def request(

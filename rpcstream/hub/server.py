@@ -116,7 +116,7 @@ class Hub(Server):
         self.where: dict[str, Any] = {}
         self._methods = HubMethods(self)
         self._methods.enter(self._registry)
-        self._reader = Reader(self.directory.routes, self._methods.passing)
+        self._reader = Reader(self.directory.routes)
 
     # -- what users call ----------------------------------------------------------------------------------------------
 

@@ -116,14 +116,9 @@ class Backlog:
 
     def cancel(self, call_id: Any) -> None:
         """The request with this id, which is perhaps one of these, is to be answered without being carried out."""
-        if not self.notes_no_more:
+        if len(self._cancelled) < self._max_calls:
             self._cancelled[repr(call_id)] = self.noted
             self.noted += 1
-
-    @property
-    def notes_no_more(self) -> bool:
-        """As many are noted as may be: which of them wait here is not known, so anybody could name more."""
-        return len(self._cancelled) >= self._max_calls
 
     def was_cancelled(self, message: dict[str, Any]) -> bool:
         """Was a request cancelled that was taken last? Asked once for each."""

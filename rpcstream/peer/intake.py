@@ -33,7 +33,7 @@ class Intake:
         is_sifting: a message is handled now that has overtaken the requests that wait.
     """
 
-    __slots__ = ("_backlog", "_holds_early", "_running", "_session", "dispatch", "is_sifting")
+    __slots__ = ("_backlog", "_holds_early", "_session", "dispatch", "is_sifting")
 
     def __init__(self, session: Session, dispatch: Dispatch, backlog: Backlog) -> None:
         self._session = session
@@ -41,13 +41,11 @@ class Intake:
         self._backlog = backlog
         #: Words wait behind requests that they are about perhaps.
         self._holds_early = False
-        #: The calls that run, once that was asked for what is looked at now.
-        self._running: set[str] | None = None
         self.is_sifting = False
 
     def sift(self, messages: list[Message]) -> list[Message]:
         """Handle what need not wait; give what is left."""
-        self.is_sifting, self._running = True, None
+        self.is_sifting = True
         left = [rest for line in messages for rest in self._left_of(line)]
         self.is_sifting = False
         return left
@@ -60,7 +58,7 @@ class Intake:
     def sift_backlog(self) -> None:
         """Handle what need not wait of what waits already."""
         self._holds_early = False
-        self.is_sifting, self._running = True, None
+        self.is_sifting = True
         self._backlog.sift(self._left_of)
         self.is_sifting = False
 
@@ -73,7 +71,6 @@ class Intake:
 
         A word about a call that waits itself is no request, and kept.
         """
-        self._running = None
         return [reply for line in messages for reply in self._turned_away(line, noted) if reply is not None]
 
     def _left_of(self, line: Message) -> list[Message]:
@@ -86,7 +83,7 @@ class Intake:
         if len(line) < LONG and b'"method"' in line and not any(sign in line for sign in _SIGNS):
             return [line]
         try:
-            message, read = session.parse(line)
+            message, read = session.codec.parse(line)
         except orjson.JSONDecodeError:
             values = envelope.unreadable(line)
             return [rest for value in values for rest in self._left_of(value)] if isinstance(values, list) else [line]
@@ -119,7 +116,7 @@ class Intake:
         if type(message) is dict and "method" in message:
             if not _is_notification(message):
                 return False
-            if self._is_early(message):
+            if control.is_early(session, message):
                 self._holds_early = True
                 return False
             return control.handle(session, message, line)
@@ -130,7 +127,7 @@ class Intake:
             yield self.dispatch.oversize(line)
             return
         try:
-            message, read = self._session.parse(line)
+            message, read = self._session.codec.parse(line)
         except orjson.JSONDecodeError:
             values = envelope.unreadable(line)
             if isinstance(values, list):
@@ -150,25 +147,11 @@ class Intake:
 
     def _kept_word(self, message: Any, noted: int) -> bool:
         """Is it about a call that waits perhaps? Then it waits with it."""
-        if type(message) is not dict or not _is_notification(message) or not self._is_early(message):
+        if type(message) is not dict or not _is_notification(message) or not control.is_early(self._session, message):
             return False
         self._holds_early = True
         self._backlog.put_word(orjson.dumps(message), self._session.loop.time(), noted)
         return True
-
-    def _is_early(self, message: dict[str, Any]) -> bool:
-        """Is it about a call that is not known (yet), and to stay behind it?
-
-        A cancel overtakes its request, and is noted; unless too many are. For those whose call runs there is no need.
-        """
-        if message["method"] != envelope.CANCEL:
-            return control.is_early(self._session, message)
-        params = message.get("params")
-        if not self._backlog.notes_no_more or type(params) is not dict:
-            return False
-        if self._running is None:
-            self._running = self._session.work.ids()
-        return repr(params.get("id")) not in self._running
 
 
 def _is_notification(message: dict[str, Any]) -> bool:

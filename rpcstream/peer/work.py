@@ -79,12 +79,6 @@ class Work:
                 return True
         return False
 
-    def ids(self) -> set[str]:
-        """The ids of all calls that run, as text (peers choose ids, not our hashes)."""
-        messages = [*self.running.values(), *self.members.values()]
-        known = {repr(message.get("id")) for message in messages if type(message) is dict}
-        return known.union([repr(call.call_id) for call in self.elsewhere])
-
     def abandon(self, goes_on: Callable[[Any], bool]) -> None:
         """Nobody waits any more: stop every call, except those that are to go on.
 

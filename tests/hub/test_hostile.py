@@ -156,6 +156,21 @@ class TestLineEnds:
         assert (await caller.hear())["error"]["code"] in (-32603, -32700)
         await caller.silence()
 
+    @pytest.mark.parametrize("name", ["0", "7", "999"])
+    async def test_ids_that_look_like_what_stands_for_long_strings(self, place: Place, name: str) -> None:
+        """What is long is cut out of a message, and put in again; nothing else is put there, and nothing breaks."""
+        provider, caller = await provider_and_caller(place)
+        call_id, long = f"\x00{name}", "text " * 20_000
+        caller.say({"jsonrpc": "2.0", "id": call_id, "method": "work", "params": [], "stream": 9})
+        there = (await provider.hear())["id"]
+        for method, member in (("$/item", "id"), ("$/progress", "token")):
+            provider.say({"jsonrpc": "2.0", "method": method, "params": {member: there, "value": [long]}})
+            params = {member: call_id, "value": [long]}
+            assert await caller.hear() == {"jsonrpc": "2.0", "method": method, "params": params}
+        provider.say({"jsonrpc": "2.0", "id": there, "result": long})
+        assert await caller.hear() == {"jsonrpc": "2.0", "id": call_id, "result": long}
+        await provider.silence()
+
     @pytest.mark.parametrize("size", [10, 90_000])
     async def test_long_values_go_through_whole(self, place: Place, size: int) -> None:
         provider, _ = await provider_and_caller(place)

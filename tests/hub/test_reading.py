@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rpcstream.codec import payloads
 from rpcstream.codec.payloads import Payload
 from rpcstream.hub.reading import Reader
 from rpcstream.peer.session import Session
@@ -152,3 +153,39 @@ async def test_strings_of_every_kind_come_out_as_they_went_in(place: Place) -> N
             assert request["params"] == [text, {text: 1}]
             provider.say(filled('{"jsonrpc":"2.0","id":%d,"result":%s}', request["id"], line))
             assert (await caller.hear())["result"] == text
+
+
+async def test_names_of_topics_and_clients_that_are_too_long_are_texts(place: Place) -> None:
+    caller = await place.peer()
+    for params, reason in (
+        ({"topic": LONG, "value": 1}, "more than 256 characters"),
+        ([LONG, LONG], "more than 256 characters"),
+    ):
+        reply = await caller.ask("rpc.publish", params)
+        assert reason in reply["error"]["message"]
+    for params in ({"client": LONG, "method": "m"}, [LONG, "m", [LONG]]):
+        reply = await caller.ask("rpc.notify", params)
+        assert "no client has the name 'text text" in reply["error"]["message"]
+
+
+async def test_each_long_text_is_looked_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are in a message, and however many answers are in a batch."""
+    looked: list[int] = []
+    is_string = payloads._is_string
+
+    def counted(string: memoryview, has_escapes: bool) -> bool:
+        looked.append(len(string))
+        return is_string(string, has_escapes)
+
+    monkeypatch.setattr(payloads, "_is_string", counted)
+    provider, caller = await provider_and_caller(place)
+    caller.say(*[{"jsonrpc": "2.0", "id": n, "method": "work", "params": []} for n in range(10)])
+    asked = [(await provider.hear())["id"] for _ in range(10)]
+    provider.say(
+        [{"jsonrpc": "2.0", "id": there, "result": {"$type": "bytes", "data": "QUJD" * 5000}} for there in asked]
+    )
+    assert sorted([(await caller.hear())["id"] for _ in range(10)]) == list(range(10))
+    assert len(looked) == 10
+    caller.say({"jsonrpc": "2.0", "method": "work", "params": ["x" * 9000] * 30})
+    assert len((await provider.hear())["params"]) == 30
+    assert len(looked) == 40
