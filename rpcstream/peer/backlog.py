@@ -5,6 +5,7 @@ Owns the lines and what is known of them before they are read. Pure: the time is
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 
 #: Bytes that a message takes besides its own.
 OVERHEAD = 64
+
+#: Cancels that are noted at least, whatever `max_calls` is. Which calls wait here is not known, so most of them may be
+#: about others, that are over; a client that gives up thousands of calls at once is not to be heard in part.
+CANCELS = 4096
+
+#: Characters of an id that are kept as they are.
+NAME_MAX = 100
 
 #: As `Dispatch.answer`.
 Answer = Callable[[Any, "bytes | bytearray", "Session"], Written | Later | None]
@@ -116,15 +124,15 @@ class Backlog:
 
     def cancel(self, call_id: Any) -> None:
         """The request with this id, which is perhaps one of these, is to be answered without being carried out."""
-        if len(self._cancelled) < self._max_calls:
-            self._cancelled[repr(call_id)] = self.noted
+        if len(self._cancelled) < max(self._max_calls, CANCELS):
+            self._cancelled[_name(call_id)] = self.noted
             self.noted += 1
 
     def was_cancelled(self, message: dict[str, Any]) -> bool:
         """Was a request cancelled that was taken last? Asked once for each."""
         if not self._cancelled:
             return False
-        name = repr(message.get("id"))
+        name = _name(message.get("id"))
         if self._cancelled.get(name, -1) < self._taken:
             return False
         del self._cancelled[name]
@@ -154,3 +162,9 @@ class Backlog:
     def _add(self, messages: list[Message], sign: int) -> None:
         self._count += sign * len(messages)
         self._size += sign * sum(map(len, messages))
+
+
+def _name(call_id: Any) -> str:
+    """An id as text: peers choose ids, not our hashes; nor how much is kept of each."""
+    name = repr(call_id)
+    return name if len(name) <= NAME_MAX else hashlib.sha256(name.encode()).hexdigest()

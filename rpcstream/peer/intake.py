@@ -83,7 +83,7 @@ class Intake:
         if len(line) < LONG and b'"method"' in line and not any(sign in line for sign in _SIGNS):
             return [line]
         try:
-            message, read = session.codec.parse(line)
+            message, read = session.parse(line)
         except orjson.JSONDecodeError:
             values = envelope.unreadable(line)
             return [rest for value in values for rest in self._left_of(value)] if isinstance(values, list) else [line]
@@ -127,7 +127,7 @@ class Intake:
             yield self.dispatch.oversize(line)
             return
         try:
-            message, read = self._session.codec.parse(line)
+            message, read = self._session.parse(line)
         except orjson.JSONDecodeError:
             values = envelope.unreadable(line)
             if isinstance(values, list):
