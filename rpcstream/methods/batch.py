@@ -26,13 +26,15 @@ class Batch:
     """One batch.
 
     Attributes:
-        size: bytes of all replies together; from where that is over `max_size` only the size is kept.
+        size: bytes of all replies together; from where that is over `max_size` they are not kept.
+        answered: the places of the members that have a reply.
         waiting: members that are not answered yet.
         words: members that belong to the conversation itself, such as cancels; heeded last.
     """
 
     def __init__(self, max_size: int) -> None:
         self.size = 1
+        self.answered: list[int] = []
         self.waiting: list[_Member] = []
         self.words: list[dict[str, Any]] = []
         self._max_size = max_size
@@ -42,6 +44,7 @@ class Batch:
         """A member was answered."""
         if reply is not None:
             self.size += len(reply) + 1
+            self.answered.append(place)
             if self.size <= self._max_size:
                 self._replies[place] = reply
             else:

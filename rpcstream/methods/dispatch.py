@@ -324,19 +324,28 @@ class Dispatcher:
                     assert not isinstance(reply, Elsewhere), "a member of a batch is waited for here"
                     batch.wait(place, member, reply)
         if batch.waiting:
-            return self._batch_later(batch, session)
+            return self._batch_later(batch, members, session)
         batch.heed(session)
-        return self._joined(batch)
+        return self._joined(batch, members)
 
-    async def _batch_later(self, batch: Batch, session: Session) -> Written | None:
+    async def _batch_later(self, batch: Batch, members: list[Any], session: Session) -> Written | None:
         for place, message in await batch.finish(session, self._limits.max_calls):
             batch.put(place, self.cancelled(message))
-        return self._joined(batch)
+        return self._joined(batch, members)
 
-    def _joined(self, batch: Batch) -> Written | None:
-        if batch.size > self._max_size:
-            return self._error(None, envelope.oversize(batch.size, self._max_size, side=self._side))
-        return batch.joined()
+    def _joined(self, batch: Batch, members: list[Any]) -> Written | None:
+        """The replies in one array. Where they are too long together, each call is told so: by an error with its id.
+
+        One without an id would fail whatever else waits at the client.
+        """
+        if batch.size <= self._max_size:
+            return batch.joined()
+        error, told = envelope.oversize(batch.size, self._max_size, side=self._side), Batch(self._max_size)
+        for place in batch.answered:
+            member = members[place]
+            call_id = member.get("id") if type(member) is dict and envelope.has_valid_id(member) else None
+            told.put(place, self._error(call_id, error))
+        return told.joined() if told.size <= self._max_size else self._error(None, error)
 
     # -- errors -----------------------------------------------------------------------------------------------------
 

@@ -155,8 +155,8 @@ async def test_a_reply_over_the_limit_is_an_error(address: str, connect: Any) ->
     assert reply["error"]["code"] == -32001
     assert reply["error"]["data"]["side"] == "server"
     batch = [{"jsonrpc": "2.0", "method": "blob", "params": [60_000], "id": n} for n in range(3)]
-    reply = await raw.ask(orjson.dumps(batch))
-    assert reply["error"]["code"] == -32001
+    replies = await raw.ask(orjson.dumps(batch))
+    assert [(reply["id"], reply["error"]["code"]) for reply in replies] == [(n, -32001) for n in range(3)]
     await assert_served(raw)
 
 

@@ -382,11 +382,17 @@ async def test_a_method_that_is_a_deep_array_is_only_refused(connect: Any) -> No
 
 
 async def test_the_replies_of_a_batch_are_dropped_once_they_are_too_large(connect: Any) -> None:
+    """Each call is told so, since an error without an id fails what else waits at a client."""
     server = Server(limits=Limits(max_message_size=100_000))
     server.add(lambda: "x" * 50_000, name="blob")
     async with server.listening(port=0) as address:
         raw = await connect(address)
         batch = [{"jsonrpc": "2.0", "method": "blob", "id": number} for number in range(100)]
-        reply = await raw.ask(orjson.dumps(batch))
-        assert reply["error"]["code"] == -32001
-        assert reply["error"]["data"]["size"] > 5_000_000
+        wrong = [5, {"method": 7}, {"jsonrpc": "2.0", "method": "blob", "id": [1]}]
+        replies = await raw.ask(orjson.dumps([*batch, *wrong]))
+        assert [reply["id"] for reply in replies] == [*range(100), None, None, None]
+        assert {reply["error"]["code"] for reply in replies} == {-32001}
+        assert replies[0]["error"]["data"]["size"] > 5_000_000
+        many = [{"jsonrpc": "2.0", "method": "blob", "id": f"{number}{'x' * 500}"} for number in range(190)]
+        reply = await raw.ask(orjson.dumps(many))  # so many errors would be too long as well
+        assert (reply["id"], reply["error"]["code"]) == (None, -32001)
