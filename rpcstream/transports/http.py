@@ -203,7 +203,11 @@ class HttpConnection(HttpOutput):
         try:
             length = body_length(request, self._limits.max_message_size)
         except HttpError as error:
-            self.fail(self._hooks.refusal(request) or error.response, self._hooks.cors(request))
+            refusal = self._hooks.refusal(request)
+            if refusal is not None:
+                self.fail(refusal)
+            else:
+                self.fail(error.response, self._hooks.cors(request))
             return None
         upgrade = request.headers.get("upgrade")
         if upgrade is not None:

@@ -150,18 +150,20 @@ class Listener:
         # What was accepted a moment ago is made with the loop's next turn. asyncio forgets it, with an open socket, if
         # the server is closed by then: so first nothing more is accepted.
         loop = asyncio.get_running_loop()
-        for sock in [sock for server in servers for sock in server.sockets]:
-            with contextlib.suppress(NotImplementedError):  # Windows accepts otherwise
-                loop.remove_reader(sock.fileno())
-        for path, inode in self._unix_paths:
-            _remove_own(path, inode)
-        self._unix_paths.clear()
-        for stream in list(self._streams):
-            stream.drain()
-            stream.probe()
-        await asyncio.sleep(0)
-        for server in servers:
-            server.close()
+        try:
+            for sock in [sock for server in servers for sock in server.sockets]:
+                with contextlib.suppress(NotImplementedError):  # Windows accepts otherwise
+                    loop.remove_reader(sock.fileno())
+            for path, inode in self._unix_paths:
+                _remove_own(path, inode)
+            self._unix_paths.clear()
+            for stream in list(self._streams):
+                stream.drain()
+                stream.probe()
+            await asyncio.sleep(0)
+        finally:
+            for server in servers:
+                server.close()
         # These connections tell that they are there another two turns later, and are closed, too.
         for _ in range(2):
             await asyncio.sleep(0)

@@ -537,6 +537,10 @@ async def test_a_page_of_another_site_may_read_why_the_connection_ends(serve: Se
     ):
         answer = await (await place.connect()).ask(request)
         assert (answer.status, answer.headers.get("access-control-allow-origin")) == (status, "http://good")
+    for origin, status, count in (("http://evil", 403, 0), ("http://good", 204, 1)):
+        asker = await place.connect()
+        asker.send(get("/", f"Origin: {origin}", "Content-Length: 101", method="OPTIONS"))
+        assert (await asker.rest()).lower().count(b"access-control-allow-origin") == count, status
     answer = await (await place.connect()).ask(post(b"x" * 101, "Origin: http://evil"))
     assert (answer.status, answer.body) == (403, b"not from there\n")
 

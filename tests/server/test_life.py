@@ -385,3 +385,15 @@ def test_connections_that_come_while_the_server_stops_are_closed() -> None:
         for turns in range(5):
             runner.run(come_and_stop(turns))
     gc.collect()
+
+
+async def test_a_stop_that_is_cancelled_closes_what_listens() -> None:
+    server, listening = Server(drain_timeout=5), asyncio.get_running_loop().create_future()
+    serving = asyncio.ensure_future(server.serve(port=0, on_listening=listening.set_result))
+    host, _, port = (await listening).rpartition(":")
+    for _ in range(3):
+        serving.cancel()
+        await asyncio.sleep(0)
+    await asyncio.wait([serving])
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(host, int(port))
