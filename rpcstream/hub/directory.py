@@ -7,10 +7,9 @@ messages.
 from __future__ import annotations
 
 import hmac
+import math
 import secrets
 from collections.abc import Callable, Collection, Mapping
-from itertools import islice
-from operator import attrgetter
 from typing import Any, Literal, get_args
 
 from ..errors import ProviderGone
@@ -60,10 +59,19 @@ class Route:
             raise ProviderGone(data={"method": self.method, "client": clients[0].name})
         first = self._turn % count
         self._turn = first + 1
-        in_turn = (clients[place % count] for place in range(first, first + count))
-        there = (client for client in in_turn if client.is_there)
-        compared = islice(there, 1 if balance == "round_robin" else COMPARED)
-        chosen = min(compared, key=attrgetter("load"), default=None)
+        chosen, least = None, math.inf
+        left = 1 if balance == "round_robin" else COMPARED
+        # A plain loop: each call comes by, and nearly always the first is there and has nothing to do.
+        for place in range(first, first + count):
+            client = clients[place % count]
+            if not client.is_there:
+                continue
+            load = client.load
+            if load < least:
+                chosen, least = client, load
+            left -= 1
+            if not (least and left):
+                break
         if chosen is None:
             raise ProviderGone(data={"method": self.method})
         return chosen
