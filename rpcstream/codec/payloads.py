@@ -30,9 +30,10 @@ _SHORT = re.compile(rb'(?:[^"]{0,4096}+"[^"\\]{0,100}+")*+')
 _TAGGED = frozenset({"ndarray", "image", "bytes"})
 #: How a placeholder begins, as it is written and as it is read; its number follows.
 _WRITTEN, _MARK = b"\\u0000", "\0"
-_NUMBERED = b"\\u"
-_SPACE = ord(" ")
 _PLACEHOLDER = re.compile(rb'"\\u0000(\d+)"')
+
+#: How a character begins that is written by its number; the first that needs not be.
+_NUMBERED, _SPACE = b"\\u", ord(" ")
 
 
 class Payload:
@@ -73,11 +74,7 @@ def parse(line: bytes) -> tuple[Any, bytes]:
     Raises:
         orjson.JSONDecodeError: it is not JSON. (A payload may hold what no string may: that is no base64 either.)
     """
-    if len(line) >= BIG:
-        keep_freed_memory()
-    cut = _without_long_strings(line)
-    found = None if cut is None else _filled(cut, decodes=True)
-    return (orjson.loads(line), line) if found is None else found
+    return _read(line, decodes=True) or (orjson.loads(line), line)
 
 
 def outline(line: bytes) -> tuple[Any, CutLine] | None:
@@ -86,10 +83,7 @@ def outline(line: bytes) -> tuple[Any, CutLine] | None:
     Raises:
         orjson.JSONDecodeError: it is not JSON.
     """
-    if len(line) >= BIG:
-        keep_freed_memory()
-    cut = _without_long_strings(line)
-    return None if cut is None else _filled(cut, decodes=False)
+    return _read(line, decodes=False)
 
 
 def parse_exactly(line: bytes | bytearray) -> Any:
@@ -153,8 +147,13 @@ def with_strings(value: Any) -> Any:
     return result
 
 
-def _filled(cut: CutLine, *, decodes: bool) -> tuple[Any, CutLine] | None:
-    """The message of a line with placeholders; None if it has them where no string can be put in again."""
+def _read(line: bytes, *, decodes: bool) -> tuple[Any, CutLine] | None:
+    """A line that is read without its long strings; None if nothing can be cut out, or not be put in again."""
+    if len(line) >= BIG:
+        keep_freed_memory()
+    cut = _without_long_strings(line)
+    if cut is None:
+        return None
     filling = _Filling(cut.strings, decodes=decodes)
     try:
         message = filling.fill(orjson.loads(bytes(cut)))  # it takes no subclass

@@ -14,10 +14,8 @@ from ..codec.payloads import CutLine, Payload
 from ..peer.session import Session
 from ..wire import envelope
 from .relay import Relay
+from .rewrite import PASSED
 from .uploads import STREAM_TEXT, Upload
-
-#: Of the hub's own methods that send on what they get: which of their params that is, by name and by place.
-PASSED: dict[str, tuple[str, int]] = {"rpc.publish": ("value", 1), "rpc.notify": ("params", 2)}
 
 
 class Reader:

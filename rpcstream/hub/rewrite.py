@@ -25,6 +25,9 @@ Line = bytes | bytearray
 #: What a request says for the one who carries it out, and is written anew.
 _KNOWN = frozenset(("jsonrpc", "id", "method", "params", "timeout", "stream"))
 
+#: Of the hub's own methods that send on what they get: which of their params that is, by name and by place.
+PASSED: dict[str, tuple[str, int]] = {"rpc.publish": ("value", 1), "rpc.notify": ("params", 2)}
+
 #: Bytes of a batch whose replies go on exactly as they came; in those of a longer one integers over 64 bits may be
 #: rounded. Requests that a hub sends never stand in a batch, so nobody should answer them in one.
 _BATCH_MAX = 1024 * 1024
@@ -118,15 +121,15 @@ def carrier(line: Line, method: str, name: str, to: bytes) -> Written:
 
 
 def event(line: Line, topic: str) -> Written:
-    """The event that a request asks to be published: `topic` and `value` are its first two params."""
-    value = _member(line, "value", 1)
+    """The event that a request asks to be published."""
+    value = _member(line, *PASSED["rpc.publish"])
     head = b'{"jsonrpc":"2.0","method":"%b","params":{"topic":%b' % (envelope.EVENT.encode(), text_of(topic))
     return _written(b'%b,"value":%b}}' % (head, value), line)
 
 
 def notification(line: Line, method: str, *, has_params: bool) -> Written:
-    """The notification that a request asks to be sent: its third param is `params`, if it `has_params`."""
-    more = b',"params":%b' % _member(line, "params", 2) if has_params else b""
+    """The notification that a request asks to be sent, with params if it `has_params`."""
+    more = b',"params":%b' % _member(line, *PASSED["rpc.notify"]) if has_params else b""
     return _written(b'{"jsonrpc":"2.0","method":%b%b}' % (text_of(method), more), line)
 
 

@@ -200,20 +200,17 @@ class HttpConnection(HttpOutput):
             HttpError: it cannot be read.
         """
         request = parse_head(head)
+        refusal = self._hooks.refusal(request)
         try:
             length = body_length(request, self._limits.max_message_size)
         except HttpError as error:
-            refusal = self._hooks.refusal(request)
-            if refusal is not None:
-                self.fail(refusal)
-            else:
-                self.fail(error.response, self._hooks.cors(request))
+            response, more = (error.response, self._hooks.cors(request)) if refusal is None else (refusal, [])
+            self.fail(response, more)
             return None
         upgrade = request.headers.get("upgrade")
         if upgrade is not None:
             # Whoever stands between might take what follows for the other protocol.
             request.keep_alive = False
-        refusal = self._hooks.refusal(request)
         if refusal is not None:
             self._answer(Page(request, length, []), refusal)
             return None

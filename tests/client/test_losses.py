@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import gc
-import hashlib
 import re
 import socket
 import threading
@@ -31,6 +29,7 @@ from rpcstream.client.state import ConnectionState
 from rpcstream.testing import serve_in_thread
 from rpcstream.transports import websocket
 from rpcstream.transports.connection import SocketConnection
+from rpcstream.wire import upgrade
 from rpcstream.wire.frames import CLOSE, TEXT, FrameReader, frame
 
 from .web import Counted, Web
@@ -478,8 +477,7 @@ def upgraded(web: Web) -> None:
     """A script's end of a WebSocket, up to where the conversation begins."""
     request = web.read()
     assert request is not None
-    key = request.headers["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-    said = base64.b64encode(hashlib.sha1(key.encode()).digest()).decode()
+    said = upgrade._accepted(request.headers["sec-websocket-key"])
     web.say(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Accept: %b\r\n\r\n" % said.encode()
