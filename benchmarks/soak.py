@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import random
 import subprocess
 import sys
@@ -26,6 +27,10 @@ from typing import Any
 
 from soaking import coming, service, tasks, threads, verdict
 from soaking.tally import Tally, answer, obey
+
+#: Each thread of glibc's malloc has a cache, and a heap that it shares with few others. Both keep more and more of what
+#: was freed, in steps of some 100 KiB, for many minutes: megabytes that nothing holds. So there is one heap, no cache.
+ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0"}
 
 #: Seconds after which a process that is to rest hangs.
 REST_MAX = 60.0
@@ -48,7 +53,9 @@ class Process:
     def __init__(self, role: str, *arguments: str) -> None:
         self.role = role
         command = [sys.executable, str(Path(__file__).resolve()), "--role", role, *arguments]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **ENVIRONMENT}
+        )
 
     def say(self, word: str) -> None:
         assert self._process.stdin is not None

@@ -29,6 +29,7 @@ Knows nothing of sockets, JSON text or methods. Codes: JSON-RPC 2.0, section 5.1
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any, ClassVar
 
 
@@ -236,5 +237,36 @@ def _place(method: str | None, address: str | None) -> str:
 
 
 def _shortened(data: object) -> str:
-    text = repr(data)
+    try:
+        text = repr(data) if _is_small(data) else _BRIEF.repr(data)
+    except RecursionError:
+        return "..."
     return text if len(text) <= 300 else text[:297] + "..."
+
+
+def _is_small(data: object) -> bool:
+    """Does it take no time to write, whatever a peer sent?"""
+    waiting, seen = [data], 0
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            seen += len(value)
+            if seen > 300:
+                return False
+            if isinstance(value, dict):
+                waiting += value
+                waiting += value.values()
+            else:
+                waiting += value
+        elif isinstance(value, str | bytes | bytearray | int) and not isinstance(value, bool):
+            seen += 1 + (value.bit_length() // 3 if isinstance(value, int) else len(value))
+            if seen > 3000:
+                return False
+    return True
+
+
+#: For the others: as much of each as can be shown.
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlevel = 20
+_BRIEF.maxdict = _BRIEF.maxlist = 20
+_BRIEF.maxstring = _BRIEF.maxother = 300

@@ -22,8 +22,8 @@ class Limits:
         ValueError: a field is not positive, or `max_depth` is over what a reply can be written with.
     """
 
-    #: One message, either way. A 4000 x 4000 RGB image raw, or a 3600 x 3600 float32 array, still fits as base64;
-    #: 64 connections that each fill it stay within 4 GiB.
+    #: One message, either way. A 4000 x 4000 RGB image raw, or a 3600 x 3600 float32 array, still fits as base64. What
+    #: messages take together is bounded by `max_held_size` for a connection and by `max_held_total` for a server.
     max_message_size: int = 64 * MIB
 
     #: Arrays and objects inside each other. Deeper than documents that people write, and under the 254 levels
@@ -43,7 +43,7 @@ class Limits:
     stream_window: int = 16
 
     #: Topics, and patterns of topics, that one connection may subscribe to. Enough for one of each device in a
-    #: building; each costs the server about a KiB (a pattern of 32 levels eight), and a program that subscribes in a
+    #: building; each costs the server about a KiB (a pattern of 32 levels 20), and a program that subscribes in a
     #: loop by mistake is told.
     max_subscriptions: int = 1024
 
@@ -62,16 +62,18 @@ class Limits:
     #: The descriptions of these methods, as JSON. A hundred methods with schemas take some 50 KB.
     max_offered_size: int = 1 * MIB
 
-    #: The same for all clients of a hub together. Ten methods with schemas take some 5 KB: room for 20,000 clients,
-    #: and no more memory than a few messages for those that mean harm.
+    #: Memory of what all clients of a hub offer, tables and names included: 0.9 KiB for a method besides its
+    #: description. Ten methods with schemas take some 14 KB: room for 9,000 clients, or for 140,000 methods without any
+    #: description. Besides these bytes the hub keeps the answers of `rpc.methods` and `rpc.discover` as they were asked
+    #: for last, each of `max_message_size` at most.
     max_offered_total: int = 128 * MIB
 
     #: Calls of all connections that wait for a thread or a worker process. Over it callers are told that the server is
     #: busy (-32002): they would wait for long, and each holds its arguments in memory.
     max_queue: int = 10_000
 
-    #: Open connections of one server. An idle one costs a few KiB, so the memory of 20,000 stays near 100 MiB;
-    #: the system's limit of open files is usually met first.
+    #: Open connections of one server, TLS handshakes that are not done among them. An idle one costs a few KiB, so the
+    #: memory of 20,000 stays near 100 MiB; the system's limit of open files is usually met first.
     max_connections: int = 20_000
 
     #: A connection on which nothing is sent, received or worked on. A simulation may pause for minutes while somebody
@@ -88,8 +90,9 @@ class Limits:
     #: busy, small enough that 1,000 stalled peers stay within 1 GiB.
     write_buffer: int = 1 * MIB
 
-    #: From the connection to the identity, where a server asks for one; also how long its own function may take for
-    #: that. Programs send their token at once, so this is for slow links; strangers hold a connection for no longer.
+    #: From the connection, its TLS handshake included, to the identity, where a server asks for one; also how long its
+    #: own function may take for that. Programs send their token at once, so this is for slow links; strangers hold a
+    #: connection for no longer.
     auth_timeout: float | None = 10.0
 
     #: One message of a peer that is not known yet. A token is a few KiB at most (a JWT with many claims); 20,000
@@ -99,6 +102,75 @@ class Limits:
     #: Pixels of an image, looked at before its data is decoded. 64 megapixels as RGBA take 256 MiB; a bomb of
     #: 17 KB can claim more than twice that.
     max_image_pixels: int = 64_000_000
+
+    #: The result of a call in a worker process, pickled. A message's length, and as much as an image of so many pixels
+    #: takes before it is made small for the wire; it is held whole here, once for each worker.
+    max_worker_result: int = 256 * MIB
+
+    #: Pixels of all images of one message, each counted as 4,096 at least, a batch being one message. As many as one
+    #: image may have (`max_image_pixels`, if that is more): 256 MiB in Pillow's memory, however many the images are. 12
+    #: WebPs of 64 megapixels fit into 40 KB.
+    max_message_pixels: int = 64_000_000
+
+    #: Bytes of text, colour profiles and EXIF that the images of one message may bring, inflated. A photo has some 100
+    #: KB, a profile for printing 2 MB; text in a PNG can be a thousand times larger than it was sent.
+    max_image_metadata: int = 16 * MIB
+
+    #: Bytes of memory for images at a server: those that calls at work hold, and what is being decoded, which takes up
+    #: to 16 bytes a pixel. Calls over it wait for their images. One message of any kind fits: 64 megapixels of WebP.
+    max_image_memory: int = 1024 * MIB
+
+    #: One event, as a message. It may wait for every subscriber at once: as much as 30 of them may have of the memory
+    #: for that (`max_waiting_total`), and a raw 2000 x 2000 RGB image.
+    max_event_size: int = 16 * MIB
+
+    #: Topics, and levels of patterns, that all connections have subscribed to together. Each takes some 0.7 KiB: 140
+    #: MiB; enough for 2,000 connections with 100 topics.
+    max_subscriptions_total: int = 200_000
+
+    #: Places at which a publisher looks for one connection's patterns, at most, whatever topic it publishes to: how far
+    #: its patterns overlap. Each costs some 0.5 us. `a.*` for a thousand different `a` are 3, and with `*.b` and `>` 6;
+    #: four patterns of 32 levels that match the same are as many as this.
+    max_pattern_steps: int = 128
+
+    #: The same of all connections together: publishing costs everybody 2 ms at most.
+    max_pattern_steps_total: int = 4096
+
+    #: Memory of all events that wait for connections which do not read fast enough; and as much again, at a hub, for
+    #: calls and notifications that wait for its clients. What waits for several counts once. Each connection may have
+    #: as much of it as is free, so that slow ones leave room for others. 30 subscribers may be sent nothing but
+    #: different large events; 1,000 may each be 1,000 small ones behind.
+    max_waiting_total: int = 512 * MIB
+
+    #: From the connection to the end of its TLS handshake. Two round trips and a millisecond of work at each end, so
+    #: this is for slow links; what has not come so far cannot be told from an attack.
+    handshake_timeout: float | None = 10.0
+
+    #: Values of one message, counted in its bytes before it is parsed: a number counts one, a string two, an array or
+    #: an object four, since so they cost. Parsed, checked and searched for rich values, a million take at most some
+    #: 0.15 s on a small machine, in which nobody else is served, and 64 MiB. (Rows of a million numbers are better sent
+    #: as arrays in any case, in a tenth of the time.)
+    max_values: int = 1_000_000
+
+    #: Memory that the messages of one connection may take whose calls are at work, parsed; estimated, messages of less
+    #: than a KiB left out. Over it the next calls of the connection wait, as with `max_calls`; so one call may bring it
+    #: over: a message of `max_message_size` takes at most 192 MiB in ASCII (the line, its strings, its values).
+    max_held_size: int = 256 * MIB
+
+    #: The same for all connections of a server: half of it for messages whose calls are at work, and half for those
+    #: that wait or have come in part, and for items of streams (as bytes). Over it long messages are answered with
+    #: -32002: their callers would wait for long. Room for five messages at once of the largest kind, and for a thousand
+    #: of a megabyte.
+    max_held_total: int = 2048 * MIB
+
+    #: What all peers of a server leave unread together, counted from `write_buffer` on for each. Over it the connection
+    #: with most is closed: 30 that asked for the largest result and do not read it, and 2,000 that stall a little.
+    max_unread_total: int = 2048 * MIB
+
+    #: The items of generators that are being collected into one answer, since their callers asked for no stream: as
+    #: JSON, those of all connections together (of one connection: two messages of full size). Eight such answers at a
+    #: time; callers with more are told that the server is busy (-32002), and may ask for a stream.
+    max_collected: int = 512 * MIB
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import logging
 import os
 import re
 import types
@@ -18,6 +17,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar, overload
 
 from .codec import Codec
+from .errors import RegistrationError
 from .limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
 from .methods.allow import AllowRule
 from .methods.declared import caller_namespace
@@ -27,24 +27,35 @@ from .methods.invoke import Invoker, check_picklable, default_processes, default
 from .methods.microbatch import Batches
 from .methods.own import add_auth_method, add_event_methods, add_own_methods
 from .methods.registry import Method, MethodRegistry, Offload
+from .methods.threads import DaemonExecutor
 from .observe.counters import Counters
 from .peer.event_queue import Policy
 from .peer.events import Topics
 from .peer.identity import Authenticate, Authenticator
+from .peer.memory import MessageMemory
 from .peer.session import Session
-from .process import LoopName, StopNow, freeze_memory, loop_factory, stop_on_signals
+from .process import (
+    CLEAN_UP,
+    LoopName,
+    StopNow,
+    freeze_memory,
+    in_words,
+    loop_factory,
+    run_to_end,
+    stop_on_signals,
+)
+from .text import get_logger
 from .tls import TLS, Certificates
 from .transports.access import AccessRules
+from .transports.http_hooks import CallPaths
 from .transports.listen import Listener
+from .web.paths import check_path
 from .web.routes import Routes
 
-log = logging.getLogger("rpcstream.server")
-wire_log = logging.getLogger("rpcstream.wire")
+log = get_logger("rpcstream.server")
+wire_log = get_logger("rpcstream.wire")
 
 _KEY = re.compile(rb'(?<="key":")[0-9a-f]{32}(?=")')
-
-#: Seconds that handlers have for their `finally` when they were cancelled because the server ends.
-CLEAN_UP = 1.0
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
@@ -66,6 +77,8 @@ class Server:
         hosts: names, besides those of loopback, that an HTTP request may give as this server's: "example.org",
             "*.example.org", or "*" for any.
         origins: of web pages that may call: "https://example.org", or "*" for any.
+        path: where calls by HTTP (POST) and WebSocket are taken: "/rpc", or several, ["/", "/rpc"]; exactly these,
+            whatever the query. Where it is not given, POST to "/" and WebSockets anywhere.
         limits: what is accepted; see `Limits`.
         codec: the rich types; give one to register your own or to choose how images are sent.
         lifespan: called with the server; an async context manager entered before the first connection is accepted and
@@ -94,6 +107,7 @@ class Server:
         authenticate: Authenticate | None = None,
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
+        path: str | Iterable[str] | None = None,
         limits: Limits = DEFAULT_LIMITS,
         codec: Codec | None = None,
         lifespan: Lifespan | None = None,
@@ -111,17 +125,20 @@ class Server:
         version: str = "0",
     ) -> None:
         self.limits = limits
-        self.codec = codec or Codec(max_image_pixels=limits.max_image_pixels)
+        self.codec = codec or Codec.of(limits)
         self.debug = debug
         self.title = title
         self.version = version
         #: For what the lifespan prepares and handlers use: a model, a database.
         self.state = types.SimpleNamespace()
         self.counters = Counters()
+        #: What the messages of all connections take.
+        self._memory = MessageMemory(limits.max_held_total, limits.max_unread_total)
         self._authenticator: Authenticator | None = None
         if token is not None or authenticate is not None:
             self._authenticator = Authenticator(token=token, authenticate=authenticate, timeout=limits.auth_timeout)
         self._access = AccessRules(hosts=hosts, origins=origins)
+        self._paths = _checked_paths(path)
         self._lifespan = lifespan
         self._delimiter = delimiter
         self._tls = tls
@@ -154,8 +171,12 @@ class Server:
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
         self._running: _Running | None = None
+        #: Tasks of handlers that did not end when the server had stopped.
+        self._left_behind: set[asyncio.Task[Any]] = set()
         add_event_methods(self._registry, self.topics, lambda *asked: self._check_subscription(*asked))
-        add_own_methods(self._registry, codec=self.codec, title=title, version=version, stats=self._stats)
+        self._describe = add_own_methods(
+            self._registry, codec=self.codec, title=title, version=version, stats=self._stats
+        )
         if self._authenticator is not None:
             add_auth_method(self._registry)
 
@@ -249,6 +270,22 @@ class Server:
         """Make the public functions of a module remote methods; see `MethodRegistry.add_module`."""
         self._registry.add_module(module, pattern=pattern, prefix=prefix, **options)
 
+    @property
+    def path(self) -> tuple[str, ...] | None:
+        """Where calls by HTTP and WebSocket are taken; None: POST to "/", and WebSockets anywhere."""
+        return self._paths
+
+    def take_calls_at(self, path: str | Iterable[str] | None) -> None:
+        """Take calls by HTTP and WebSocket here, before the server runs; as the argument `path` of the constructor.
+
+        Raises:
+            ValueError, TypeError: one of them is no path.
+            RuntimeError: the server is running.
+        """
+        if self._running is not None:
+            raise RuntimeError("this server is running already")
+        self._paths = _checked_paths(path)
+
     def guard(
         self,
         *,
@@ -296,7 +333,9 @@ class Server:
         """Serve until SIGINT or SIGTERM, or until `stop` is called. Blocks.
 
         The first signal stops accepting, lets calls in flight finish for `drain_timeout` seconds, and closes; the
-        second one stops at once.
+        second one stops at once. Handlers that do not end when they are cancelled are left behind, with a warning that
+        names them; one that keeps the event loop beyond that time is ended as by the second signal. The loop's default
+        executor (`asyncio.to_thread`) has daemon threads, which are waited for as long as cancelled handlers are.
 
         Args:
             unix: listen at a Unix socket with this path, and at no port.
@@ -306,11 +345,12 @@ class Server:
 
         Raises:
             OSError: the address cannot be listened at; the text names it.
-            SystemExit: a second signal came; the code is 128 and the signal's number.
+            SystemExit: a second signal came, or a handler kept the event loop for too long after the first; the code is
+                128 and the signal's number.
         """
+        main = self._run(host=host, port=port, unix=unix, unix_mode=unix_mode, on_listening=on_listening)
         try:
-            with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
-                runner.run(self._run(host=host, port=port, unix=unix, unix_mode=unix_mode, on_listening=on_listening))
+            run_to_end(main, loop_factory(loop), DaemonExecutor(default_threads(), CLEAN_UP), lambda: self._left_behind)
         except StopNow as now:
             raise SystemExit(128 + now.number) from None
 
@@ -334,7 +374,10 @@ class Server:
         unix_mode: int | None = None,
         on_listening: Callable[[str], None] | None = None,
     ) -> None:
-        """Serve in the running event loop until `stop` is called or the task is cancelled; sees no signals."""
+        """Serve in the running event loop until `stop` is called or the task is cancelled; sees no signals.
+
+        Handlers that do not end when they are cancelled then go on in that loop; a warning names them.
+        """
         async with self.listening(host=host, port=port, unix=unix, unix_mode=unix_mode) as address:
             if on_listening is not None:
                 on_listening(address)
@@ -382,15 +425,25 @@ class Server:
         for method in self._registry.values():
             if method.offload == "process":
                 check_picklable(method)
-        invoker = Invoker(threads=self._threads, processes=self._processes, max_queue=self.limits.max_queue)
+        invoker = Invoker(
+            threads=self._threads,
+            processes=self._processes,
+            max_queue=self.limits.max_queue,
+            max_result=self.limits.max_worker_result,
+            max_image_memory=self.limits.max_image_memory,
+        )
         self.routes.open(invoker)
         running = self._running = _Running(self, invoker)
         try:
             async with self._lifespan(self) if self._lifespan else contextlib.nullcontext():
+                running.is_serving = True
                 try:
                     yield running
                 finally:
-                    await self._drain(running)
+                    try:
+                        await self._drain(running)
+                    finally:
+                        running.is_serving = False
         finally:
             self._running = None
             self.batches.close()
@@ -410,13 +463,22 @@ class Server:
         try:
             await asyncio.wait({aborted, closed}, timeout=self._drain_timeout, return_when=asyncio.FIRST_COMPLETED)
             if not closed.done():
-                log.warning("stopping: %d connections had not finished in time", len(listener.sessions))
+                log.warning(
+                    "stopping: %d connections had not finished in time; methods at work: %s",
+                    len(listener.sessions),
+                    _methods_at_work(listener) or "none",
+                )
         finally:
             listener.abort("the server stopped")
             aborted.cancel()
             # Cancelled handlers run their `finally` while what the lifespan gave them is still there.
             await asyncio.wait({closed}, timeout=CLEAN_UP)
             closed.cancel()
+            self._left_behind = {task for session in listener.sessions for task in session.work.tasks}
+            if self._left_behind:
+                names = _methods_at_work(listener)
+                log.warning("left behind, since they did not end when they were cancelled: methods %s", names)
+        running.dispatcher.log.flush()
         log.info("stopped")
 
     def stop(self) -> None:
@@ -432,6 +494,16 @@ class Server:
         if self._running is not None:
             self._running.aborted.set()
             self._running.stopping.set()
+
+    @property
+    def time_to_stop(self) -> float:
+        """Seconds from `stop` until all connections are closed, at the latest."""
+        return self._drain_delay + self._drain_timeout + CLEAN_UP
+
+    @property
+    def is_serving(self) -> bool:
+        """It has begun to serve, and its connections are not all closed. False while the lifespan begins and ends."""
+        return self._running is not None and self._running.is_serving
 
     @property
     def _patience(self) -> float | None:
@@ -455,7 +527,12 @@ class Server:
         }
 
     def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
-        options: dict[str, Any] = {"codec": self.codec, "limits": self.limits, "slow": self._slow_call}
+        options: dict[str, Any] = {
+            "codec": self.codec,
+            "limits": self.limits,
+            "slow": self._slow_call,
+            "memory": self._memory,
+        }
         if self._authenticator is None:
             return Session(dispatcher, **options, on_gone=on_gone)
         return GatedSession(Gate(dispatcher, self._authenticator, self.limits), **options, on_gone=on_gone)
@@ -467,6 +544,7 @@ class _Running:
     def __init__(self, server: Server, invoker: Invoker) -> None:
         self.loop = asyncio.get_running_loop()
         self.invoker = invoker
+        self.is_serving = False
         self.stopping = asyncio.Event()
         self.aborted = asyncio.Event()
         self.dispatcher = server._make_dispatcher(invoker)
@@ -480,7 +558,9 @@ class _Running:
             access=server._access,
             routes=server.routes,
             authenticator=server._authenticator,
+            paths=CallPaths(server._paths),
             patience=server._patience,
+            memory=server._memory,
         )
 
 
@@ -489,6 +569,25 @@ def _log_message(direction: str, message: bytes) -> None:
     is_secret = b"rpc.authenticate" in message
     text = "(rpc.authenticate)" if is_secret else _KEY.sub(b"", message[:2000]).decode(errors="backslashreplace")
     wire_log.info("%s %d bytes: %s", direction, len(message), text)
+
+
+def _methods_at_work(listener: Listener) -> str:
+    return in_words(sorted({name for session in listener.sessions for name in session.work.method_names()}))
+
+
+def _checked_paths(path: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """The paths at which calls are taken. Raises ValueError or TypeError unless they are some."""
+    if path is None:
+        return None
+    paths = (path,) if isinstance(path, str) else tuple(path)
+    for each in paths:
+        try:
+            check_path(each)
+        except RegistrationError as error:
+            raise ValueError(f"path: {error}") from None
+    if not paths:
+        raise ValueError("path: give at least one, or None for calls at /")
+    return paths
 
 
 def _is_loopback(host: str) -> bool:

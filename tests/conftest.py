@@ -12,7 +12,8 @@ from typing import Any
 import orjson
 import pytest
 
-BENCHMARKS = Path(__file__).parent.resolve() / "benchmarks"
+#: Folders that are run where they are named, each a step of `.ci/run`.
+NAMED = [Path(__file__).parent.resolve() / name for name in ("benchmarks", "interop")]
 
 pytest_plugins = ["rpcstream.testing"]
 
@@ -35,12 +36,12 @@ def pytest_configure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The tests of the benchmarks are run where they are named, as in `.ci/run`: they build and start what a user of
-    the package never sees, for half a minute."""
-    if collection_path != BENCHMARKS:
+    """The tests of the benchmarks, and those with clients that others wrote, are run where they are named, as in
+    `.ci/run`: they build and start what a user of the package never sees, for half a minute each."""
+    if collection_path not in NAMED:
         return None
     named = [(config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args]
-    return None if any(path.is_relative_to(BENCHMARKS) for path in named) else True
+    return None if any(path.is_relative_to(collection_path) for path in named) else True
 
 
 def pytest_report_header() -> str:

@@ -197,6 +197,7 @@ class TestHub:
         write_timeout_ms = 1
         hosts = ["a.example"]
         origins = "https://a.example"
+        path = ["/", "/rpc"]
         drain_timeout = 0
         drain_delay = 1
         event_queue = 5
@@ -220,6 +221,7 @@ class TestHub:
             "limits": Limits(idle_timeout=None, max_calls=5, write_timeout=0.001),
             "hosts": ["a.example"],
             "origins": ["https://a.example"],
+            "path": ["/", "/rpc"],
             "drain_timeout": 0.0,
             "drain_delay": 1.0,
             "event_queue": 5,
@@ -305,6 +307,7 @@ class TestPrecedence:
             ("event_queue", 1, "2", 2, 3),
             ("debug", False, "yes", True, False),
             ("hosts", ["a"], "b, c,", ["b", "c"], ["d"]),
+            ("path", ["/a"], "/b, /c,", ["/b", "/c"], ["/d"]),
             ("title", "a", "b", "b", "c"),
         ],
     )
@@ -370,6 +373,9 @@ class TestComplaints:
             ({"log_level": "INFO"}, "log_level must be one of debug, info"),
             ({"debug": 1}, "debug must be true or false, got 1"),
             ({"hosts": 5}, "hosts must be a text, or a list of texts, got 5"),
+            ({"path": "rpc"}, 'path must be a path that begins with "/"'),
+            ({"path": []}, 'path must be a path that begins with "/"'),
+            ({"path": 5}, 'path must be a path that begins with "/"'),
             ({"hosts": [""]}, "hosts must be a text, or a list of texts"),
             ({"hosts": {"a": "b"}}, "hosts must be a text, or a list of texts"),
             ({"host": ""}, "host must be text that is not empty, got ''"),

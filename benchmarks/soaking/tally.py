@@ -52,7 +52,7 @@ class Tally(logging.Handler):
             self.mistake(feature, f"got {got!r:.100} for {wanted!r:.100}")
 
     def sample(self, left: list[str]) -> Sample:
-        """Memory (KiB), descriptors and objects now, after all that can be freed has been.
+        """Memory (KiB), blocks of it, descriptors and objects now, after all that can be freed has been.
 
         Args:
             left: what is still there of what should be over.
@@ -65,6 +65,8 @@ class Tally(logging.Handler):
             pages = int(statm.read().split()[1])
         return {
             "rss": pages * os.sysconf("SC_PAGE_SIZE") // 1024,
+            **in_use(),
+            "blocks": sys.getallocatedblocks(),
             "descriptors": len(os.listdir("/proc/self/fd")),
             "objects": len(gc.get_objects()),
             "threads": threading.active_count(),
@@ -72,6 +74,26 @@ class Tally(logging.Handler):
             "wrong": self.wrong,
             "left": left,
         }
+
+
+class _Mallinfo(ctypes.Structure):
+    """`struct mallinfo2` of glibc; `uordblks` and `hblkhd` are the bytes in use."""
+
+    _fields_ = [
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
+        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")),
+    ]
+
+
+def in_use() -> dict[str, int]:
+    """What is in use of malloc's memory (KiB); nothing where that cannot be asked."""
+    try:
+        mallinfo2 = ctypes.CDLL(None).mallinfo2  # glibc 2.33 and newer
+    except AttributeError:
+        return {}
+    mallinfo2.restype = _Mallinfo
+    info = mallinfo2()
+    return {"malloc": (info.uordblks + info.hblkhd) // 1024}
 
 
 def answer(sample: Sample) -> None:

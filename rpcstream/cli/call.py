@@ -16,8 +16,9 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..errors import CallTimeout, ConnectFailed, ConnectionLost, DeadlineExceeded, EncodeError, RpcError
+from ..text import visible
 from .items import UsageError
-from .output import Look, error_line, for_people, for_programs, visible
+from .output import Look, error_line, for_people, for_programs
 
 if TYPE_CHECKING:
     from ..client.sync import Client
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(options)
         sys.stdout.flush()
     except UsageError as error:
-        _complain(visible(str(error)))
+        _complain(str(error))
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -84,14 +85,14 @@ def _run(options: argparse.Namespace) -> int:
                 return _show_stream(client, options, params, line)
             result = _result(client, options, params, line)
     except CallTimeout as error:
-        _complain(visible(str(error)))
+        _complain(str(error))
         return TIME_OUT
     except RpcError as error:
         look = _look(sys.stderr)
         sys.stderr.write(error_line(error.code, error.message, error.data, look) + "\n")
         return TIME_OUT if isinstance(error, DeadlineExceeded) else ERROR_REPLY
     except (ConnectFailed, ConnectionLost) as error:
-        _complain(visible(str(error)))
+        _complain(str(error))
         return NO_CONNECTION
     except EncodeError as error:
         raise UsageError(str(error)) from error
@@ -187,6 +188,14 @@ def _on_progress(line: StatusLine | None) -> Callable[[Any], object] | None:
 
 
 def _show_description(options: argparse.Namespace, document: Any) -> int:
+    try:
+        return _show_methods(options, document)
+    except RecursionError:
+        _complain("the descriptions are nested too deep to be shown; --format json has them as they are")
+        return ERROR_REPLY
+
+
+def _show_methods(options: argparse.Namespace, document: Any) -> int:
     from .describe import list_text, method_text, methods_of
 
     methods = methods_of(document)
@@ -212,7 +221,8 @@ def _show(options: argparse.Namespace, value: Any) -> int:
     from ..codec import Codec
 
     codec = Codec()
-    if options.output is not None:
+    is_terminal = sys.stdout.isatty()
+    if options.output is not None and not (options.output == "-" and is_terminal):
         from .save import save
 
         try:
@@ -231,15 +241,20 @@ def _show(options: argparse.Namespace, value: Any) -> int:
         from .save import raw_form
 
         data, is_text = raw_form(value, codec)
-        if is_text or not sys.stdout.isatty():
+        if not is_terminal:
             _write(data)
             return OK
+        if is_text:
+            _print(data)
+            return OK
         _complain("this would put binary data on the terminal; here is its description (-o FILE saves it)")
-    if options.format != "json" and sys.stdout.isatty():
+    if not is_terminal:
+        _write(for_programs(value, codec))
+    elif options.format == "json":
+        _print(for_programs(value, codec))
+    else:
         print(for_people(value, _look(sys.stdout), codec))
         sys.stdout.flush()
-    else:
-        _write(for_programs(value, codec))
     return OK
 
 
@@ -253,8 +268,13 @@ def _write(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+def _print(data: bytes) -> None:
+    """Text of a peer's on the terminal. (In a pipe or a file it is exactly as it came.)"""
+    print(visible(data.decode(errors="backslashreplace"), keep="\n\t"), end="", flush=True)
+
+
 def _complain(text: str) -> None:
-    print(f"rpcstream: {text}", file=sys.stderr)
+    print(f"rpcstream: {visible(text)}", file=sys.stderr)
 
 
 def _look(stream: TextIO) -> Look:

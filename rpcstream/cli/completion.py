@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from typing import Any
 
+from ..text import visible
 from .call_options import access, address
 from .describe import methods_of, parameters_of
 
 #: Somebody waits with a finger on the Tab key.
 TIMEOUT = 1.0
+
+#: Names that a server may have put on the command line: none that a shell or this command would read as something else
+#: than a name (a blank, a quote, `$(…)`, an option, a second candidate).
+_HARMLESS = re.compile(r"[\w.:/@+][\w.:/@+-]{0,255}")
+#: Characters of a documentation that are shown beside a name.
+_SUMMARY = 100
 
 
 def complete_call(parser: argparse.ArgumentParser) -> None:
@@ -64,9 +72,9 @@ def _discovered(parsed_args: argparse.Namespace) -> list[dict[str, Any]]:
 def _methods(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
     """Names, each with the first line of its documentation; those of the protocol only when asked for."""
     return {
-        method["name"]: str(method.get("summary", ""))
+        method["name"]: visible(str(method.get("summary", ""))[:_SUMMARY])
         for method in _discovered(parsed_args)
-        if prefix.startswith("rpc.") or not method["name"].startswith("rpc.")
+        if _HARMLESS.fullmatch(method["name"]) and (prefix.startswith("rpc.") or not method["name"].startswith("rpc."))
     }
 
 
@@ -79,7 +87,7 @@ def _items(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     for method in _discovered(parsed_args):
         if method["name"] == parsed_args.method:
             names = [parameter["name"] for parameter in parameters_of(method) if "x-rest" not in parameter]
-            return [f"{name}=" for name in names if name not in given]
+            return [f"{name}=" for name in names if name not in given and _HARMLESS.fullmatch(name)]
     return []
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..codec import TAG_KEY
-from .output import Look, visible
+from ..text import visible
+from .output import Look
 
 _DTYPE = re.compile(r"[<>|=]([biufc])([0-9]{1,2})")
 #: Longer defaults are cut to this many characters.
@@ -49,7 +50,7 @@ def method_text(method: dict[str, Any], document: Any, look: Look) -> str:
         text += "\n\n" + textwrap.indent(visible(description.strip(), keep="\n"), "    ")
     named = _named_types(method, document)
     if named:
-        text += "\n\nwhere\n" + "\n".join(f"    {name} = {_members(schema)}" for name, schema in named.items())
+        text += "\n\nwhere\n" + "\n".join(f"    {visible(name)} = {_members(schema)}" for name, schema in named.items())
     return text
 
 

@@ -44,6 +44,7 @@ def add_guard_options(add: Callable[..., object]) -> None:
     several: dict[str, Any] = {"action": "append", "default": None}
     add("--allow-host", metavar="NAME", **several, help="HTTP: a name of this server besides loopback's; several times")
     add("--allow-origin", metavar="ORIGIN", **several, help="HTTP: a web page's origin that may call; several times")
+    add("--path", metavar="PATH", **several, help="HTTP, WebSocket: take calls here, not at /; several times")
     add(
         "--unix-mode", metavar="MODE", type=mode, help="permissions of the Unix socket, such as 660 (default: by umask)"
     )
@@ -83,7 +84,7 @@ def make_hub(options: argparse.Namespace) -> Hub:
 
     names = ("host", "port", "unix", "unix_mode", "token_file", "log_level", *HUB_OPTIONS[1:])
     arguments = {name: getattr(options, name) for name in names}
-    arguments.update(hosts=options.allow_host, origins=options.allow_origin)
+    arguments.update(hosts=options.allow_host, origins=options.allow_origin, path=options.path)
     arguments.update({f"tls_{inner}": getattr(options, name) for name, _, inner in _TLS})
     if options.debug:
         arguments.update(debug=True, log_level=options.log_level or "info")
@@ -114,6 +115,8 @@ def guard(server: Server, options: argparse.Namespace) -> None:
         if files:
             added["tls"] = read_tls("--certificate", **files)
         server.guard(**added)
+        if options.path is not None:
+            server.take_calls_at(options.path)
     except (ConfigError, ValueError) as error:
         raise TargetError(str(error)) from error
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import RegistrationError
 from ..server import Server
-from .output import visible
+from ..text import visible
 
 
 class TargetError(Exception):

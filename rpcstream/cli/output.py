@@ -8,10 +8,10 @@ terminal (width and colour are passed in) and no connection.
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from ..codec import TAG_KEY, Codec
+from ..text import visible
 
 _STYLES = {
     "key": "34",
@@ -23,8 +23,6 @@ _STYLES = {
     "error": "31",
     "bold": "1",
 }
-#: What a terminal would obey instead of show: C0 and C1 controls, DEL, and what turns the direction of writing.
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 #: Lists of plain values stand on one line up to this many columns.
 _MAX_COLUMNS = 120
 #: The longest string that is shown whole inside a tagged object that cannot be decoded.
@@ -45,18 +43,13 @@ class Look:
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.colour else text
 
 
-def visible(text: str, *, keep: str = "") -> str:
-    """The text with control characters written as escapes, so that a peer cannot command the terminal."""
-    return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else f"\\u{ord(found[0]):04x}", text)
-
-
 def for_people(value: Any, look: Look, codec: Codec) -> str:
     """Indented JSON, in which arrays, images and bytes are described instead of written out."""
     out: list[str] = []
     try:
         _write(value, 0, look, codec, out)
     except RecursionError:  # a server without a limit of depth
-        return codec.dumps(value).decode()
+        return visible(codec.dumps(value).decode())
     return "".join(out)
 
 
@@ -136,7 +129,7 @@ def _rich(tagged: dict[str, Any], depth: int, look: Look, codec: Codec) -> str |
         return None
     title, body = _described(value, tagged, look, look.width - 2 * (depth + 1))
     indent = "\n" + "  " * (depth + 1)
-    return look.paint("rich", title) + "".join(indent + line for line in body)
+    return look.paint("rich", visible(title)) + "".join(indent + line for line in body)
 
 
 def _described(value: Any, tagged: dict[str, Any], look: Look, width: int) -> tuple[str, list[str]]:

@@ -9,7 +9,7 @@ import json
 from _thread import allocate_lock
 from typing import Any, TextIO
 
-from .output import visible
+from ..text import visible
 
 _BAR = 30
 

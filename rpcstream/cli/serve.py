@@ -40,7 +40,8 @@ variables such as RPCSTREAM_HUB_TOKEN, then of the file that --config names."""
 
 _EPILOG = """\
 exit status: 0 stopped (Ctrl-C, SIGTERM, the method `stop`), 1 cannot listen, 2 wrong use or a
-target that cannot be served, 128 + the signal's number when a second signal ended it at once"""
+target that cannot be served, 128 + the signal's number when a second signal ended it at once,
+or a handler kept the event loop for too long after the first"""
 
 
 def make_parser() -> argparse.ArgumentParser:

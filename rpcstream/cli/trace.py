@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable
 from typing import TextIO
 
-from .output import Look, visible
+from ..text import visible
+from .output import Look
 
 _LONG_STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 #: Longer strings inside a message are cut to this many characters.

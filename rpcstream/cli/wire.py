@@ -19,7 +19,7 @@ _BEGINNINGS = {"png": b"\x89PNG\r\n\x1a\n", "jpeg": b"\xff\xd8\xff", "webp": b"R
 class AsReceived(Codec):
     """Decodes nothing: results keep their tagged objects, so that a pipe gets what the server sent."""
 
-    def parse(self, line: bytes) -> tuple[Any, bytes]:
+    def parse(self, line: bytes, max_values: int | None = None) -> tuple[Any, bytes]:
         return orjson.loads(line), line
 
     def holds_tags(self, line: bytes | bytearray) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import logging
 import threading
 import weakref
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any
 from ..errors import ConnectionLost
 from ..peer.call import Outgoing
 from ..peer.calls import OnProgress
+from ..text import get_logger
 from ..wire.pieces import Written
 from .aio import AsyncClient
 from .bridge import ClientBridge, ClientStream, ClientSubscription, Closed
@@ -28,7 +28,7 @@ from .offered import Offered
 from .settings import Settings
 from .stepped import Hello, greeting, stepped_in_threads
 
-log = logging.getLogger("rpcstream.client")
+log = get_logger("rpcstream.client")
 
 #: Seconds that a program which ends leaves to a client that nobody has closed.
 EXIT_TIME = 3.0

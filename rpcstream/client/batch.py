@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import CallTimeout, ConnectionLost, InternalError
+from ..codec.image_budget import ImageTotal
+from ..errors import (
+    BatchTooLarge,
+    CallTimeout,
+    ConnectionLost,
+    InternalError,
+    InvalidRequest,
+    MessageTooLarge,
+    error_from_wire,
+)
 from ..peer.call import NOT_GIVEN, Marshaller, Soon, check_params, params_of, told
 from ..peer.pending import PendingCalls, Waiter
 from ..peer.proxy import Method, Methods, remote_name
 from ..wire import envelope
 from ..wire.pieces import Written
+
+#: What a server refuses a batch with as a whole, in an array with this error alone.
+_OF_ALL = frozenset((BatchTooLarge.CODE, MessageTooLarge.CODE, InvalidRequest.CODE))
 
 _NO_ANSWER = "The server's reply to the batch has no answer for this call"
 
@@ -51,13 +63,17 @@ class BatchCall:
             raise RuntimeError(f"the batch with the call of {self.method!r} has not been sent")
         return self._error
 
-    def settle(self, marshaller: Marshaller, reply: dict[str, Any], tagged: bool) -> None:
+    def settle(self, marshaller: Marshaller, reply: dict[str, Any], total: ImageTotal) -> None:
         """The reply is there."""
         self._has_ended = True
         try:
-            value = marshaller.value_in(self.method, reply, tagged)
-            if self._returns is not NOT_GIVEN:
-                value = marshaller.checked(self.method, value, self._returns)
+            if self._returns is NOT_GIVEN and not total.is_tagged:
+                self._value = marshaller.value_in(self.method, reply, tagged=False)
+                return
+            with marshaller.images(total):
+                value = marshaller.value_in(self.method, reply, total.is_tagged)
+                if self._returns is not NOT_GIVEN:
+                    value = marshaller.checked(self.method, value, self._returns)
             self._value = value
         except Exception as error:
             self._error = error
@@ -138,6 +154,10 @@ class BatchExchange:
             member.call_id = pending.add(member)
         gathering.members = list(self._waits.values())
 
+    @property
+    def call_ids(self) -> list[int | str]:
+        return [member.call_id for member in self._waits.values()]
+
     def encode(self, left: float) -> Written:
         timeout = told(left) if self.tells_time else None
         message = [
@@ -154,16 +174,17 @@ class BatchExchange:
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         """Give every call what came for it."""
         answered = []
+        refusal = self._refusal()
         for call, member in self._waits.items():
             if member.error is not None:
                 call.fail(member.error)
             elif member.reply is None:
-                call.fail(self._missing(call.method))
+                call.fail(self._missing(call.method) if refusal is None else self._refused(call.method, refusal))
             else:
                 answered.append((call, (member.reply, member.line)))
         prepared = self._marshaller.values([got for _, got in answered])
-        for (call, _), (reply, tagged) in zip(answered, prepared, strict=True):
-            call.settle(self._marshaller, reply, tagged)
+        for (call, _), (reply, total) in zip(answered, prepared, strict=True):
+            call.settle(self._marshaller, reply, total)
 
     def failed(self, error: Exception) -> None:
         """The batch as a whole came to nothing: calls that were answered before that keep their answer."""
@@ -173,6 +194,17 @@ class BatchExchange:
                 call.fail(error)
         for call in self._calls[len(self._waits) :]:
             call.fail(error)
+
+    def _refusal(self) -> Any:
+        """The error with which the server refused all of it: the only thing in its array; None if it did not."""
+        replies = [member.reply for member in self._waits.values() if member.reply is not None]
+        error = replies[0].get("error") if len(replies) == 1 else None
+        return error if isinstance(error, dict) and error.get("code") in _OF_ALL else None
+
+    def _refused(self, method: str, refusal: Any) -> Exception:
+        error = error_from_wire(refusal)
+        error.method, error.address = method, self._marshaller.address
+        return error
 
     def _missing(self, method: str) -> InternalError:
         error = InternalError(_NO_ANSWER)

@@ -7,7 +7,6 @@ second only, so a callback may call, submit and wait on the same client.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CallTimeout, ConnectionLost
 from ..peer.call import Outgoing, overdue
 from ..peer.deadline import INFINITE
+from ..text import get_logger
 from .connection import Connection
 from .connections import generation
 
 if TYPE_CHECKING:
     from ..peer.calls import OnProgress
 
-_log = logging.getLogger("rpcstream.client")
+_log = get_logger("rpcstream.client")
 
 #: A thread that had nothing to do for so long (s) ends.
 IDLE = 5.0

@@ -6,13 +6,14 @@ answer is over each of them has its outcome. Knows neither sockets nor the bytes
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
 
+from ..codec import payloads
+from ..codec.payloads import TooManyValues
 from ..errors import (
     ConnectFailed,
     ConnectionLost,
@@ -25,13 +26,14 @@ from ..errors import (
 )
 from ..peer import control
 from ..peer.session import Session
+from ..text import get_logger
 from ..wire import envelope
 from ..wire.framing import LONG
 from ..wire.pieces import Written
 from .http_text import LINES, Splitter, without_items, words
 from .settings import Trace
 
-log = logging.getLogger("rpcstream.client")
+log = get_logger("rpcstream.client")
 
 #: Statuses that say the same as an error of ours.
 _REFUSALS = {401: NotAuthenticated, 403: NotPermitted, 413: MessageTooLarge, 429: ServerBusy, 503: ServerBusy}
@@ -174,6 +176,9 @@ class Exchange:
                 line = self._lines.popleft()
                 try:
                     self._next = self._read(line)
+                except TooManyValues as error:
+                    self._refuse_long(error, line)
+                    return
                 except orjson.JSONDecodeError as error:
                     self._lines.clear()
                     self._ending = self._lost(f"the peer sent something that is not JSON: {error}")
@@ -193,7 +198,9 @@ class Exchange:
 
     def _read(self, line: bytes) -> tuple[Any, bytes, bytes]:
         """The message, and it without its long payloads, and as it came."""
-        return (*self._session.codec.parse(line), line) if len(line) >= LONG else (orjson.loads(line), line, line)
+        if len(line) < LONG:
+            return orjson.loads(line), line, line
+        return *self._session.codec.parse(line, self._session.limits.max_values), line
 
     def _handle(self, message: Any, read: bytes, line: bytes) -> None:
         """Replies and words that are for the calls of this exchange; all else is dropped."""
@@ -201,8 +208,12 @@ class Exchange:
             self._heed(message, read, line)
             return
         if type(message) is dict and self._gathered and "result" in message:
-            message, read = self._with_items(message, read)
-        line = read
+            try:
+                message, read = self._with_items(message, read)
+            except TooManyValues as error:
+                self._refuse_long(error, line)
+                return
+        line = payloads.shared(read) if type(message) is list else read
         for member in message if type(message) is list else [message]:
             if type(member) is not dict or "method" in member:
                 continue
@@ -294,6 +305,9 @@ class Exchange:
         else:
             self._refuse(error)
         return False
+
+    def _refuse_long(self, error: TooManyValues, line: bytes) -> None:
+        self._refuse(envelope.refusal_of(error.stand_in(line), self._max_size, side="client"))
 
     def _refuse(self, error: RpcError) -> None:
         """The calls that are left have this for their answer."""

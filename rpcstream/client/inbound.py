@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from ..codec import payloads
 from ..errors import MethodNotFound, ParseError
 from ..peer.interfaces import Dispatch, Later
 from ..wire import envelope
@@ -45,24 +46,28 @@ class Inbound:
     def answer(self, message: Any, line: bytes | bytearray, session: Any = None) -> Written | Later | None:
         """Handle a message that is not all replies; what is to be sent for it, if anything."""
         methods = self._methods()
-        if methods is not None:
-            requests = self._without_replies(message, line)
-            return methods.answer(requests, line, session) if requests is not None else None
         if type(message) is not list or not message:
+            if methods is not None and type(message) is dict and "method" in message:
+                return methods.answer(message, line, session)
             return self._one(message, line)
-        refusals = [refusal for member in message if (refusal := self._one(member, line)) is not None]
-        return b"[" + b",".join(refusals) + b"]" if refusals else None
+        line = payloads.shared(line)
+        if methods is None:
+            envelope.with_exact_ids(message, line)
+            refusals = [refusal for member in message if (refusal := self._one(member, line)) is not None]
+            return b"[" + b",".join(refusals) + b"]" if refusals else None
+        requests, line = self._without_replies(message, line)
+        return methods.answer(requests, line, session) if requests else None
 
     def oversize(self, message: Oversize) -> Written | None:
         """The reply cannot be read: its call fails. If it does not show which, every call fails that waits."""
         methods = self._methods()
         if methods is not None and b'"method"' in message.head:
             return methods.oversize(message)
-        error = envelope.oversize(message.size, self._max_size, side="client")
+        error = envelope.refusal_of(message, self._max_size, side="client")
         self._settle(envelope.error_reply(envelope.id_in_head(message.head), error), b"")
         return None
 
-    def unreadable(self, error: ParseError) -> bytes | None:
+    def unreadable(self, error: ParseError, call_id: Any = None) -> bytes | None:
         """Not JSON: whoever is there does not speak JSON-RPC, or no longer."""
         reason = error.data["reason"] if isinstance(error.data, dict) else error.message
         self._lose(f"the peer sent something that is not JSON: {reason}")
@@ -73,15 +78,15 @@ class Inbound:
         methods = self._methods()
         return methods.cancelled(message) if methods is not None else None
 
-    def busy(self, message: Any, limit: int) -> Written | None:
+    def busy(self, message: Any, limit: int, name: str) -> Written | None:
         """The reply to a request that cannot be taken now."""
         methods = self._methods()
-        return methods.busy(message, limit) if methods is not None else self.answer_now(message, b"")
+        return methods.busy(message, limit, name) if methods is not None else self.answer_now(message, b"")
 
     def goes_on(self, message: Any) -> bool:
         """Is a handler to go on when the connection is lost?"""
         methods = self._methods()
-        return methods is not None and methods.goes_on(message)
+        return "id" not in message if methods is None else methods.goes_on(message)
 
     def took_long(self, message: Any, seconds: float) -> None:
         """Nothing here is slow but what the caller asked for, and what it offers."""
@@ -95,18 +100,21 @@ class Inbound:
         assert reply is None or isinstance(reply, bytes)
         return reply
 
-    def _without_replies(self, message: Any, line: bytes | bytearray) -> Any:
-        """The requests in a message, its replies settled; None if there are none."""
-        if type(message) is list and message:
-            requests = [member for member in message if not self._was_reply(member, line)]
-            return requests or None
-        return None if self._was_reply(message, line) else message
-
-    def _was_reply(self, message: Any, line: bytes | bytearray) -> bool:
-        if type(message) is dict and "method" in message:
-            return False
-        self._one(message, line)
-        return True
+    def _without_replies(self, members: list[Any], line: bytes) -> tuple[list[Any], bytes]:
+        """The requests in a batch, its replies settled, and the line that these would be."""
+        is_request = [type(member) is dict and "method" in member for member in members]
+        for member, is_one in zip(members, is_request, strict=True):
+            if not is_one:
+                self._one(member, line)
+        if all(is_request) or not any(is_request):
+            return [member for member, is_one in zip(members, is_request, strict=True) if is_one], line
+        try:
+            parts = payloads.members(line)
+        except RecursionError:  # it will be refused for its depth
+            return [member for member, is_one in zip(members, is_request, strict=True) if is_one], line
+        left = [(member, part) for member, part, is_one in zip(members, parts, is_request, strict=True) if is_one]
+        joined = b"[" + b",".join([part for _, part in left]) + b"]"
+        return [member for member, _ in left], payloads.part_of(line, joined)
 
     def _one(self, message: Any, line: bytes | bytearray) -> bytes | None:
         if type(message) is dict and "method" in message:

@@ -13,8 +13,10 @@ from typing import Any
 
 import orjson
 
+from ..codec.payloads import TooManyValues
 from ..peer.call import Marshaller
 from ..peer.pending import PendingCalls
+from ..text import get_logger
 from ..wire import envelope
 from ..wire.framing import LONG, LineFramer, Message, Oversize
 from .inbound import Inbound
@@ -43,6 +45,7 @@ class Inbox:
         #: The thread that runs an `on_progress` now.
         self._telling: int | None = None
         self._parse_long = settings.codec.parse
+        self._max_values = settings.limits.max_values
         self._trace = settings.trace
         self._framer = LineFramer(max_size=max_size, delimiter=settings.delimiter)
         self._refuse = Inbound(settle=pending.settle, lose=lose, max_size=max_size)
@@ -87,14 +90,15 @@ class Inbox:
             if len(line) < LONG:
                 message = orjson.loads(line)
             else:
-                message, text = self._parse_long(line)
-        except orjson.JSONDecodeError:
-            values = envelope.unreadable(line)
-            if isinstance(values, list):
+                message, text = self._parse_long(line, self._max_values)
+        except TooManyValues as error:
+            return self._handle_one(error.stand_in(line), messages, position)
+        except orjson.JSONDecodeError as error:
+            if values := envelope.values_in(line):
                 messages[position:position] = values
                 return None
             with self._state:
-                self._refuse.unreadable(values)
+                self._refuse.unreadable(envelope.unreadable(line, error))
             return None
         if type(message) is dict and message.get("method") == envelope.PROGRESS and "id" not in message:
             self._progress(message.get("params"), text)
@@ -126,9 +130,7 @@ class Inbox:
         try:
             on_progress(marshaller.member(waiter.method, params, line, "value"))
         except Exception:
-            import logging  # which plain calls do without
-
-            logging.getLogger("rpcstream.client").exception("on_progress of a call of %r failed", waiter.method)
+            get_logger("rpcstream.client").exception("on_progress of a call of %r failed", waiter.method)
         finally:
             self._telling = None
 

@@ -7,7 +7,6 @@ wait where.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import WeakSet
@@ -18,6 +17,7 @@ from ..peer.deadline import INFINITE, free_context
 from ..peer.flows import Flows
 from ..peer.interfaces import Channel
 from ..peer.remote import Peer
+from ..text import get_logger
 from .address import check_lasting
 from .dial import failure
 from .keepalive import Keepalive
@@ -27,7 +27,7 @@ from .reach import Connect, join
 from .retry import Unsent
 from .settings import Settings
 
-log = logging.getLogger("rpcstream.client")
+log = get_logger("rpcstream.client")
 
 CLOSED = "the client was closed"
 

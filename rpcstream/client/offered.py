@@ -94,7 +94,11 @@ class Offered:
             limits, codec = self._settings.limits, self._settings.codec
             self._registry = MethodRegistry(codec)
             self._invoker = Invoker(
-                threads=default_threads(), processes=default_processes(), max_queue=limits.max_queue
+                threads=default_threads(),
+                processes=default_processes(),
+                max_queue=limits.max_queue,
+                max_result=limits.max_worker_result,
+                max_image_memory=limits.max_image_memory,
             )
             counters = Counters()
             add_own_methods(self._registry, codec=codec, title="rpcstream client", version="0", stats=counters.as_dict)

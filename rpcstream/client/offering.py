@@ -8,7 +8,6 @@ methods are in `offered`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 
@@ -16,6 +15,7 @@ from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound,
 from ..peer.call import NOT_GIVEN, Call, Marshaller
 from ..peer.deadline import INFINITE, time_left
 from ..peer.interfaces import Channel
+from ..text import get_logger
 from .address import check_lasting
 from .hub import explained, registered, registration
 from .link import Link
@@ -23,7 +23,7 @@ from .links import Links
 from .offered import Offered
 from .settings import Settings
 
-log = logging.getLogger("rpcstream.client")
+log = get_logger("rpcstream.client")
 
 _REGISTER, _UNREGISTER = "rpc.register", "rpc.unregister"
 

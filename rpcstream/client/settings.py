@@ -97,7 +97,7 @@ def make_settings(
         OSError, ssl.SSLError: a file with certificates is not there, or not what it should be.
     """
     if codec is None:
-        codec = Codec(max_image_pixels=limits.max_image_pixels)
+        codec = Codec.of(limits)
     address = parse_address(address)
     tls = _make_tls(address, ca, certificate, key)
     return Settings(address=address, codec=codec, limits=limits, tls=tls, **options)

@@ -48,6 +48,15 @@ def _decoded(text: object, decoder: Callable[..., Decoded]) -> Decoded:
     return data
 
 
+def decode_head(text: str | Payload, count: int) -> bytes:
+    """The bytes that the first `count` characters stand for, a multiple of four; none if they are not base64."""
+    head = _checked(text)[:count]
+    try:
+        return pybase64.b64decode(head[: len(head) // 4 * 4], validate=True)
+    except ValueError:
+        return b""
+
+
 def decoded_size(text: object) -> int:
     """How many bytes the text stands for, looking at its length and padding only."""
     checked = _checked(text)

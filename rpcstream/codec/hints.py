@@ -17,9 +17,16 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import msgspec
 
 from .fields import OPTIONAL, expanded, field_hints, fields_of, has_fields, required
+from .image_budget import image_budget
+from .leaf import Leaf
+from .leaves import RegisteredLeaf
 from .registry import TAG_KEY, Codec
+from .schema import corrected
 
 Convert = Callable[[Any], Any]
+
+#: The name of the leaf for images.
+IMAGE = "image"
 
 #: Where the schemas of classes stand, in the document that a schema is part of.
 SCHEMA_REF = "#/components/schemas/{name}"
@@ -98,6 +105,11 @@ def item_hint(hint: Any) -> Any:
     return (get_args(hint) or (Any,))[0]
 
 
+def takes_images(hint: Any, codec: Codec) -> bool:
+    """Can an image stand somewhere in a value of this hint, which names the types that may hold one?"""
+    return _names_leaf(hint, codec, set(), lambda leaf: leaf.name == IMAGE or isinstance(leaf, RegisteredLeaf))
+
+
 def hint_checker(hint: Any, codec: Codec) -> Convert:
     """A function that checks a value that is already decoded, such as a result at a client.
 
@@ -111,7 +123,15 @@ def hint_checker(hint: Any, codec: Codec) -> Convert:
         except msgspec.ValidationError as error:
             raise ValueError(str(error)) from None
 
-    return check
+    if not takes_images(hint, codec):
+        return check
+
+    def check_images(value: Any) -> Any:
+        """Images may be there as plain base64 still."""
+        with image_budget(codec.image_limits):
+            return check(value)
+
+    return check_images
 
 
 def schema_of(lowered: Any, components: dict[str, Any]) -> dict[str, Any]:
@@ -124,8 +144,8 @@ def schema_of(lowered: Any, components: dict[str, Any]) -> dict[str, Any]:
         return kind.schema(components)
 
     (schema,), found = msgspec.json.schema_components([lowered], schema_hook=hook, ref_template=SCHEMA_REF)
-    components.update(found)
-    return schema
+    components.update((name, corrected(part)) for name, part in found.items())
+    return corrected(schema)
 
 
 class _Lowering:
@@ -223,7 +243,7 @@ class _Lowering:
         """A class with typed fields: itself if msgspec can check them all, else a marker for it."""
         if hint in self._markers:
             return self._markers[hint]
-        if not self._is_rich(hint, set()) and _is_known(hint):
+        if not _names_leaf(hint, self._codec, set(), lambda _: True) and _is_known(hint):
             return hint
         # There before its fields are looked at, since they may name the class itself.
         made = self._markers[hint] = marker((get_origin(hint) or hint).__name__, _unset, lambda _: {})
@@ -235,23 +255,27 @@ class _Lowering:
         made.decode, made.schema = shadow.decode, shadow.schema
         return made
 
-    def _is_rich(self, hint: Any, seen: set[Any]) -> bool:
-        """Does the hint name a rich type anywhere, in the fields of classes too?"""
-        hint = required(expanded(hint))
-        if isinstance(hint, typing.TypeVar | str) or hint is Ellipsis or get_origin(hint) is typing.Literal:
-            return False
-        if self._codec.leaf(hint) is not None:
-            return True
-        origin = get_origin(hint)
-        if any(self._is_rich(argument, seen) for argument in get_args(hint) if origin is not Annotated):
-            return True
-        if origin is Annotated:
-            return self._is_rich(get_args(hint)[0], seen)
-        cls = origin or hint
-        if not isinstance(cls, type) or not has_fields(cls) or hint in seen:
-            return False
-        seen.add(hint)
-        return any(self._is_rich(field, seen) for field in field_hints(hint).values())
+
+def _names_leaf(hint: Any, codec: Codec, seen: set[Any], wanted: Callable[[Leaf], bool]) -> bool:
+    """Does the hint name such a rich type anywhere, in the fields of classes too?"""
+    hint = required(expanded(hint))
+    if isinstance(hint, typing.TypeVar | str) or hint is Ellipsis or get_origin(hint) is typing.Literal:
+        return False
+    leaf = codec.leaf(hint)
+    if leaf is not None:
+        return wanted(leaf)
+    origin = get_origin(hint)
+    if any(_names_leaf(argument, codec, seen, wanted) for argument in get_args(hint) if origin is not Annotated):
+        return True
+    if origin is Annotated:
+        return _names_leaf(get_args(hint)[0], codec, seen, wanted)
+    if hasattr(hint, "__supertype__"):  # NewType
+        return _names_leaf(hint.__supertype__, codec, seen, wanted)
+    cls = origin or hint
+    if not isinstance(cls, type) or not has_fields(cls) or hint in seen:
+        return False
+    seen.add(hint)
+    return any(_names_leaf(field, codec, seen, wanted) for field in field_hints(hint).values())
 
 
 def _is_known(hint: Any) -> bool:

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from ..errors import EncodeError
-from . import base64, qoi
+from . import base64, image_files, qoi
+from .image_budget import DecodeElsewhere, ImageBudget, ImageLimits, TooMuchImage, reading
 from .leaf import BASE64_SCHEMA, TAG_KEY, members, mismatch, shortened, tagged_schema
 
 if TYPE_CHECKING:
@@ -158,36 +159,49 @@ def _little_endian(data: bytes, mode: str) -> bytes:
     return numbers.tobytes()
 
 
-def decode_image(tagged: dict[str, Any], max_pixels: int) -> Image.Image:
-    """The image of a tagged object. ValueError if it is not what the wire page says, or has too many pixels."""
+def decode_image(tagged: dict[str, Any], budget: ImageBudget) -> Image.Image:
+    """The image of a tagged object; what it costs is taken from the budget of its message.
+
+    Raises:
+        ValueError: it is not what the wire page says, or too large.
+        DecodeElsewhere: it is not to be decoded in this thread.
+    """
     name = tagged.get("format")
     if name == "raw":
         _, mode, size, data = members(tagged, "format", "mode", "size", "data")
-        return _from_raw(mode, size, data, max_pixels)
+        return _from_raw(mode, size, data, budget)
     _, data = members(tagged, "format", "data")
     if not isinstance(name, str) or name not in _FILES:
         shown = repr(shortened(name)) if isinstance(name, str) else type(name).__name__
         raise ValueError(f"image: format {shown} is not one of {', '.join(_FILES)}, raw")
-    return _from_file(base64.decode(data), name, max_pixels)
+    return _from_file(data, name, budget)
 
 
-def _from_raw(mode: object, size: object, data: object, max_pixels: int) -> Image.Image:
+def _from_raw(mode: object, size: object, data: object, budget: ImageBudget) -> Image.Image:
     if not isinstance(mode, str) or mode not in _RAW_MODES:
         raise ValueError(f"image: mode must be one of {', '.join(_RAW_MODES)}")
     if not (isinstance(size, list) and len(size) == 2 and all(type(side) is int and side >= 0 for side in size)):
         raise ValueError("image: size must be [width, height]")
     width, height = size
-    _check_pixels(width, height, max_pixels)
+    budget.check_size(width, height)
     expected = width * height * _RAW_MODES[mode] if mode != "1" else (width + 7) // 8 * height
     if base64.decoded_size(data) != expected:
         raise ValueError(f"image: {base64.decoded_size(data)} bytes of data, mode and size need {expected}")
+    budget.take_pixels(width, height)
     return Image.frombytes(mode, (width, height), _little_endian(base64.decode(data), mode))
 
 
-def _from_file(data: bytes, name: str | None, max_pixels: int) -> Image.Image:
-    """The image in a file of the named format, or of any that is read."""
+def _from_file(text: object, name: str | None, budget: ImageBudget) -> Image.Image:
+    """The image in a file of the named format, or of any that is read.
+
+    Args:
+        text: the file as base64.
+    """
+    if budget.here is not None:
+        budget.check_file(base64.decoded_size(text))
+    data = base64.decode(text)
     if name == "qoi" or (name is None and data[:4] == qoi.MAGIC):
-        return _from_qoi(data, max_pixels)
+        return _from_qoi(data, budget)
     known = {name: _PLUGINS[name]} if name else _PLUGINS
     for plugin in known.values():
         import_module(f"PIL.{plugin}")
@@ -198,50 +212,33 @@ def _from_file(data: bytes, name: str | None, max_pixels: int) -> Image.Image:
     else:
         raise ValueError(f"image: the file is not {' or '.join(known)}")
     try:
+        passes = image_files.examine(data, each, budget)
+        if each == "webp":  # opening it takes the memory already
+            budget.take_pixels(*image_files.webp_size(data))
         # Not Image.open: it has a limit of its own, for the whole process, and warns below it.
-        if each == "webp":
-            _check_pixels(*_webp_size(data), max_pixels)
         with factory(io.BytesIO(data), "") as image:
-            _check_pixels(*image.size, max_pixels)
+            if each != "webp":
+                budget.take_pixels(*image.size, passes)
             image.load()
-            _check_pixels(*image.size, max_pixels)
-            return image.copy()
-    except _TooManyPixels:
+            budget.check_size(*image.size)
+            # As `image.copy()`, which would take the memory twice: the file's own object is dropped here.
+            return image._new(image.im)
+    except (TooMuchImage, DecodeElsewhere):
         raise
     except Exception as error:  # Pillow raises many kinds for a broken file
         raise ValueError(f"image: the {each} file is broken: {shortened(str(error), 200)}") from error
 
 
-def _from_qoi(data: bytes, max_pixels: int) -> Image.Image:
+def _from_qoi(data: bytes, budget: ImageBudget) -> Image.Image:
     if not qoi.is_there():
         raise ValueError("image: qoi files are read where the package qoi is installed, which it is not here")
     try:
-        _check_pixels(*qoi.size_of(data), max_pixels)
+        budget.take_pixels(*qoi.size_of(data))
         return qoi.decode(data)
-    except _TooManyPixels:
+    except (TooMuchImage, DecodeElsewhere):
         raise
     except Exception as error:
         raise ValueError(f"image: the qoi file is broken: {shortened(str(error), 200)}") from error
-
-
-class _TooManyPixels(ValueError):
-    pass
-
-
-def _check_pixels(width: int, height: int, limit: int) -> None:
-    if width > limit or height > limit or width * height > limit:
-        raise _TooManyPixels(f"image: {shortened(str(width))} x {shortened(str(height))} pixels, the limit is {limit}")
-
-
-def _webp_size(data: bytes) -> tuple[int, int]:
-    """From the header (RFC 9649, sections 2.5 to 2.7): libwebp takes memory for the whole canvas when it is opened."""
-    kind, number = data[12:16], int.from_bytes
-    if kind == b"VP8X":
-        return number(data[24:27], "little") + 1, number(data[27:30], "little") + 1
-    if kind == b"VP8L":
-        bits = number(data[21:25], "little")
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    return number(data[26:28], "little") & 0x3FFF, number(data[28:30], "little") & 0x3FFF
 
 
 class ImageLeaf:
@@ -249,14 +246,14 @@ class ImageLeaf:
 
     name = TAG
 
-    def __init__(self, max_pixels: int) -> None:
-        self._max_pixels = max_pixels
+    def __init__(self, limits: ImageLimits) -> None:
+        self._limits = limits
 
     def decode(self, value: object) -> object:
         if isinstance(value, dict) and value.get(TAG_KEY) == TAG:
-            return decode_image(value, self._max_pixels)
+            return decode_image(value, reading.get() or ImageBudget(self._limits))
         if isinstance(value, str):
-            return _from_file(base64.decode(value), None, self._max_pixels)
+            return _from_file(value, None, reading.get() or ImageBudget(self._limits))
         if isinstance(value, Image.Image):
             return value
         raise mismatch(self.name, value)

@@ -48,7 +48,7 @@ def find_leaf(hint: Any, codec: Codec, registered: dict[type, Registered]) -> Le
     if (cls.__module__, cls.__name__) == ("PIL.Image", "Image"):
         from .image import ImageLeaf
 
-        return ImageLeaf(codec.max_image_pixels)
+        return ImageLeaf(codec.image_limits)
     if _is_array(cls):
         from .ndarray import ArrayLeaf
 

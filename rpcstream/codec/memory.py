@@ -1,4 +1,4 @@
-"""What the C library does with memory that long messages have used.
+"""What the C library does with memory that long messages have used, and the collector with what they are parsed to.
 
 glibc gives back each big block as soon as it is free, and the system clears every page of the next one: for arrays of a
 megabyte and more that takes longer than all else that is done to them.
@@ -7,7 +7,9 @@ megabyte and more that takes longer than all else that is done to them.
 from __future__ import annotations
 
 import functools
+import gc
 import os
+from _thread import allocate_lock
 
 #: Bytes of a message. glibc uses blocks of less than 128 KiB again in any case, but two of these may come together.
 BIG = 64 * 1024
@@ -37,3 +39,29 @@ def keep_freed_memory() -> None:
         return
     mallopt(_M_MMAP_THRESHOLD, _FROM_HEAP)
     mallopt(_M_TRIM_THRESHOLD, _KEPT)
+
+
+class _CollectorPause:
+    """`with` it the cyclic garbage collector is off, then as it was. Blocks may be nested, and in several threads."""
+
+    def __init__(self) -> None:
+        self._lock = allocate_lock()
+        self._depth = 0
+        self._was_on = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._depth:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._depth -= 1
+            if not self._depth and self._was_on:
+                gc.enable()
+
+
+#: For parsing: nothing that is made there can be garbage yet.
+collector_paused = _CollectorPause()

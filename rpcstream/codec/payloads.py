@@ -13,9 +13,11 @@ from typing import Any
 
 import orjson
 
+from ..wire.framing import HEAD_SIZE, Oversize
 from ..wire.pieces import Pieces, Written
+from ..wire.structure import values_over
 from .leaf import TAG_KEY
-from .memory import BIG, keep_freed_memory
+from .memory import BIG, collector_paused, keep_freed_memory
 
 #: Strings (bytes) from which on that is faster.
 _LONG_STRING = 8 * 1024
@@ -54,7 +56,34 @@ class Payload:
         return self.string[1:-1]
 
 
-class CutLine(bytes):
+class TooManyValues(orjson.JSONDecodeError):
+    """A message has more values than may be. It was not parsed: perhaps it is no JSON either.
+
+    Attributes:
+        values: how many at least, as `wire.structure` counts them.
+        limit: how many it may have.
+    """
+
+    def __init__(self, values: int, limit: int) -> None:
+        super().__init__(f"it has {values} values or more, the limit is {limit} (max_values)", "", 0)
+        self.values = values
+        self.limit = limit
+
+    def stand_in(self, line: bytes | bytearray) -> Oversize:
+        """What stands for this message from now on."""
+        return Oversize(len(line), bytes(line[:HEAD_SIZE]), self.limit, values=self.values)
+
+
+class SharedLine(bytes):
+    """A line that several calls get, each for a part of it: what each would look for is found once, and kept here."""
+
+    #: What the marshaller found.
+    facts: Any = None
+    #: What the hub found: the replies by their ids.
+    replies: Any = None
+
+
+class CutLine(SharedLine):
     """A line with placeholders for its long strings: JSON, and as good as the line to look for anything short."""
 
     #: The strings, as they came, with their quotes.
@@ -68,38 +97,77 @@ class CutLine(bytes):
         return self.count(_NUMBERED) != len(self.strings)
 
 
-def parse(line: bytes) -> tuple[Any, bytes]:
+def parse(line: bytes, max_values: int | None = None) -> tuple[Any, bytes]:
     """A line as `orjson.loads` reads it, but with its payloads cut out; and the line to look at further.
 
+    Args:
+        max_values: as `wire.structure` counts them; None: any number. Counted before it is parsed.
+
     Raises:
+        TooManyValues: it has more.
         orjson.JSONDecodeError: it is not JSON. (A payload may hold what no string may: that is no base64 either.)
     """
-    return _read(line, decodes=True) or (orjson.loads(line), line)
+    return _read(line, max_values, decodes=True) or (_loads(line, max_values), line)
 
 
-def outline(line: bytes) -> tuple[Any, CutLine] | None:
+def outline(line: bytes, max_values: int | None = None) -> tuple[Any, CutLine] | None:
     """The same for a message that is not decoded: every long string is a `Payload`. None where `parse` cuts nothing.
 
-    Raises:
-        orjson.JSONDecodeError: it is not JSON.
+    Raises what `parse` raises.
     """
-    return _read(line, decodes=False)
+    return _read(line, max_values, decodes=False)
 
 
 def parse_exactly(line: bytes | bytearray) -> Any:
     """A line that was parsed before, with every integer as it was sent; slower than the fast parser."""
     import msgspec
 
-    message = msgspec.json.decode(line)
+    with collector_paused:
+        message = msgspec.json.decode(line)
     return _Filling(line.strings).fill(message) if isinstance(line, CutLine) else message
+
+
+def shared(line: bytes | bytearray) -> SharedLine:
+    """A line that several calls get."""
+    return line if isinstance(line, SharedLine) else SharedLine(line)
+
+
+def members(line: bytes | bytearray) -> list[bytes]:
+    """The members of an array, a line that was parsed before, each as a line of its own.
+
+    Raises:
+        RecursionError: it is nested too deep (far deeper than `max_depth`).
+    """
+    import msgspec
+
+    parts = map(bytes, msgspec.json.decode(line, type=list[msgspec.Raw]))
+    if not isinstance(line, CutLine):
+        return list(parts)
+    unseen = set(map(id, line.payloads))
+    return [_part_of(line, part, unseen) for part in parts]
+
+
+def part_of(line: bytes | bytearray, part: bytes) -> bytes:
+    """A part of a line, or several of them put together, as able to have long strings put back in as that is."""
+    return _part_of(line, part, set(map(id, line.payloads))) if isinstance(line, CutLine) else part
+
+
+def _part_of(line: CutLine, part: bytes, unseen: set[int]) -> CutLine:
+    cut = CutLine(part)
+    cut.strings = line.strings
+    found = [line.strings[int(number)] for number in _PLACEHOLDER.findall(part)]
+    cut.payloads = [string for string in found if id(string) in unseen]
+    return cut
 
 
 def is_json(line: bytes | bytearray) -> bool:
     """Is a line that was parsed before JSON throughout? Of its payloads that is not known yet."""
     if not isinstance(line, CutLine) or not line.payloads:
         return True
-    # Most lines have no escape at all. To see that copies nothing, and is done once for all strings.
-    has_escapes = b"\\" in bytes(line.payloads[0].obj)  # it is bytes
+    # Most lines have no escape at all. To see that copies nothing, and is done once for all strings; but the payloads
+    # of a part may be a small part of the whole.
+    whole = bytes(line.payloads[0].obj)  # it is
+    has_escapes = 2 * sum(map(len, line.payloads)) < len(whole) or b"\\" in whole
     while line.payloads:
         if not _is_string(line.payloads[-1], has_escapes):
             return False
@@ -147,7 +215,16 @@ def with_strings(value: Any) -> Any:
     return result
 
 
-def _read(line: bytes, *, decodes: bool) -> tuple[Any, CutLine] | None:
+def _loads(line: bytes, max_values: int | None) -> Any:
+    """JSON that may be long. Raises what `parse` raises."""
+    if max_values is not None and (values := values_over(line, max_values)):
+        raise TooManyValues(values, max_values)
+    # Each array and object that is made counts for the collector, which would look at all of them again and again.
+    with collector_paused:
+        return orjson.loads(line)
+
+
+def _read(line: bytes, max_values: int | None, *, decodes: bool) -> tuple[Any, CutLine] | None:
     """A line that is read without its long strings; None if nothing can be cut out, or not be put in again."""
     if len(line) >= BIG:
         keep_freed_memory()
@@ -156,7 +233,7 @@ def _read(line: bytes, *, decodes: bool) -> tuple[Any, CutLine] | None:
         return None
     filling = _Filling(cut.strings, decodes=decodes)
     try:
-        message = filling.fill(orjson.loads(bytes(cut)))  # it takes no subclass
+        message = filling.fill(_loads(bytes(cut), max_values))  # it takes no subclass
     except RecursionError:
         return None
     if not filling.is_exact:
@@ -241,9 +318,12 @@ def _without_long_strings(line: bytes) -> CutLine | None:
     strings: list[memoryview] = []
     at = done = rest = 0
     for _ in range(_MAX_STRINGS + len(line) // _BYTES_A_STRING):
-        start = line.find(b'"', _SHORT.match(line, at).end()) + 1  # type: ignore[union-attr]  # it matches nothing, too
+        most = max(at, done + _MAX_REST - rest)
+        start = line.find(b'"', _SHORT.match(line, at, most).end()) + 1  # type: ignore[union-attr]  # or it matches nothing
         if not start:
             break
+        if start - 1 > most:
+            return None
         end = _end_of_string(line, start)
         if end < 0:
             return None

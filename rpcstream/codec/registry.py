@@ -16,14 +16,17 @@ from typing import Any, NamedTuple
 import orjson
 
 from ..errors import EncodeError
-from ..limits import DEFAULT_LIMITS
+from ..limits import DEFAULT_LIMITS, Limits
+from ..wire.framing import LONG
 from ..wire.pieces import Written
 from . import payloads
 from .encoders import Encoder, find_encoder, is_built_in
-from .encoding import LINE_END, Encoding, line_end_error, serialize_again
+from .encoding import LINE_END, Encoding, Spliced, line_end_error, serialize_again
+from .image_budget import ImageBudget, ImageLimits, reading
 from .leaf import TAG_KEY, Leaf, shortened, type_name
 from .leaves import find_leaf
 from .options import ImageOptions
+from .schema import holds_no_number
 
 __all__ = ["TAG_KEY", "Codec", "Registered"]
 
@@ -37,7 +40,9 @@ _TAGS = {
 #: The characters of the tag key, written as JSON escapes.
 _ESCAPED_KEY = re.compile(rb"\\u00(?:24|74|79|70|65)")
 _DOLLAR, _BACKSLASH = b"$\\"
+_NUMBERED = b"\\u00"
 _QUOTED_KEY = f'"{TAG_KEY}"'.encode()
+_IMAGE = b'"image"'
 #: Classes that are seen are remembered up to this number, so that classes made in a loop do not fill the memory.
 _MAX_CLASSES = 1000
 _PNG = ImageOptions()
@@ -60,24 +65,43 @@ class Codec:
     Args:
         images: how images are sent.
         max_image_pixels: images with more are refused, before their pixels are decoded.
+        max_message_pixels: the same for all images of a message together; as many as one may have, if that is more.
+        max_image_metadata: bytes of text, profiles and EXIF that all images of a message may bring, inflated.
 
     Raises:
         ImportError: images are to be sent as QOI, and the package for it (extra `qoi`) is not installed.
     """
 
-    def __init__(self, *, images: ImageOptions = _PNG, max_image_pixels: int = DEFAULT_LIMITS.max_image_pixels) -> None:
+    def __init__(
+        self,
+        *,
+        images: ImageOptions = _PNG,
+        max_image_pixels: int = DEFAULT_LIMITS.max_image_pixels,
+        max_message_pixels: int = DEFAULT_LIMITS.max_message_pixels,
+        max_image_metadata: int = DEFAULT_LIMITS.max_image_metadata,
+    ) -> None:
         if images.format == "qoi" and find_spec("qoi") is None:
             raise ImportError("images as QOI need the package qoi: pip install 'rpcstream[qoi]'")
         self.images = images
-        self.max_image_pixels = max_image_pixels
+        #: What the images of one message may cost.
+        self.image_limits = ImageLimits(max_image_pixels, max(max_image_pixels, max_message_pixels), max_image_metadata)
         self._by_class: dict[type, Registered] = {}
         self._by_tag: dict[str, Registered] = {}
         self._registered_encoders: dict[type, Encoder] = {}
         self._encoders: dict[type, Encoder] = {}
-        self._decoders: dict[str, Callable[[dict[str, Any], Any], object]] = {}
+        self._decoders: dict[str, Callable[[dict[str, Any], ImageBudget | None], object]] = {}
         self._options = orjson.OPT_PASSTHROUGH_DATACLASS
         self._encoding = Encoding(self._encoder_of, images)
         self._default = self._encoding.default
+
+    @classmethod
+    def of(cls, limits: Limits) -> Codec:
+        """One without types of the user's, with the limits of a server or a client."""
+        return cls(
+            max_image_pixels=limits.max_image_pixels,
+            max_message_pixels=limits.max_message_pixels,
+            max_image_metadata=limits.max_image_metadata,
+        )
 
     def register(
         self,
@@ -139,24 +163,50 @@ class Codec:
             raise line_end_error()
         return line
 
-    def parse(self, line: bytes) -> tuple[Any, bytes]:
-        """A message of any length as JSON data, payloads left for `decode` as they are, and the line without them.
+    def is_exact(self, value: object) -> bool:
+        """Does JSON say the value as it is, with no null in the place of a NaN or an infinity?
 
         Raises:
+            EncodeError: something in it has no form on the wire.
+        """
+
+        def near(inner: Any) -> object:
+            try:
+                return self._default(inner)
+            except Spliced:  # a large payload, which is exact
+                return ""
+
+        import msgspec
+
+        try:
+            return not holds_no_number(msgspec.to_builtins(value, enc_hook=near, str_keys=True))
+        except (TypeError, ValueError, RecursionError):
+            return True
+
+    def parse(self, line: bytes, max_values: int | None = None) -> tuple[Any, bytes]:
+        """A message of any length as JSON data, payloads left for `decode` as they are, and the line without them.
+
+        Args:
+            max_values: that it may have (`Limits.max_values`); None: any number.
+
+        Raises:
+            payloads.TooManyValues: it has more; it was not parsed. (An `orjson.JSONDecodeError`, too.)
             orjson.JSONDecodeError: it is not JSON.
         """
-        return payloads.parse(line)
+        return payloads.parse(line, max_values)
 
     def decode(self, value: object) -> object:
         """Plain JSON data with each tagged object replaced by its value; unknown tags stay, their insides are decoded.
 
-        The data itself is not changed. What has no tagged object in it is given back as it is.
+        The data itself is not changed. What has no tagged object in it is given back as it is. It is one message, as
+        far as the limits of images are concerned, unless it is part of one that is being read.
 
         Raises:
             ValueError: an object with a known tag is wrong; the text ends with the path, "- at `$.a[3]`".
+            DecodeElsewhere: it is part of a message whose images are not to be decoded in this thread.
         """
         try:
-            return self._decoded(value)
+            return self._decoded(value, [])
         except _MisplacedError as error:
             where = "".join(reversed(error.path))
             raise ValueError(f"{error} - at `${where}`") from error.__cause__
@@ -168,7 +218,14 @@ class Codec:
         # One byte first: finding it takes a thirtieth of the time, and most messages have none.
         if _DOLLAR in line and _QUOTED_KEY in line:
             return True
-        return _BACKSLASH in line and _ESCAPED_KEY.search(line) is not None
+        if _BACKSLASH not in line:
+            return False
+        # In a long line to look at each escape would take longer than to look at its values.
+        return _NUMBERED in line if len(line) >= LONG else _ESCAPED_KEY.search(line) is not None
+
+    def holds_images(self, line: bytes | bytearray) -> bool:
+        """May an image be among the tagged objects in this JSON text?"""
+        return _IMAGE in line or _BACKSLASH in line
 
     def leaf(self, hint: object) -> Leaf | None:
         """What a hint that names one rich type asks for; None for every other hint.
@@ -187,17 +244,21 @@ class Codec:
             self._encoders[cls] = encoder
         return encoder
 
-    def _decoded(self, value: Any) -> Any:
-        """`decode` without the path; containers are copied only where something in them changes."""
+    def _decoded(self, value: Any, begun: list[ImageBudget]) -> Any:
+        """`decode` without the path; containers are copied only where something in them changes.
+
+        Args:
+            begun: the budget of the images, once one was found.
+        """
         if type(value) is list:
             places: Any = enumerate(value)
         elif type(value) is dict:
             tag = value.get(TAG_KEY)
             if type(tag) is str:
                 if tag in _TAGS:
-                    return self._built_in(tag, value)
+                    return self._built_in(tag, value, begun)
                 if tag in self._by_tag:
-                    return self._from_user(self._by_tag[tag], value)
+                    return self._from_user(self._by_tag[tag], value, begun)
             places = value.items()
         else:
             return value
@@ -205,7 +266,7 @@ class Codec:
         for place, member in places:
             if type(member) is dict or type(member) is list:
                 try:
-                    decoded = self._decoded(member)
+                    decoded = self._decoded(member, begun)
                 except _MisplacedError as error:
                     error.path.append(f"[{place}]" if type(place) is int else f".{shortened(place)}")
                     raise
@@ -215,18 +276,20 @@ class Codec:
                     result[place] = decoded
         return result
 
-    def _built_in(self, tag: str, tagged: dict[str, Any]) -> object:
+    def _built_in(self, tag: str, tagged: dict[str, Any], begun: list[ImageBudget]) -> object:
         decoder = self._decoders.get(tag)
         if decoder is None:
             module, name = _TAGS[tag]
             decoder = self._decoders[tag] = getattr(import_module(f".{module}", __package__), name)
+        if tag == "image" and not begun:
+            begun.append(reading.get() or ImageBudget(self.image_limits))
         try:
-            return decoder(tagged, self.max_image_pixels)
+            return decoder(tagged, begun[0] if begun else None)
         except ValueError as error:
             raise _MisplacedError(str(error)) from error
 
-    def _from_user(self, registered: Registered, tagged: dict[str, Any]) -> object:
-        parts = self._decoded({name: part for name, part in tagged.items() if name != TAG_KEY})
+    def _from_user(self, registered: Registered, tagged: dict[str, Any], begun: list[ImageBudget]) -> object:
+        parts = self._decoded({name: part for name, part in tagged.items() if name != TAG_KEY}, begun)
         try:
             return registered.decode(parts)
         except RecursionError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..limits import Limits
 from .errors import ConfigError
-from .kinds import Choice, File, Flag, Mode, Seconds, Tables, Text, Texts, Whole
+from .kinds import Choice, File, Flag, Mode, Paths, Seconds, Tables, Text, Texts, Whole
 from .options import ConfigSource, Found, Option, Table, log
 from .tables import LIMITS, TOKEN, take_limits, take_token, values_of
 from .users import User, read_users
@@ -49,6 +49,7 @@ HUB = Table(
         Option(name="tls_ca", kind=File()),
         Option(name="hosts", kind=Texts()),
         Option(name="origins", kind=Texts()),
+        Option(name="path", kind=Paths()),
         Option(name="drain_timeout", kind=Seconds(takes_none=False)),
         Option(name="drain_delay", kind=Seconds(takes_none=False)),
         Option(name="event_queue", kind=Whole(1)),

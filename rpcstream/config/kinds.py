@@ -160,6 +160,17 @@ class Texts(Kind):
 
 
 @dataclass(frozen=True)
+class Paths(Texts):
+    """Several paths of HTTP requests, or one."""
+
+    def check(self, value: Any) -> list[str]:
+        paths = super().check(value) if isinstance(value, str) or _is_several(value) else []
+        if not paths or not all(path.startswith("/") and "?" not in path and "#" not in path for path in paths):
+            raise ValueError('a path that begins with "/" and has no query, or a list of such paths')
+        return paths
+
+
+@dataclass(frozen=True)
 class Mode(Kind):
     """The permissions of a file, in octal digits. A bare number in a file would be read as a decimal one."""
 

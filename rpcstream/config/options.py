@@ -8,17 +8,17 @@ Knows no option itself.
 from __future__ import annotations
 
 import difflib
-import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..text import get_logger
 from .errors import ConfigError
 from .files import read_file
 from .kinds import Kind, Seconds
 
-log = logging.getLogger("rpcstream.config")
+log = get_logger("rpcstream.config")
 
 #: A file, or what could stand in one.
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | None

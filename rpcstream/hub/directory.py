@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, get_args
 
 from ..errors import ProviderGone
+from ..peer.event_queue import Room
 from ..peer.session import Session
 from . import rewrite
 from .clients import Client
-from .offers import Offer, check_name, fault
+from .offers import Offer, check_name, fault, schema_cost
 
 #: How the calls of a shared method are shared out.
 Balance = Literal["least_in_flight", "round_robin"]
@@ -36,14 +37,24 @@ class Route:
 
     __slots__ = ("_turn", "clients", "is_own", "method", "shared", "text")
 
-    def __init__(self, offer: Offer, *, is_own: bool) -> None:
+    def __init__(self, offer: Offer, client: Client, text: bytes, *, is_own: bool) -> None:
         self.method = offer.name
-        self.text = rewrite.text_of(offer.name)
+        self.text = text
         self.shared = offer.shared
         #: It is of one client, under that client's name.
         self.is_own = is_own
-        self.clients: list[Client] = []
+        self.clients = [client]
         self._turn = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """Others may offer it under this name, too."""
+        return self.shared and not self.is_own
+
+    @property
+    def is_listed(self) -> bool:
+        """It is the name by which the method is told to others: the short one, where it has that."""
+        return not self.is_own or "." in self.method
 
     def choose(self, balance: Balance) -> Client:
         """Whose turn it is; among those the one with the least to do, if that counts.
@@ -83,28 +94,39 @@ class Directory:
     Args:
         own: the methods of the hub itself, whose names nobody can take.
         on_enter: called with each client when it is there.
+        room: what waits for clients that do not read may take together.
 
     Attributes:
         clients: by their connection; `by_name`: those of them that have a name.
-        routes: by the name that is called: `vectorize`, and `gpu-1.vectorize` of the client `gpu-1` alone.
-        version: counts the changes of what is offered; `offered_size`: bytes that the descriptions of it all have.
+        routes: by the name that is called: `vectorize`, and `gpu-1.vectorize` of the client `gpu-1` alone. A name with
+            a dot in it always is a client's name and the name of a method of that client: a method whose own name has
+            dots can be called in that way only. So it never stands for a method of another client, be that there or
+            not.
+        version: counts the changes of what is offered; `offered`: how many methods that are, each once for every
+            client; `offered_cost`: bytes of memory that it all takes, about.
     """
 
-    def __init__(self, own: Mapping[str, Any], on_enter: Callable[[Client], None]) -> None:
+    def __init__(self, own: Mapping[str, Any], on_enter: Callable[[Client], None], room: Room) -> None:
         self.clients: dict[Session, Client] = {}
         self.by_name: dict[str, Client] = {}
         self.routes: dict[str, Route] = {}
-        self.version = self.offered_size = 0
+        self.version = self.offered = self.offered_cost = 0
         self._own = own
+        self._room = room
         self._on_enter = on_enter
         self._last_number = 0
+        #: Called when what is offered has changed.
+        self.on_change: list[Callable[[], None]] = []
+        #: The names under which methods are told to others, sorted; and those that have come or gone since.
+        self._listed: list[str] = []
+        self._changed: set[str] = set()
 
     def find(self, session: Session) -> Client:
         """The client at this connection, entered with the first thing that it says."""
         return self.clients.get(session) or self._meet(session)
 
     def _meet(self, session: Session) -> Client:
-        client = self.clients[session] = Client(session)
+        client = self.clients[session] = Client(session, self._room)
         self._on_enter(client)
         return client
 
@@ -155,16 +177,16 @@ class Directory:
                 raise fault(
                     "methods", f"{offer.name!r} begins with the client's own name, which stands before it anyway"
                 )
-            for called in (offer.name, f"{name}.{offer.name}"):
+            for called in _names(offer.name, name):
                 if called in self._own:
                     raise fault("methods", f"{called!r} is a method of the hub itself")
-                route = self.routes.get(called)
-                others = [] if route is None else [each for each in route.clients if each not in (client, leaving)]
-                if others and route is not None:
-                    if called != offer.name or route.is_own:
-                        raise fault("methods", f"{called!r} is a method of {others[0].name!r}")
-                    if not offer.shared or not route.shared:
-                        raise fault("methods", f"{called!r} is offered by {others[0].name!r}, and not shared by both")
+            route = self.routes.get(offer.name)
+            others = [] if route is None else [each for each in route.clients[:3] if each not in (client, leaving)]
+            if others and route is not None:
+                if route.is_own:  # it could be called all the same, but only to be taken for that
+                    raise fault("methods", f"{offer.name!r} is a method of {others[0].name!r}")
+                if not (offer.shared and route.shared):
+                    raise fault("methods", f"{offer.name!r} is offered by {others[0].name!r}, and not shared by both")
 
     def offer(self, client: Client, offers: Mapping[str, Offer]) -> None:
         """Enter what was checked. A method that the client offers already is described anew."""
@@ -173,14 +195,31 @@ class Directory:
             if offer.name in client.offers:
                 self._remove(client, offer.name)
             client.offers[offer.name] = offer
-            self._add(offer.name, offer, client, is_own=False)
-            self._add(f"{client.name}.{offer.name}", offer, client, is_own=True)
-        self.version += 1
+            self.offered += 1
+            self._count(client, offer.size, offer.cost)
+            self._add(offer, client, client.name)
+        self._have_changed()
 
-    def count_size(self, client: Client, size: int) -> None:
-        """The descriptions of what the client offers have so many bytes now."""
-        self.offered_size += size - client.offered_size
-        client.offered_size = size
+    def describe(self, client: Client, schemas: Mapping[str, bytes]) -> None:
+        """Enter what the descriptions of the client's methods refer to, as JSON by name."""
+        for name, text in schemas.items():
+            before = client.schemas.pop(name, None)
+            if before is not None:
+                self._count(client, -len(before), -schema_cost(name, before))
+            client.schemas[name] = text
+            self._count(client, len(text), schema_cost(name, text))
+        if schemas:
+            self._have_changed()
+
+    def listed(self) -> list[str]:
+        """The names under which methods are told to others, sorted."""
+        if self._changed:
+            routes, changed = self.routes, self._changed
+            names = [name for name in self._listed if name not in changed]
+            names += [name for name in changed if name in routes]
+            names.sort()  # most of it is sorted, and taken as it is
+            self._listed, self._changed = names, set()
+        return self._listed
 
     def withdraw(self, client: Client, names: Collection[str]) -> list[str]:
         """Offer these no more; gives those that were offered."""
@@ -189,8 +228,9 @@ class Directory:
             self._remove(client, name)
         if not client.offers:
             client.schemas = {}
-            self.count_size(client, 0)
-        self.version += bool(gone)
+            self._count(client, -client.offered_size, -client.offered_cost)
+        if gone:
+            self._have_changed()
         return gone
 
     def leave(self, client: Client) -> list[str]:
@@ -201,19 +241,48 @@ class Directory:
             client.name, client.key = None, ""
         return gone
 
-    def _add(self, called: str, offer: Offer, client: Client, *, is_own: bool) -> None:
-        route = self.routes.get(called)
-        if route is None:
-            route = self.routes[called] = Route(offer, is_own=is_own)
-        route.clients.append(client)
+    def _add(self, offer: Offer, client: Client, owner: str) -> None:
+        text = rewrite.text_of(offer.name)
+        for called in _names(offer.name, owner):
+            route = self.routes.get(called)
+            if route is None:
+                route = self.routes[called] = Route(offer, client, text, is_own=called != offer.name)
+                if route.is_listed:
+                    self._changed.add(called)
+            else:
+                route.clients.append(client)
 
     def _remove(self, client: Client, name: str) -> None:
-        del client.offers[name]
-        for called in (name, f"{client.name}.{name}"):
+        assert client.name is not None
+        offer = client.offers.pop(name)
+        self.offered -= 1
+        self._count(client, -offer.size, -offer.cost)
+        for called in _names(name, client.name):
             route = self.routes[called]
             route.clients.remove(client)
             if not route.clients:
                 del self.routes[called]
+                if route.is_listed:
+                    self._changed.add(called)
+
+    def _have_changed(self) -> None:
+        self.version += 1
+        for told in self.on_change:
+            told()
+        if len(self._changed) > len(self.routes) + 1000:
+            self.listed()  # names that come and go while nobody asks for them are not to pile up
+
+    def _count(self, client: Client, size: int, cost: int) -> None:
+        """So much more, or less, of it is the client's."""
+        client.offered_size += size
+        client.offered_cost += cost
+        self.offered_cost += cost
+
+
+def _names(method: str, owner: str) -> tuple[str, ...]:
+    """By what a method of a client is called; see `Directory.routes`."""
+    own = f"{owner}.{method}"
+    return (own,) if "." in method else (method, own)
 
 
 def check_balance(balance: str) -> None:

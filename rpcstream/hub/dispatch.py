@@ -10,9 +10,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import orjson
+
 from ..codec import payloads
 from ..errors import CallCancelled, InvalidParams, InvalidRequest, NotPermitted, ParseError, RpcError
 from ..methods.dispatch import Dispatcher, credit_of, timeout_of
+from ..methods.signature import Tagged
 from ..peer.deadline import INFINITE
 from ..peer.interfaces import Later
 from ..peer.session import Session
@@ -23,6 +26,7 @@ from ..wire.pieces import Written
 from . import rewrite
 from .clients import Client
 from .directory import Balance, Directory, Route
+from .listing import Listing, reply_with
 from .relay import Relay
 from .rewrite import Line
 from .rules import Rules
@@ -47,6 +51,7 @@ class HubDispatcher(Dispatcher):
         balance: how the calls of a shared method are shared out.
         call_timeout: seconds after which a call is given up, also if its caller would wait for longer.
         passing: methods of the hub's that send on what is among their params.
+        listings: methods of the hub's whose answers are long lists.
         options: as for a `Dispatcher`.
 
     Attributes:
@@ -61,6 +66,7 @@ class HubDispatcher(Dispatcher):
         balance: Balance,
         call_timeout: float | None,
         passing: Mapping[str, Passing],
+        listings: Mapping[str, Listing],
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
@@ -71,8 +77,9 @@ class HubDispatcher(Dispatcher):
         self._balance = balance
         self._call_timeout = call_timeout
         self._passing = passing
+        self._listings = listings
 
-    def answer(self, message: Any, line: Line, session: Session, tagged: bool | None = None) -> Written | Later | None:
+    def answer(self, message: Any, line: Line, session: Session, tagged: Tagged = None) -> Written | Later | None:
         """As `Dispatcher.answer`; a call for a client is a `Relay`."""
         if type(message) is not dict:
             return super().answer(message, line, session, tagged)
@@ -85,16 +92,18 @@ class HubDispatcher(Dispatcher):
         return self._forward(route, message, line, session)
 
     def _answer_own(
-        self, name: Any, message: dict[str, Any], line: Line, session: Session, tagged: bool | None
+        self, name: Any, message: dict[str, Any], line: Line, session: Session, tagged: Tagged
     ) -> Written | Later | None:
         """A method of the hub itself, or none."""
         if type(name) is str and name in self._methods:
             if session.is_lasting and name not in SIGNS_OF_LIFE:
                 self._directory.find(session)
-            if not self._may_call(session, name, name):
+            if not self._may_call(session, name):
                 return self.refused(message, NotPermitted(data={"method": name}))
             if name in self._passing:
                 return self._pass(self._passing[name], message, line, session)
+            if name in self._listings:
+                return self._list(self._listings[name], message, line, session)
         return super().answer(message, line, session, tagged)
 
     def _pass(self, function: Passing, message: dict[str, Any], line: Line, session: Session) -> Written | None:
@@ -104,6 +113,47 @@ class HubDispatcher(Dispatcher):
         except RpcError as error:
             return self._not_sent(message, error)
         return self._serialize({"jsonrpc": VERSION, "id": message["id"], "result": result}) if "id" in message else None
+
+    def _list(self, listing: Listing, message: dict[str, Any], line: Line, session: Session) -> Written | Later | None:
+        """A method whose answer is a long list."""
+        self._counters.requests += 1
+        try:
+            if line and type(message.get("id")) is float:
+                envelope.with_exact_ids(message, line)
+            envelope.check_request(message)
+            if message.get("params"):
+                raise InvalidParams(data={"reason": "it has no parameters"})
+        except RpcError as error:
+            return self._not_sent(message, error)
+        if "id" not in message:
+            return None
+        version = listing.ask()
+        found = listing.now(version)
+        if found is None:
+            return self._list_soon(listing, version, message, session, is_member=not line)
+        return self._listed(message, found)
+
+    async def _list_soon(
+        self, listing: Listing, version: int, message: dict[str, Any], session: Session, *, is_member: bool
+    ) -> Written | None:
+        """The answer when the list is written; `is_member`: of a batch, which bounds what is kept of its answers."""
+        found, flows = await listing.soon(version), session.flows
+        if is_member:
+            return self._listed(message, found)
+        # All who wait have it in the same turn of the loop, and a connection is sent what it takes.
+        while not flows.is_free:
+            await flows.flowing()
+        reply = self._listed(message, found)
+        flows.unsent += len(reply or b"")
+        return reply
+
+    def _listed(self, message: dict[str, Any], found: bytes | RpcError) -> Written | None:
+        if not isinstance(found, RpcError):
+            reply = reply_with(orjson.dumps(message["id"]), found, self._limits.max_message_size)
+            if not isinstance(reply, RpcError):
+                return reply
+            found = reply
+        return self._not_sent(message, found)
 
     # -- a call for a client ------------------------------------------------------------------------------------------
 
@@ -210,19 +260,20 @@ class HubDispatcher(Dispatcher):
         if session.is_lasting:
             self._directory.find(session).made += 1
         client = route.choose(self._balance)
-        if self._rules is None or self._may_call(session, name, route.method, client):
+        if self._rules is None or self._may_call(session, route.method, client):
             return client
         for other in route.clients:
-            if other.is_there and self._may_call(session, name, route.method, other):
+            if other.is_there and self._may_call(session, route.method, other):
                 return other
         raise NotPermitted(data={"method": name})
 
-    def _may_call(self, session: Session, name: str, method: str, provider: Client | None = None) -> bool:
+    def _may_call(self, session: Session, method: str, provider: Client | None = None) -> bool:
         """A rule about any name of a method is one about the method."""
         if self._rules is None:
             return True
-        own = method if provider is None else f"{provider.name}.{method}"
-        return self._rules.permits(session.identity, "call", *dict.fromkeys((name, method, own)))
+        if provider is None:
+            return self._rules.permits(session.identity, "call", method)
+        return self._rules.permits_call(session.identity, method, provider.name or "")
 
     def _not_sent(self, message: dict[str, Any], error: RpcError) -> Written | None:
         """The error reply; what is no JSON gets one in any case (JSON-RPC 2.0, section 5)."""

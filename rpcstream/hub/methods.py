@@ -5,18 +5,22 @@ Owns what each of them checks and in which order; the tables are the directory's
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidParams, InvalidRequest, NotPermitted, ServerBusy
 from ..methods.registry import MethodRegistry
 from ..peer.context import Context
-from ..peer.patterns import RESERVED, fault_of_topic
+from ..peer.patterns import CLIENT_NAME, RESERVED, fault_of_topic
 from ..peer.session import Session
-from . import rewrite
+from . import discovery, rewrite
 from .clients import Client
 from .dispatch import Passing
-from .offers import Offer, fault, own_schemas, read_offers, size_of
+from .listing import Listing
+from .offers import METHOD_MAX, Offer, fault, own_schemas, read_offers, schema_cost
 from .rewrite import Line
 
 if TYPE_CHECKING:
@@ -45,7 +49,7 @@ class HubMethods:
         for name, function in own.items():
             registry.add(function, name=name, reserved=True)
         registry.add(self.ping, name="rpc.ping", reserved=True, replace=True)
-        registry.add(self._hub.discover, name="rpc.discover", reserved=True, replace=True)
+        registry.add(self.discover, name="rpc.discover", reserved=True, replace=True)
 
     @property
     def passing(self) -> dict[str, Passing]:
@@ -77,7 +81,7 @@ class HubMethods:
         described, schemas = methods or [], components or {}
         offers = read_offers(described, schemas, owner=name, limits=hub.limits)
         own = own_schemas(schemas, name)
-        size = self._check_room(client, offers, own)
+        self._check_room(client, leaving, offers, own)
         self._check_permitted(ctx.session, name, client.name is None, offers)
         directory.check_offers(client, name, list(offers.values()), leaving)
         if leaving is not None:
@@ -85,9 +89,8 @@ class HubMethods:
         is_new = client.name is None
         if is_new:
             directory.enter(client, name, key if leaving is not None else None)
-        client.schemas.update(own)
+        directory.describe(client, own)
         directory.offer(client, offers)
-        directory.count_size(client, size)
         hub.registered(client, list(offers), is_new=is_new)
         return {"name": name, "key": client.key, "methods": list(client.offers)}
 
@@ -97,24 +100,37 @@ class HubMethods:
         client = self._directory.find(ctx.session)
         return self._hub.leave(client) if methods is None else self._hub.withdraw(client, methods)
 
-    def _check_room(self, client: Client, offers: dict[str, Offer], schemas: dict[str, Any]) -> int:
-        """The bytes of all that the client would offer then; what is offered again takes the place of what was.
+    def _check_room(
+        self, client: Client, leaving: Client | None, offers: dict[str, Offer], schemas: dict[str, bytes]
+    ) -> None:
+        """Is there room for what the client would offer then? What is offered again takes the place of what was.
+
+        Args:
+            leaving: whose offers will be gone then.
 
         Raises:
-            ServerBusy: that is too much.
+            ServerBusy: it is too much.
         """
-        limits, together = self._hub.limits, {**client.offers, **offers}
-        if len(together) > limits.max_offered:
+        limits, before, known = self._hub.limits, client.offers, client.schemas
+        again = [before[name] for name in offers if name in before]
+        known_again = {name: known[name] for name in schemas if name in known}
+        if len(before) + len(offers) - len(again) > limits.max_offered:
             limit = limits.max_offered
             raise ServerBusy(f"Server busy: a client may offer {limit} methods", {"limit": limit})
-        size = sum([offer.size for offer in together.values()]) + size_of({**client.schemas, **schemas}, "components")
+        size = client.offered_size + sum([offer.size for offer in offers.values()])
+        size += sum(map(len, schemas.values())) - sum(map(len, known_again.values()))
+        size -= sum([offer.size for offer in again])
         if size > limits.max_offered_size:
             limit = limits.max_offered_size
             raise ServerBusy(f"Server busy: a client's descriptions may have {limit} bytes", {"limit": limit})
-        if self._directory.offered_size - client.offered_size + size > limits.max_offered_total:
+        cost = sum([offer.cost for offer in offers.values()]) - sum([offer.cost for offer in again])
+        cost += sum(itertools.starmap(schema_cost, schemas.items()))
+        cost -= sum(itertools.starmap(schema_cost, known_again.items()))
+        cost -= leaving.offered_cost if leaving is not None else 0
+        if cost > 0 and self._directory.offered_cost + cost > limits.max_offered_total:
             limit = limits.max_offered_total
-            raise ServerBusy(f"Server busy: all clients' descriptions may have {limit} bytes", {"limit": limit})
-        return size
+            text = f"Server busy: what all clients offer may take {limit} bytes of memory"
+            raise ServerBusy(text, {"limit": limit})
 
     def _check_permitted(self, session: Session, name: str, is_new: bool, offers: dict[str, Offer]) -> None:
         rules = self._hub.rules
@@ -123,7 +139,8 @@ class HubMethods:
         if is_new and not rules.permits(session.identity, "name", name):
             raise NotPermitted(data={"name": name})
         for offered in offers:
-            if not rules.permits(session.identity, "register", offered, f"{name}.{offered}"):
+            # What allows it is the name that is offered: the client chooses what stands before that.
+            if not rules.permits(session.identity, "register", offered, unless=(f"{name}.{offered}",)):
                 raise NotPermitted(data={"method": offered})
 
     # -- what goes on to others ---------------------------------------------------------------------------------------
@@ -143,8 +160,8 @@ class HubMethods:
     def pass_publish(self, session: Session, message: dict[str, Any], line: Line) -> int:
         """`rpc.publish`, with the value as it came."""
         topic, value, retain = _arguments(message, ("topic", "value"), {"retain": False})
-        _check_type(topic, str, "topic", "a string")
-        _check_type(retain, bool, "retain", "true or false")
+        _check_type(topic, (str,), "topic", "a string")
+        _check_type(retain, (bool,), "retain", "true or false")
         reason = fault_of_topic(topic)
         if reason is None and topic.startswith(RESERVED):
             reason = f"begins with {RESERVED!r}, which is reserved"
@@ -162,14 +179,17 @@ class HubMethods:
     def pass_notify(self, session: Session, message: dict[str, Any], line: Line) -> bool:
         """`rpc.notify`, with the params as they came."""
         name, method, params = _arguments(message, ("client", "method"), {"params": None})
-        _check_type(name, str, "client", "a string")
-        _check_type(method, str, "method", "a string")
-        if params is not None and not isinstance(params, list | dict):
-            raise fault("params", "expected an array or an object")
+        _check_type(name, (str,), "client", "a string")
+        _check_type(method, (str,), "method", "a string")
+        _check_type(params, (list, dict, NoneType), "params", "an array or an object")
+        if len(method) > METHOD_MAX:
+            raise fault("method", f"a method's name has at most {METHOD_MAX} characters")
         if method.startswith(("rpc.", "$/")):
             raise fault("method", "names that begin with 'rpc.' or '$/' are reserved")
+        if not CLIENT_NAME.fullmatch(name):
+            raise fault("client", f"no client has the name {name!r:.200}")
         rules = self._hub.rules
-        if rules is not None and not rules.permits(session.identity, "call", method, f"{name}.{method}"):
+        if rules is not None and not rules.permits_call(session.identity, method, name):
             raise NotPermitted(data={"method": f"{name}.{method}"})
         client = self._directory.by_name.get(name)
         if client is None:
@@ -181,18 +201,36 @@ class HubMethods:
 
     def clients(self) -> list[dict[str, Any]]:
         """The connections that have said something, in the order in which they came."""
-        return [client.described() for client in self._directory.clients.values()]
+        raise AssertionError("answered by a listing, which is written in slices")
 
     def methods(self) -> list[dict[str, Any]]:
         """The methods that clients offer, by name, and who offers each."""
-        found = []
-        for name, route in sorted(self._directory.routes.items()):
-            if route.is_own:
-                continue
-            offered = {"name": name, "clients": [client.name for client in route.clients], "shared": route.shared}
-            description = route.clients[0].offers[route.method].description.get("description")
-            found.append({**offered, **({"description": description} if description else {})})
-        return found
+        raise AssertionError("answered by a listing, which is written in slices")
+
+    def discover(self) -> dict[str, Any]:
+        """What is offered here, by the hub and by its clients, as an OpenRPC document."""
+        raise AssertionError("answered by a listing, which is written in slices")
+
+    def listings(
+        self, describe_own: Callable[[], dict[str, Any]], own_version: Callable[[], int]
+    ) -> dict[str, Listing]:
+        """Those whose answers are long lists.
+
+        Args:
+            describe_own: gives the OpenRPC document of the hub's own methods; `own_version` counts its changes.
+        """
+        directory, most = self._directory, self._hub.limits.max_message_size
+        listings = {
+            "rpc.methods": Listing(partial(discovery.methods, directory), lambda: directory.version, max_size=most),
+            "rpc.discover": Listing(
+                lambda: discovery.document(describe_own(), directory),
+                lambda: directory.version + own_version(),
+                max_size=most,
+            ),
+            "rpc.clients": Listing(partial(discovery.clients, directory), None, max_size=most),
+        }
+        directory.on_change += [listing.forget for listing in listings.values()]
+        return listings
 
     def ping(self, ctx: Context) -> str:
         """Answers "pong"; who says this is there."""
@@ -218,8 +256,8 @@ def _check_place(ctx: Context, method: str) -> None:
         raise InvalidRequest(data={"reason": reason})
 
 
-def _check_type(value: Any, kind: type, parameter: str, expected: str) -> None:
-    if type(value) is not kind:
+def _check_type(value: Any, kinds: tuple[type, ...], parameter: str, expected: str) -> None:
+    if type(value) not in kinds:
         raise fault(parameter, f"expected {expected}")
 
 

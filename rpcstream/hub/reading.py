@@ -34,10 +34,11 @@ class Reader:
         Raises:
             orjson.JSONDecodeError: it is not JSON.
         """
-        found = payloads.outline(line)
+        most = session.limits.max_values
+        found = payloads.outline(line, most)
         if found is not None and self._goes_on(*found, session):
             return found
-        return payloads.parse(line)
+        return payloads.parse(line, most)
 
     def _goes_on(self, message: Any, line: CutLine, session: Session) -> bool:
         if type(message) is not dict:

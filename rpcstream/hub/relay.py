@@ -102,7 +102,7 @@ class Relay(Elsewhere):
         client.send(message, self._is_wanted)
         client.served += 1
         if self.deadline != INFINITE:
-            client.session.calls.expect(self)
+            client.session.calls.expect(self.pending_id, self.deadline)
         if self._download is not None:
             self._download.open()
         for upload in self._uploads:

@@ -10,7 +10,6 @@ Wherever a `line` is asked for, it is a message that was parsed (`Codec.parse`) 
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ import orjson
 
 from ..codec import payloads
 from ..wire import envelope
-from ..wire.pieces import Written
+from ..wire.pieces import Written, exact
 
 Line = bytes | bytearray
 
@@ -62,7 +61,7 @@ def text_of(value: Any) -> bytes:
 
     It may be put beside parts of a line that was cut, so it never looks like a placeholder.
     """
-    return b"%d" % value if type(value) is int else payloads.disguised(orjson.dumps(value))
+    return b"%d" % value if type(value) is int else payloads.disguised(exact(orjson.dumps(value)))
 
 
 def request(
@@ -166,30 +165,25 @@ def line_of(line: Line, message: dict[str, Any]) -> Line:
     if start == b"{":
         return line
     if start == b"[" and "id" in message and len(line) <= _BATCH_MAX:
-        reply = _replies(bytes(line)).get(message["id"])
+        reply = _replies(line).get(message["id"])
         if reply is not None:
-            return _cut_like(reply, line)
+            return payloads.part_of(line, reply)
     return orjson.dumps(payloads.with_strings(message))
 
 
-@functools.lru_cache(maxsize=1)
-def _replies(line: bytes) -> dict[Any, bytes]:
+def _replies(line: Line) -> dict[Any, bytes]:
     """The replies in a batch, by their ids; the first of several with the same. Taken apart once for all of them."""
+    if isinstance(line, payloads.SharedLine) and line.replies is not None:
+        known: dict[Any, bytes] = line.replies
+        return known
     replies: dict[Any, bytes] = {}
     for raw in map(bytes, _read_values(line)):
         member = orjson.loads(raw)
         if envelope.is_reply(member) and ((call_id := member.get("id")) is None or type(call_id) in (int, str)):
             replies.setdefault(call_id, raw)
+    if isinstance(line, payloads.SharedLine):
+        line.replies = replies
     return replies
-
-
-def _cut_like(part: bytes, line: Line) -> Line:
-    """A part of a line, as able to have its long strings put back in."""
-    if not isinstance(line, payloads.CutLine):
-        return part
-    cut = payloads.CutLine(part)
-    cut.strings, cut.payloads = line.strings, line.payloads
-    return cut
 
 
 def _more_members(line: Line) -> bytes:

@@ -46,9 +46,10 @@ class Rule:
     Args:
         who: whom it is for: the names of identities (`names_of`: a string is its own name, and roles are), as in a
             shell: "gpu-*", "[ab]?". "*" is everybody who is authenticated.
-        name: names that a client may take.
+        name: names that a client may take. Where it is not given: all those that no rule gives by name, so that nobody
+            else takes the name of a client that is away.
         register: methods that it may offer, by the name that it gives them.
-        call: methods that it may call, as `method` or as `client.method`.
+        call: methods that it may call, as `method` or as `client.method`; a name with a dot is always the latter.
         publish, subscribe: topics.
         deny_name, deny_register, deny_call, deny_publish, deny_subscribe: what it may not, whatever other rules allow.
 
@@ -57,7 +58,7 @@ class Rule:
     """
 
     who: Names
-    name: Names = ("*",)
+    name: Names | None = None
     register: Names = ()
     call: Names = ()
     publish: Names = ()
@@ -74,6 +75,8 @@ class Rule:
             raise ValueError("who: names nobody; '*' is everybody who is authenticated")
         object.__setattr__(self, "who", who)
         for field in PATTERN_FIELDS:
+            if field == "name" and self.name is None:
+                continue
             patterns = _texts(field, getattr(self, field))
             for pattern in patterns:
                 fault = fault_of_pattern(pattern)
@@ -82,7 +85,7 @@ class Rule:
                 if fault is not None:
                     raise ValueError(f"{field}: {pattern!r:.100} {fault}")
             object.__setattr__(self, field, patterns)
-        if not any(getattr(self, field) for field in PATTERN_FIELDS):
+        if self.name is not None and not any(getattr(self, field) for field in PATTERN_FIELDS):
             raise ValueError("it neither allows nor denies anything")
 
 
@@ -106,7 +109,9 @@ class Rules:
                 raise TypeError(f"rule {number}: must be a Rule, got {type(rule).__name__}")
         self._who = tuple(_expression(rule.who) for rule in self._rules)
         self._merged: dict[frozenset[str], _Merged] = {}
-        self._answers: dict[tuple[frozenset[str], str, tuple[str, ...]], bool] = {}
+        self._answers: dict[tuple[frozenset[str], str, tuple[str, ...], tuple[str, ...]], bool] = {}
+        #: The names of clients that rules give, each by itself.
+        self._given = frozenset(name for rule in self._rules for name in rule.name or () if name not in ("*", ">"))
 
     @classmethod
     def from_config(cls, tables: Iterable[Mapping[str, Any]], *, place: str = "rules") -> Rules:
@@ -123,12 +128,13 @@ class Rules:
     def __len__(self) -> int:
         return len(self._rules)
 
-    def permits(self, identity: Any, action: Action, *names: str) -> bool:
+    def permits(self, identity: Any, action: Action, *names: str, unless: tuple[str, ...] = ()) -> bool:
         """May this identity do that?
 
         Args:
-            names: all names of one thing, such as `vectorize` and `gpu-1.vectorize`: one of them must be allowed, and
-                none denied. To call the hub's own methods, `rpc.…` and `OWN_METHODS`, needs no rule.
+            names: all names of one thing that may allow it, such as `vectorize` and `gpu-1.vectorize`: one of them must
+                be allowed, and none denied. To call the hub's own methods, `rpc.…` and `OWN_METHODS`, needs no rule.
+            unless: further names of it: none of them may be denied, and none allows it.
 
         Raises:
             ValueError: there is no such action, or no name.
@@ -137,17 +143,28 @@ class Rules:
             raise ValueError(f"an action ({', '.join(ACTIONS)}) and at least one name, please; got {action!r}, {names}")
         who = _who(identity)
         if who is None:
-            return self._decide(_NOBODY, action, names)
-        key = (who, action, names)
+            return self._decide(_NOBODY, action, names, unless)
+        key = (who, action, names, unless)
         known = self._answers.get(key)
         if known is not None:
             return known
-        answer = self._decide(self._for(who), action, names)
-        if sum(map(len, (*names, *who))) <= MAX_LENGTH:
+        answer = self._decide(self._for(who), action, names, unless)
+        if sum(map(len, (*names, *unless, *who))) <= MAX_LENGTH:
             if len(self._answers) >= MAX_ANSWERS:
                 self._answers.clear()
             self._answers[key] = answer
         return answer
+
+    def permits_call(self, identity: Any, method: str, client: str) -> bool:
+        """May this identity call, or notify, a method of a client?
+
+        It has two names, `method` and `client.method`, and each of them allows it, or denies it. A method with dots in
+        its name has the second one alone: the first is what a method of another client may be called.
+        """
+        own = f"{client}.{method}"
+        if "." in method:
+            return self.permits(identity, "call", own, unless=(method,))
+        return self.permits(identity, "call", method, own)
 
     def permits_pattern(self, identity: Any, pattern: str) -> bool:
         """May this identity subscribe to a pattern: does one that is allowed cover it, and none that is denied?
@@ -174,11 +191,12 @@ class Rules:
         merged = self._for(_who(identity))
         return tuple(denied for denied in merged.denied[action] if overlaps(denied, pattern))
 
-    @staticmethod
-    def _decide(merged: _Merged, action: Action, names: tuple[str, ...]) -> bool:
-        if any(matches(pattern, name) for pattern in merged.denied[action] for name in names):
+    def _decide(self, merged: _Merged, action: Action, names: tuple[str, ...], unless: tuple[str, ...]) -> bool:
+        if any(matches(pattern, name) for pattern in merged.denied[action] for name in (*names, *unless)):
             return False
         if action == "call" and all(name.startswith(RESERVED) or name in OWN_METHODS for name in names):
+            return True
+        if action == "name" and merged.takes_free_names and names[0] not in self._given:
             return True
         return any(matches(pattern, name) for pattern in merged.allowed[action] for name in names)
 
@@ -203,16 +221,18 @@ class Rules:
 class _Merged:
     """The patterns of several rules by action, each once."""
 
-    __slots__ = ("allowed", "denied")
+    __slots__ = ("allowed", "denied", "takes_free_names")
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         rules = list(rules)
+        #: One of them says nothing of names.
+        self.takes_free_names = any(rule.name is None for rule in rules)
         self.allowed = {action: _all(rules, action) for action in ACTIONS}
         self.denied = {action: _all(rules, f"deny_{action}") for action in ACTIONS}
 
 
 def _all(rules: Iterable[Rule], field: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(pattern for rule in rules for pattern in getattr(rule, field)))
+    return tuple(dict.fromkeys(pattern for rule in rules for pattern in getattr(rule, field) or ()))
 
 
 #: Of somebody without an identity.

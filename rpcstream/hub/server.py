@@ -8,34 +8,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Self
+
+import orjson
 
 from ..config import ConfigSource
 from ..errors import RpcError
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker
+from ..observe.limited_log import LimitedLog
 from ..peer.call import NOT_GIVEN, params_of
+from ..peer.event_queue import Room
 from ..peer.session import Session
 from ..server import Server
+from ..text import get_logger
 from ..wire import envelope
+from . import discovery
 from .clients import Client
 from .configured import configured
 from .directory import Balance, Directory, check_balance
-from .discovery import merged
 from .dispatch import HubDispatcher
 from .keeper import Keeper
 from .methods import HubMethods
 from .reading import Reader
 from .rules import Rule, Rules
 
-log = logging.getLogger("rpcstream.hub")
+log = get_logger("rpcstream.hub")
 
 #: Seconds of silence after which a client is asked whether it is there, at the latest. Routers between forget a
 #: connection that is silent for a minute or so; a message of 50 bytes each third of that costs nothing.
 PING_INTERVAL = 20.0
+
+
+#: Names of methods that one line of the log has.
+LOGGED = 10
 
 
 class Hub(Server):
@@ -96,9 +104,10 @@ class Hub(Server):
         super().__init__(title=title, **options)
         if rules is not None and self._authenticator is None:
             raise ValueError("rules need callers that are known: give the hub token= or authenticate=")
+        self._log = LimitedLog(log)
         self.rules = rules if isinstance(rules, Rules) or rules is None else Rules(rules)
         #: Who is there, and who offers what.
-        self.directory = Directory(self._registry, self._entered)
+        self.directory = Directory(self._registry, self._entered, Room(self.limits.max_waiting_total))
         self._balance: Balance = balance
         self._call_timeout = call_timeout
         self._keeper = Keeper(
@@ -110,12 +119,11 @@ class Hub(Server):
         )
         self._registration_timeout = registration_timeout
         self._dispatcher: HubDispatcher | None = None
-        self._document: tuple[tuple[int, int], dict[str, Any]] | None = None
-        self._describe_own: Callable[..., Any] = self._registry["rpc.discover"].function
         #: Where its configuration wants it to listen, as arguments for `run`.
         self.where: dict[str, Any] = {}
         self._methods = HubMethods(self)
         self._methods.enter(self._registry)
+        self._listings = self._methods.listings(self._describe, lambda: self._registry.version)
         self._reader = Reader(self.directory.routes)
 
     # -- what users call ----------------------------------------------------------------------------------------------
@@ -156,10 +164,8 @@ class Hub(Server):
 
     def discover(self) -> dict[str, Any]:
         """What is offered here, by the hub and by its clients, as an OpenRPC document."""
-        versions = self._registry.version, self.directory.version
-        if self._document is None or self._document[0] != versions:
-            self._document = versions, merged(self._describe_own(), self.directory)
-        return self._document[1]
+        found: dict[str, Any] = orjson.loads(b"".join(discovery.document(self._describe(), self.directory)))
+        return found
 
     # -- clients come and go ------------------------------------------------------------------------------------------
 
@@ -167,10 +173,10 @@ class Hub(Server):
         """A client has a name, or offers more."""
         value = {"name": client.name, "address": client.address}
         if is_new:
-            log.info("%s joined as %r", client.address, client.name)
+            self._log.info(client.name, "%s joined as %r", client.address, client.name)
             self._announce("joined", value)
         if methods:
-            log.info("%r offers %s", client.name, ", ".join(methods))
+            self._log.info(client.name, "%r offers %s", client.name, _some(methods))
             self._announce("registered", {"name": client.name, "methods": methods})
 
     def withdraw(self, client: Client, methods: list[str]) -> list[str]:
@@ -186,13 +192,13 @@ class Hub(Server):
             return []
         gone = self.directory.leave(client)
         self._unregistered(name, gone)
-        log.info("%s, known as %r, left", client.address, name)
+        self._log.info(name, "%s, known as %r, left", client.address, name)
         self._announce("left", {"name": name, "address": client.address})
         return gone
 
     def drop(self, client: Client, reason: str) -> None:
         """End a client's connection: its calls fail at once, its methods and its name are free."""
-        log.warning("dropped %r at %s: %s", client.name, client.address, reason)
+        self._log.warning(client.name, "dropped %r at %s: %s", client.name, client.address, reason)
         self.counters.closed_for_limits += 1
         self.leave(client)
         client.session.abort(reason)
@@ -206,22 +212,21 @@ class Hub(Server):
 
     def _unregistered(self, name: str | None, methods: list[str]) -> None:
         if methods:
-            log.info("%r withdrew %s", name, ", ".join(methods))
+            self._log.info(name, "%r withdrew %s", name, _some(methods))
             self._announce("unregistered", {"name": name, "methods": methods})
 
     def _announce(self, event: str, value: dict[str, Any]) -> None:
         try:
             self.topics.announce(f"{self.SYSTEM_TOPICS}{event}", value)
         except RpcError as error:  # a list of methods too long for a message
-            log.warning("the event %r was not sent: %s", event, error)
+            self._log.warning(event, "the event %r was not sent: %s", event, error)
 
     def _stats(self) -> dict[str, Any]:
-        named = self.directory.by_name.values()
         return {
             **super()._stats(),
             "calls_forwarded": self._dispatcher.forwarded if self._dispatcher is not None else 0,
-            "clients": len(named),
-            "methods_offered": sum(len(client.offers) for client in named),
+            "clients": len(self.directory.by_name),
+            "methods_offered": self.directory.offered,
         }
 
     # -- as a server --------------------------------------------------------------------------------------------------
@@ -235,6 +240,7 @@ class Hub(Server):
             balance=self._balance,
             call_timeout=self._call_timeout,
             passing=self._methods.passing,
+            listings=self._listings,
         )
         return self._dispatcher
 
@@ -262,3 +268,9 @@ class Hub(Server):
                 keeping.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await keeping
+
+
+def _some(names: list[str]) -> str:
+    """Names for the log, no more of them than are read there."""
+    left_out = len(names) - LOGGED
+    return ", ".join(names[:LOGGED]) + (f" and {left_out} more" if left_out > 0 else "")

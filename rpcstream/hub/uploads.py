@@ -92,7 +92,11 @@ class Upload:
             self._credit.is_over = True
             self.broke_off = error is not None
             told = error if error is None or isinstance(error, RpcError) else InternalError("The stream broke off")
-            self._send(rewrite.text_of(envelope.end(self._there, told)))
+            try:
+                message = rewrite.text_of(envelope.end(self._there, told))
+            except TypeError:  # the data of the error is nested too deep
+                message = rewrite.text_of(envelope.end(self._there, InternalError("The stream broke off")))
+            self._send(message)
 
     def clear(self) -> None:
         """Nothing waits here."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ..errors import RegistrationError
+from ..observe.limited_log import LimitedLog
 from .declared import holds
 
 log = logging.getLogger("rpcstream.server")
@@ -30,10 +31,11 @@ class Allow:
         RegistrationError: no names, or none that are strings; an async function.
     """
 
-    __slots__ = ("_function", "_method", "_names")
+    __slots__ = ("_function", "_log", "_method", "_names")
 
     def __init__(self, rule: AllowRule, *, method: str) -> None:
         self._method = method
+        self._log = LimitedLog(log)
         self._function: Callable[[Any], bool] | None = None
         self._names: frozenset[str] = frozenset()
         if isinstance(rule, str | Collection):
@@ -66,7 +68,8 @@ class Allow:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            log.error("the rule for who may call %r failed, the caller may not", self._method, exc_info=error)
+            kind = "the rule for who may call %r failed, the caller may not"
+            self._log.error(None, kind, self._method, error=error)
             return False
 
 

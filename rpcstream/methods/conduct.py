@@ -8,30 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 from ..errors import CallCancelled, ConnectionLost, MessageTooLarge
 from ..peer.context import Context
 from ..peer.flows import reply_key
-from ..peer.session import Session
+from ..peer.session import Hold, Session
+from ..peer.slices import SLICE, Slices
 from ..peer.streams import Outflow
 from ..wire import envelope
 from . import incoming
+from .collecting import Collection, close, collect_packed, unpacked
 from .invoke import Invoker
 from .registry import Method
-
-#: Seconds that a generator in the event loop may go on before others have their turn.
-SLICE = 0.005
 
 
 class Conduct:
     """One call. `start` is called once, or not at all: what is cancelled before it begins is over when it is dropped.
 
     Args:
+        slices: when a generator may go on that has kept the event loop for some time.
         credit: items that the caller permits at first; None if it wants no stream.
+        collection: gets the items of a generator whose caller wants no stream.
+        begun: such a generator in the event loop that has given some items already.
+        hold: keeps the connection until that is over: sync handlers are carried out one after the other.
         tokens: the streams among the arguments, closed when the handler is done.
         ordered: it has its place in the order from now on.
     """
@@ -39,16 +44,23 @@ class Conduct:
     def __init__(
         self,
         invoker: Invoker,
-        session: Session,
         context: Context,
         *,
+        slices: Slices,
         credit: int | None,
         tokens: list[str],
         ordered: bool,
+        collection: Collection | None = None,
+        begun: Iterator[Any] | None = None,
+        hold: Hold | None = None,
     ) -> None:
+        self.context = context
+        self.session = session = context.session
         self._invoker = invoker
-        self._session = session
-        self._context = context
+        self._slices = slices
+        self._collection = collection
+        self._begun = begun
+        self._hold = hold
         self._address = context.address
         self._tokens = tokens
         self._key = reply_key(context.request_id)
@@ -63,6 +75,8 @@ class Conduct:
         try:
             if self._turn is not None:
                 await self._turn.come()
+            if self._collection is not None:
+                return await self._collect(method, args, kwargs, self._collection)
             if self._outflow is not None:
                 return await self._stream(method, args, kwargs, self._outflow)
             if method.is_async or method.offload is not None:
@@ -71,7 +85,7 @@ class Conduct:
                 result = method.function(*args, **kwargs)
             return await result if inspect.isawaitable(result) else result
         except asyncio.CancelledError:
-            self._context.cancel()
+            self.context.cancel()
             raise
         except ConnectionLost as error:
             if error.address != self._address:
@@ -87,18 +101,24 @@ class Conduct:
             self._end()
 
     def _end(self) -> None:
+        if self._begun is not None:
+            close(self._begun)
+        if self._hold is not None:
+            self._hold.release()
+        if self._collection is not None:
+            self._collection.release()
         if self._turn is not None:
             self._turn.over()
         if self._outflow is not None:
-            self._session.flows.close_outflow(self._key, self._outflow)
-        incoming.close(self._session, self._tokens)
-        self._context.finish()
+            self.session.flows.close_outflow(self._key, self._outflow)
+        incoming.close(self.session, self._tokens)
+        self.context.finish()
 
     async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], outflow: Outflow) -> Any:
         """Send the items; gives what the generator returns."""
         assert method.items is not None
-        if method.offload == "process":  # a generator cannot be left half run in another process
-            return await self._send(method, _Steps(await self._invoker.start(method, args, kwargs)), outflow)
+        if method.offload == "process":
+            return await self._send(method, _Steps(await self._made_elsewhere(method, args, kwargs)), outflow)
         items = method.items(*args, **kwargs)
         if isinstance(items, AsyncIterator):
             return await self._send(method, _AsyncSteps(items), outflow)
@@ -116,20 +136,85 @@ class Conduct:
                     return item
                 message = self._item(method, item)
                 await outflow.permitted()
-                self._session.send(message)
+                self.session.send(message)
                 if perf_counter() - since > SLICE:
-                    await self._session.flows.others_first()
+                    await self._others_first()
                     since = perf_counter()
         finally:
-            with self._session.work.undisturbed():
+            with self.session.work.undisturbed():
                 await steps.close()
+
+    async def _others_first(self) -> None:
+        """Give way: also to those who wait until the connection takes more."""
+        if self.session.flows.waiting:
+            await self.session.flows.flowing()
+        else:
+            await self._slices.come(self.session)
+
+    # -- a generator whose caller wants no stream -------------------------------------------------------------------
+
+    async def _collect(
+        self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], collection: Collection
+    ) -> Any:
+        """Collect the items; gives them as they are if they are few, else what has them as JSON."""
+        assert method.items is not None
+        if method.offload == "thread":
+            await self._collect_in_thread(method.items(*args, **kwargs), collection)
+        elif method.offload == "process":
+            await self._collect_here(await self._made_elsewhere(method, args, kwargs, collection), collection)
+        elif self._begun is not None:
+            await self._slices.come(self.session)
+            await self._collect_here(self._begun, collection)
+        else:
+            if self._slices.are_used:
+                await self._slices.come(self.session)
+            items = method.items(*args, **kwargs)
+            if isinstance(items, AsyncIterator):
+                try:
+                    await collection.take_async(items, partial(self._slices.come, self.session))
+                except BaseException:
+                    with self.session.work.undisturbed():
+                        await _AsyncSteps(items).close()
+                    raise
+            else:
+                await self._collect_here(iter(items), collection)
+        if (few := collection.few) is not None:
+            return few
+        while not collection.finish():
+            await self._slices.come(self.session)
+        return collection
+
+    async def _collect_here(self, items: Iterator[Any], collection: Collection) -> None:
+        try:
+            while not collection.take(items):
+                await self._slices.come(self.session)
+        finally:
+            close(items)
+
+    async def _collect_in_thread(self, items: Iterator[Any], collection: Collection) -> None:
+        try:
+            await asyncio.wrap_future(self._invoker.submit(partial(collection.collect, items)))
+        finally:
+            collection.is_stopped = True
+
+    async def _made_elsewhere(
+        self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], collection: Collection | None = None
+    ) -> Iterator[Any]:
+        """All items of a generator in another process, where it cannot be left half run."""
+        assert method.items is not None
+        limit = self.session.limits.max_message_size
+        keeps = collection is None or collection.keeps
+        function = partial(collect_packed, method.items, limit, self.context.remaining, keeps)
+        return unpacked(await self._invoker.start(replace(method, function=function), args, kwargs))
+
+    # -- a stream ---------------------------------------------------------------------------------------------------
 
     def _item(self, method: Method, item: Any) -> Any:
         if method.check_item is not None:
             item = method.check_item(item)
-        params = {"id": self._context.request_id, "value": item}
+        params = {"id": self.context.request_id, "value": item}
         try:
-            return self._session.calls.marshaller.encode(envelope.request(envelope.ITEM, params), method.name)
+            return self.session.calls.marshaller.encode(envelope.request(envelope.ITEM, params), method.name)
         except MessageTooLarge as error:
             raise MessageTooLarge(error.message, error.data) from None  # this handler's, not one from elsewhere
 
@@ -176,7 +261,7 @@ class _ThreadSteps(_Steps):
             # It cannot be interrupted: its thread closes the generator when the step is done.
             self._running.add_done_callback(lambda _: self._close())
         else:
-            await asyncio.wrap_future(self._invoker.submit(self._close))
+            await asyncio.wrap_future(self._invoker.submit(self._close, always=True))
 
 
 class _AsyncSteps(_Steps):

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from inspect import Parameter
 from typing import Any
 
+import msgspec
 import orjson
 
 from ..codec import Codec
-from ..codec.hints import schema_of
+from ..codec.hints import converter, schema_of
 from ..errors import EncodeError
 from .registry import Method
 from .signature import RemoteParameter
@@ -69,14 +70,23 @@ def _structure(parameters: list[RemoteParameter]) -> str:
 def _parameter(parameter: RemoteParameter, codec: Codec, components: dict[str, Any]) -> dict[str, Any]:
     schema = _schema(parameter.hint, components)
     if parameter.default is not Parameter.empty:
-        try:
-            schema = {**schema, "default": orjson.loads(codec.dumps(parameter.default))}
-        except EncodeError:
-            schema = {**schema, "x-default": repr(parameter.default)}
+        schema = {**schema, **_default(parameter, codec)}
     described = {"name": parameter.name, "required": parameter.required, "schema": schema}
     if parameter.kind in _REST:
         described["x-rest"] = _REST[parameter.kind]
     return described
+
+
+def _default(parameter: RemoteParameter, codec: Codec) -> dict[str, Any]:
+    """What a caller may send in the place of the default; where there is no such JSON, the default as text."""
+    try:
+        if codec.is_exact(parameter.default):
+            default = orjson.loads(codec.dumps(parameter.default))
+            converter(parameter.hint)(default)
+            return {"default": default}
+    except (EncodeError, msgspec.ValidationError):
+        pass
+    return {"x-default": repr(parameter.default)}
 
 
 def _schema(lowered: Any, components: dict[str, Any]) -> dict[str, Any]:

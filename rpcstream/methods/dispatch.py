@@ -8,15 +8,16 @@ what runs where is the invoker's, what a value looks like the codec's.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 import traceback
+from collections.abc import Callable, Coroutine
 from types import CoroutineType
 from typing import Any, NamedTuple
 
-from ..codec import Codec, payloads
+from ..codec import Codec
 from ..errors import (
-    BatchTooLarge,
     CallCancelled,
     DeadlineExceeded,
     InternalError,
@@ -29,25 +30,40 @@ from ..errors import (
 )
 from ..limits import Limits
 from ..observe.counters import Counters
-from ..peer import control
+from ..observe.limited_log import LimitedLog
 from ..peer.context import Context
 from ..peer.deadline import inherit
-from ..peer.elsewhere import Elsewhere
 from ..peer.interfaces import Later
-from ..peer.session import Session
+from ..peer.session import Hold, Session
+from ..peer.slices import Slices
 from ..wire import envelope
 from ..wire.envelope import VERSION
 from ..wire.framing import Oversize
 from ..wire.pieces import Written
+from .afterwards import Afterwards
 from .batch import Batch
+from .batches import Batches, refused_batch
+from .collecting import HELD, Budget, Collection, are_few, first
 from .conduct import Conduct
+from .image_room import ImagesFound, Lease, Leased, Starter
 from .invoke import Invoker
 from .registry import Method, MethodRegistry
+from .signature import Arguments, Tagged
 
 log = logging.getLogger("rpcstream.server")
 
 Line = bytes | bytearray
 _ABSENT: Any = object()
+
+#: How often an image is in memory at the same time, by where its handler runs: for another process it is pickled, and
+#: that is sent.
+_COPIES: dict[str | None, int] = {"process": 3}
+
+#: Why a message is turned away, by the name of the limit, where that is not the caller's own doing.
+_BUSY = {
+    "max_held_size": "the messages of this connection that are at work take too many bytes of memory (max_held_size)",
+    "max_held_total": "the messages of all callers take too many bytes of memory (max_held_total)",
+}
 
 #: Credit that is never used up.
 ENDLESS = 2**62
@@ -91,28 +107,55 @@ class Dispatcher:
         self._max_depth = limits.max_depth
         self._shallow = 2 * limits.max_depth
         self._max_size = limits.max_message_size
+        #: For what peers can cause; each connection and each method has its share of it.
+        self.log = LimitedLog(log)
+        self._afterwards = Afterwards(self.log)
+        self._slices = Slices()
+        self._budget = Budget(2 * limits.max_message_size, limits.max_collected)
+        self._batches = Batches(
+            self.answer,
+            error_reply=self._error,
+            cancelled=self.cancelled,
+            goes_on=self.goes_on,
+            took_long=self.took_long,
+            codec=codec,
+            limits=limits,
+            side=side,
+            slices=self._slices,
+            afterwards=self._afterwards,
+        )
+        #: The task that a call is made in, where it is not made as its message is read.
+        self._task_now: asyncio.Task[Any] | None = None
 
     def oversize(self, message: Oversize) -> Written | None:
         """The reply to a message over the size limit."""
-        error = envelope.oversize(message.size, message.limit or self._max_size, side=self._side)
-        return self._error(envelope.id_in_head(message.head), error)
+        error = envelope.refusal_of(message, self._max_size, side=self._side)
+        call_id = envelope.id_in_head(message.head)
+        if envelope.is_batch_head(message.head):
+            return refused_batch(self._error, call_id, error)
+        return self._error(call_id, error)
 
-    def unreadable(self, error: ParseError) -> Written | None:
-        """The reply to a message that is not JSON."""
-        return self._error(None, error)
+    def too_many(self, members: list[Any], line: Line) -> Written | None:
+        """The reply to a batch over `max_batch`, of which nothing is carried out."""
+        return self._batches.too_many(members, line)
+
+    def unreadable(self, error: ParseError, call_id: Any) -> Written | None:
+        """The reply to a message that is not JSON; the id is None where it cannot be told."""
+        return self._error(call_id, error)
 
     def cancelled(self, message: Any) -> Written | None:
         """The reply to a message whose handling was cancelled from outside."""
         self._counters.cancelled += 1
         return self._error(message.get("id", _ABSENT) if type(message) is dict else None, CallCancelled())
 
-    def busy(self, message: Any, limit: int) -> Written | None:
+    def busy(self, message: Any, limit: int, name: str) -> Written | None:
         """The reply to a message that is turned away; of a batch, to each of its members."""
         if type(message) is list and message:
-            replies = [bytes(reply) for member in message if (reply := self.busy(member, limit)) is not None]
+            replies = [bytes(reply) for member in message if (reply := self.busy(member, limit, name)) is not None]
             return b"[" + b",".join(replies) + b"]" if replies else None
         self._counters.turned_away += 1
-        return self.refused(message, ServerBusy(data={"limit": limit}))
+        data = {"limit": limit, "reason": _BUSY[name]} if name in _BUSY else {"limit": limit}
+        return self.refused(message, ServerBusy(data=data))
 
     def refused(self, message: Any, error: RpcError) -> Written | None:
         """The reply to a request (no batch) that is answered with this error, whatever it asks."""
@@ -120,25 +163,31 @@ class Dispatcher:
         return self._error(message.get("id", _ABSENT) if is_readable else None, error)
 
     def goes_on(self, message: Any) -> bool:
-        """Is the method to be carried out although its caller is gone?"""
+        """Is the method to be carried out although its caller is gone?
+
+        A notification's handler goes on: nobody waits for it, so nothing was lost for it. A generator does not, since
+        it may have no end.
+        """
         method = self._methods.get(message.get("method"))
-        return method is not None and method.detached
+        if method is None:
+            return "id" not in message
+        return method.detached or ("id" not in message and method.items is None)
 
     def took_long(self, message: Any, seconds: float) -> None:
-        """Say which method kept everybody else waiting."""
-        members = message if isinstance(message, list) else [message]
-        named = {name for member in members if type(member) is dict and type(name := member.get("method")) is str}
-        for name in sorted(named & self._methods.keys()):
+        """Say which method kept everybody else waiting. Of a batch that is said of each member by itself."""
+        name = message.get("method") if type(message) is dict else None
+        if type(name) is str and name in self._methods:
             advice = (
                 "it must not block between its awaits"
                 if self._methods[name].is_async
                 else "register it with offload='thread' (or 'process', if it computes in Python)"
             )
-            log.warning("method %r kept the event loop for %.3f s; nobody else was served: %s", name, seconds, advice)
+            kind = "method %r kept the event loop for %.3f s; nobody else was served: %s"
+            self.log.warning(name, kind, name, seconds, advice)
 
     # -- one request ------------------------------------------------------------------------------------------------
 
-    def answer(self, message: Any, line: Line, session: Session, tagged: bool | None = None) -> Written | Later | None:
+    def answer(self, message: Any, line: Line, session: Session, tagged: Tagged = None) -> Written | Later | None:
         """The reply to a request or a batch; None for notifications; a coroutine that gives it, if one must wait.
 
         From the request to the reply, without a detour for what nearly every message is: a well-formed call.
@@ -146,13 +195,14 @@ class Dispatcher:
         Args:
             line: the message as it came; empty for a member of a batch, which has its integers exact already.
             session: the conversation, for handlers that take part in it.
-            tagged: whether there may be tagged objects in it, where that is known.
+            tagged: whether there may be tagged objects in it, where that is known; of a member of a batch also what
+                the images of the batch have cost.
         """
         # That many brackets take twice as many bytes: a short message need not be looked at.
         if len(line) > self._shallow and envelope.is_deeper(line, self._max_depth):
             return self._too_deep(message)
         if type(message) is not dict:
-            return self._batch(message, line, session)
+            return self._batches.answer(message, line, session)
         call_id = message.get("id", _ABSENT)
         kind = type(call_id)
         try:
@@ -179,11 +229,13 @@ class Dispatcher:
             if method.extras is None and method.stream is None and not method.ordered:
                 limit = None if timeout is None else _Limit(timeout, session.loop.time() + timeout)
                 return self._call_later(self._invoker, method, call_id, args, kwargs, limit)
-            return self._call_in_conversation(method, message, not line, args, kwargs, timeout, session)
+            return self._call_in_conversation(method, message, args, kwargs, timeout, session)
+        except ImagesFound as found:
+            return self._call_with_images(found, method, call_id, message, line, session, tagged)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            return self._failed(method, call_id, error)
+            return self._failed(method, call_id, error, session)
 
     def _unusual_request(
         self, message: dict[str, Any], line: Line, session: Session
@@ -215,7 +267,6 @@ class Dispatcher:
         self,
         method: Method,
         message: dict[str, Any],
-        in_batch: bool,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         timeout: float | None,
@@ -230,22 +281,187 @@ class Dispatcher:
                 method, credit = streaming, ENDLESS
             elif session.streams is None and "stream" in message:
                 method, credit = streaming, credit_of(message)
-        context = Context(session, message, timeout=timeout, is_async=method.is_async, in_batch=in_batch)
+        if streaming is not None and credit is None:
+            return self._collect(method, message, args, kwargs, timeout, session)
+        context = self._context(method, message, timeout, session)
         tokens: list[str] = []
         if method.extras is not None:
-            (args, kwargs), tokens = method.extras.fill((args, kwargs), context, session)
+            (args, kwargs), tokens = method.extras.fill((args, kwargs), context, session, self._invoker.images)
         if not (method.is_async or method.offload or method.ordered or credit is not None):
             try:
-                return self._reply(method, call_id, method.function(*args, **kwargs))
+                reply = self._reply(method, call_id, method.function(*args, **kwargs))
             finally:
                 context.finish()
-        conduct = Conduct(self._invoker, session, context, credit=credit, tokens=tokens, ordered=method.ordered)
+            if context.afterwards:
+                self._afterwards.plan(context, self._task_now)
+            return reply
+        conduct = Conduct(
+            self._invoker, context, slices=self._slices, credit=credit, tokens=tokens, ordered=method.ordered
+        )
         limit = None if timeout is None else _Limit(timeout, session.loop.time() + timeout)
         return self._call_later(conduct, method, call_id, args, kwargs, limit)
 
+    def _call_with_images(
+        self,
+        found: ImagesFound,
+        method: Method,
+        call_id: Any,
+        message: dict[str, Any],
+        line: Line,
+        session: Session,
+        tagged: Tagged,
+    ) -> Written | Later | None:
+        """A handler whose images are decoded in another thread, or take memory that is counted until it is done."""
+        try:
+            timeout = timeout_of(method.name, method.timeout, message, session.waited)
+        except RpcError as error:
+            return self._failed(method, call_id, error, session)
+        limit = None if timeout is None else _Limit(timeout, session.loop.time() + timeout)
+        is_plain = not method.inline and method.extras is None and method.stream is None and not method.ordered
+        copies = _COPIES.get(method.offload, 1)
+        images = self._invoker.images
+        if is_plain and found.arguments is not None and (lease := images.keep(found.size * copies)) is not None:
+            return self._call_later(Leased(self._invoker, lease), method, call_id, *found.arguments, limit)
+        # What has its place in the order, or is spoken about by words that come behind it, keeps it.
+        hold = None if is_plain else Hold(session)
+        decode = functools.partial(images.arguments, found, session, message.get("params"), line, tagged, copies)
+        return self._decoded_later(decode, method, call_id, message, session, limit, hold, self._batches.current)
+
+    async def _decoded_later(
+        self,
+        decode: Callable[[], Coroutine[Any, Any, tuple[Arguments, Lease]]],
+        method: Method,
+        call_id: Any,
+        message: dict[str, Any],
+        session: Session,
+        limit: _Limit | None,
+        hold: Hold | None,
+        batch: Batch | None,
+    ) -> Written | None:
+        """Decode the images, then go on as with any other call."""
+        deadline: asyncio.Timeout | None = None
+        lease: Lease | None = None
+        try:
+            async with asyncio.timeout_at(None if limit is None else limit.ends) as deadline:
+                (args, kwargs), lease = await decode()
+            if method.inline:
+                return self._reply(method, call_id, method.function(*args, **kwargs))
+            later: Written | Later | None
+            if hold is None:
+                later = self._call_later(self._invoker, method, call_id, args, kwargs, limit)
+            else:
+                left = None if limit is None else limit.ends - session.loop.time()
+                self._batches.current, self._task_now = batch, asyncio.current_task()
+                try:
+                    later = self._call_in_conversation(method, message, args, kwargs, left, session)
+                finally:
+                    self._batches.current = self._task_now = None
+                hold.release()
+            del args, kwargs
+            return later if later is None or isinstance(later, Written) else await later  # type: ignore[misc]
+        except KeyboardInterrupt:
+            raise
+        except asyncio.CancelledError:
+            self._counters.cancelled += 1
+            return self._error(call_id, CallCancelled())
+        except BaseException as error:
+            is_late = isinstance(error, TimeoutError) and lease is None and deadline is not None and deadline.expired()
+            if is_late and limit is not None:
+                return self._too_late(method, call_id, limit.seconds)
+            return self._failed(method, call_id, error, session)
+        finally:
+            # Not left to the garbage collector: an exception may keep what is here.
+            if lease is not None:
+                lease.release()
+            if hold is not None:
+                hold.release()
+
+    def _context(self, method: Method, message: dict[str, Any], timeout: float | None, session: Session) -> Context:
+        return Context(session, message, timeout=timeout, is_async=method.is_async, batch=self._batches.current)
+
+    def _collect(
+        self,
+        method: Method,
+        message: dict[str, Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        timeout: float | None,
+        session: Session,
+    ) -> Written | Later | None:
+        """A generator whose caller wants no stream. One in the event loop begins at once, and most are over then."""
+        call_id = message.get("id", _ABSENT)
+        limit = None if timeout is None else _Limit(timeout, session.loop.time() + timeout)
+        context: Context | None = None
+        tokens: list[str] = []
+        if method.extras is not None:
+            context = self._context(method, message, timeout, session)
+            (args, kwargs), tokens = method.extras.fill((args, kwargs), context, session, self._invoker.images)
+        collection = begun = hold = None
+        if not (method.is_async or method.offload or method.ordered):
+            begun = method.function(*args, **kwargs)
+            collection, reply = self._collect_now(method, call_id, begun, session, context)
+            if collection is None:
+                if context is not None and context.afterwards:
+                    self._afterwards.plan(context, self._task_now)
+                return reply
+            hold = Hold(session)
+        conduct = Conduct(
+            self._invoker,
+            context or self._context(method, message, timeout, session),
+            slices=self._slices,
+            credit=None,
+            tokens=tokens,
+            ordered=method.ordered,
+            collection=collection or self._collection(method, session, call_id is not _ABSENT, []),
+            begun=begun,
+            hold=hold,
+        )
+        return self._call_later(conduct, method, call_id, args, kwargs, limit)
+
+    def _collect_now(
+        self, method: Method, call_id: Any, generator: Any, session: Session, context: Context | None
+    ) -> tuple[Collection | None, Written | None]:
+        """The first slices of a generator: what has its items so far; nothing but the reply if these were all."""
+        keeps = call_id is not _ABSENT
+        collection = None
+        is_over = True
+        try:
+            items, is_over = first(generator)
+            if is_over and (not keeps or are_few(items)):
+                return None, self._reply(method, call_id, items) if keeps else None
+            is_full = len(items) >= HELD
+            collection = self._collection(method, session, keeps, items)
+            is_over = is_over or (is_full and collection.take(generator))
+            is_over = is_over and collection.finish()
+            if is_over:
+                return None, collection.reply(call_id) if keeps else None
+            return collection, None
+        except BaseException:
+            is_over = True
+            generator.close()
+            raise
+        finally:
+            if is_over:
+                if collection is not None:
+                    collection.release()
+                if context is not None:
+                    context.finish()
+
+    def _collection(self, method: Method, session: Session, keeps: bool, held: list[Any]) -> Collection:
+        return Collection(
+            self._codec,
+            method.check_result,
+            self._max_size,
+            side=self._side,
+            keeps=keeps,
+            budget=self._budget,
+            owner=session,
+            held=held if keeps else [],
+        )
+
     async def _call_later(
         self,
-        starter: Invoker | Conduct,
+        starter: Starter,
         method: Method,
         call_id: Any,
         args: tuple[Any, ...],
@@ -265,19 +481,25 @@ class Dispatcher:
                 else:
                     async with asyncio.timeout_at(limit.ends) as deadline:
                         result = await result
-            return self._reply(method, call_id, result)
+            if type(result) is Collection:
+                reply = result.reply(call_id) if result.keeps else None
+            else:
+                reply = self._reply(method, call_id, result)
+            if type(starter) is Conduct and starter.context.afterwards:
+                self._afterwards.plan(starter.context, asyncio.current_task())
+            return reply
         except KeyboardInterrupt:
             raise
         except TimeoutError as error:
             if limit is not None and _has_passed(deadline):
                 return self._too_late(method, call_id, limit.seconds)
-            return self._failed(method, call_id, error)
+            return self._failed(method, call_id, error, getattr(starter, "session", None))
         except asyncio.CancelledError:
             # Whoever cancelled it: a caller that is still there is told. The task ends here all the same.
             self._counters.cancelled += 1
             return self._error(call_id, CallCancelled())
         except BaseException as error:
-            return self._failed(method, call_id, error)
+            return self._failed(method, call_id, error, getattr(starter, "session", None))
 
     def _reply(self, method: Method, call_id: Any, result: Any) -> Written | None:
         if type(result) is not method.returns and method.check_result is not None:
@@ -286,88 +508,33 @@ class Dispatcher:
             return None
         reply = self._serialize({"jsonrpc": VERSION, "id": call_id, "result": result})  # section 5
         if len(reply) > self._max_size:
-            return self._error(call_id, envelope.oversize(len(reply), self._max_size, side=self._side))
+            raise envelope.oversize(len(reply), self._max_size, side=self._side)
         return reply
-
-    # -- a batch ----------------------------------------------------------------------------------------------------
-
-    def _batch(self, members: Any, line: Line, session: Session) -> Written | Later | None:
-        """Section 6: one array of replies in one message; nothing when there are none."""
-        if type(members) is not list:
-            return self._error(None, InvalidRequest(data={"reason": "a request must be an object, a batch an array"}))
-        if not members:
-            return self._error(None, InvalidRequest(data={"reason": "an empty batch"}))
-        if len(members) > self._limits.max_batch:
-            data = {"size": len(members), "limit": self._limits.max_batch}
-            return self._error(None, BatchTooLarge(data=data))
-        if envelope.may_hold_big_integers(line):
-            members = payloads.parse_exactly(line)
-        if any(type(member) is dict and type(member.get("id")) is float for member in members):
-            envelope.with_exact_ids(members, line)
-        tagged = self._codec.holds_tags(line)
-        batch, overtaken = Batch(self._max_size), session.backlog.noted > 0
-        for place, member in enumerate(members):
-            if type(member) is not dict:
-                reason = {"reason": "a member of a batch must be an object"}
-                batch.put(place, self._error(None, InvalidRequest(data=reason)))
-            elif "id" not in member and control.is_word(member):
-                batch.words.append(member)
-            elif envelope.is_reply(member):
-                session.pending.settle(member, line)
-            elif overtaken and session.backlog.was_cancelled(member):
-                batch.put(place, self.cancelled(member))
-            else:
-                reply = self.answer(member, b"", session, tagged)
-                if reply is None or isinstance(reply, Written):
-                    batch.put(place, reply)
-                else:
-                    assert not isinstance(reply, Elsewhere), "a member of a batch is waited for here"
-                    batch.wait(place, member, reply)
-        if batch.waiting:
-            return self._batch_later(batch, members, session)
-        batch.heed(session)
-        return self._joined(batch, members)
-
-    async def _batch_later(self, batch: Batch, members: list[Any], session: Session) -> Written | None:
-        for place, message in await batch.finish(session, self._limits.max_calls):
-            batch.put(place, self.cancelled(message))
-        return self._joined(batch, members)
-
-    def _joined(self, batch: Batch, members: list[Any]) -> Written | None:
-        """The replies in one array. Where they are too long together, each call is told so: by an error with its id.
-
-        One without an id would fail whatever else waits at the client.
-        """
-        if batch.size <= self._max_size:
-            return batch.joined()
-        error, told = envelope.oversize(batch.size, self._max_size, side=self._side), Batch(self._max_size)
-        for place in batch.answered:
-            member = members[place]
-            call_id = member.get("id") if type(member) is dict and envelope.has_valid_id(member) else None
-            told.put(place, self._error(call_id, error))
-        return told.joined() if told.size <= self._max_size else self._error(None, error)
 
     # -- errors -----------------------------------------------------------------------------------------------------
 
     def _too_deep(self, message: Any) -> Written | None:
+        reason = f"more than {self._max_depth} arrays and objects inside each other (the {self._side}'s max_depth)"
+        error = InvalidRequest(data={"reason": reason, "limit": self._max_depth})
+        if type(message) is list and (of_first := envelope.id_of_batch(message, b"")) is not None:
+            return refused_batch(self._error, of_first, error)
         call_id = message.get("id") if type(message) is dict and envelope.has_valid_id(message) else None
         if type(call_id) is float:  # not exact, and reading so deep a message again is not worth it
             call_id = None
-        reason = f"more than {self._max_depth} arrays and objects inside each other (the {self._side}'s max_depth)"
-        return self._error(call_id, InvalidRequest(data={"reason": reason, "limit": self._max_depth}))
+        return self._error(call_id, error)
 
     def _too_late(self, method: Method, call_id: Any, seconds: float) -> Written | None:
         return self._error(call_id, DeadlineExceeded(data={"method": method.name, "timeout": seconds}))
 
-    def _failed(self, method: Method, call_id: Any, error: BaseException) -> Written | None:
+    def _failed(self, method: Method, call_id: Any, error: BaseException, session: Session | None) -> Written | None:
         """The error reply for what was raised while answering; nothing internal goes out unless debugging."""
         # An RpcError that came from somewhere else, through a client, is not this handler's answer.
         if isinstance(error, RpcError) and getattr(error, "address", None) is None:
             if call_id is _ABSENT:
-                log.warning("notification of %r failed: %s", method.name, error)
+                self.log.warning(_address_of(session), "notification of %r failed: %s", method.name, error)
             return self._error(call_id, error)
         self._counters.handler_failures += 1
-        log.error("method %r failed", method.name, exc_info=error)
+        self.log.error(method.name, "method %r failed", method.name, error=error)
         data = None
         if self._debug:
             text = "".join(traceback.format_exception(error))
@@ -381,16 +548,21 @@ class Dispatcher:
         self._counters.errors += 1
         code = getattr(error, "code", None)
         if type(code) is not int or abs(code) >= 2**53:
-            log.error("an error has the code %.100r, which must be an integer", code)
+            self.log.error(None, "an error has the code %s, which must be an integer", repr(code))
             code, error = InternalError.CODE, InternalError()
         try:
             reply = self._serialize(envelope.error_reply(call_id, error))
             if len(reply) <= self._max_size:
                 return reply
-            log.error("the data of an error is too large to be sent: %d bytes", len(reply))
-        except Exception:
-            log.exception("an error cannot be sent as it is")
+            self.log.error(None, "the data of an error is too large to be sent: %d bytes", len(reply))
+        except Exception as unfit:
+            self.log.error(None, "an error cannot be sent as it is", error=unfit)
         return self._serialize(envelope.error_reply(call_id, RpcError(code, _text_of(error)[:1000])))
+
+
+def _address_of(session: Session | None) -> str | None:
+    channel = None if session is None else session.channel
+    return None if channel is None else channel.address
 
 
 def _text_of(error: BaseException) -> str:

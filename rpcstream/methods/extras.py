@@ -13,6 +13,7 @@ from ..errors import RegistrationError
 from ..peer.context import Context
 from ..peer.session import Session
 from . import incoming
+from .image_room import ImageRoom
 from .incoming import BindItem
 from .signature import Arguments, Signature
 
@@ -61,8 +62,13 @@ class Extras:
         streams = tuple((_Place(name, places[name]), bind) for name, bind in signature.streams.items())
         return cls(_context_place(signature), streams)
 
-    def fill(self, arguments: Arguments, context: Context, session: Session) -> tuple[Arguments, list[str]]:
+    def fill(
+        self, arguments: Arguments, context: Context, session: Session, images: ImageRoom
+    ) -> tuple[Arguments, list[str]]:
         """The arguments for the function, and the streams that are to be closed when it is done.
+
+        Args:
+            images: where those are decoded that come as items.
 
         Raises:
             InvalidParams: a stream of that name is open already.
@@ -73,7 +79,7 @@ class Extras:
             for place, bind in self.streams:
                 where: Any = kwargs if place.position is None else args
                 key: Any = place.name if place.position is None else place.position
-                where[key], token = incoming.opened(where[key], bind, session, context.bridge)
+                where[key], token = incoming.opened(where[key], bind, session, context.bridge, images)
                 if token is not None:
                     tokens.append(token)
         except BaseException:

@@ -12,9 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
-from ..errors import BatchTooLarge, InvalidParams, InvalidRequest, NotAuthenticated, ParseError, RpcError
+from ..errors import InvalidParams, InvalidRequest, NotAuthenticated, ParseError, RpcError
 from ..limits import Limits
-from ..peer.identity import NOT_SYNC, Authenticator, Credentials
+from ..peer.identity import MAX_WRONG, NOT_SYNC, Authenticator, Credentials
 from ..peer.interfaces import Channel, Later
 from ..peer.session import Session
 from ..wire import envelope
@@ -25,9 +25,6 @@ from .dispatch import Dispatcher
 Line = bytes | bytearray
 
 AUTHENTICATE, PING = "rpc.authenticate", "rpc.ping"
-
-#: Wrong tokens on one connection before it is closed: room for a typing error, none for guessing.
-MAX_WRONG = 3
 
 FIRST = {"reason": "call rpc.authenticate first"}
 WRONG = {"reason": "the token is not accepted"}
@@ -72,7 +69,9 @@ class Gate:
             session.channel.restrict(self._limits.auth_message_size)
         session.on_lost.append(self._end)
         if self._limits.auth_timeout is not None:
-            self._deadline = session.loop.call_later(self._limits.auth_timeout, self._too_late, session)
+            # From the connection, not from what was said on it first.
+            opened = getattr(session.channel, "opened", session.loop.time())
+            self._deadline = session.loop.call_at(opened + self._limits.auth_timeout, self._too_late, session)
         if not self._authenticator.takes_shown:
             return
         credentials = _shown(session)
@@ -181,7 +180,7 @@ class Gate:
 
     def _find_out(self, session: GatedSession, credentials: Credentials) -> asyncio.Task[Any]:
         """Ask the server's function. What has come behind waits meanwhile, in its order."""
-        session.hold()
+        hold = session.hold()
         self._task = task = session.loop.create_task(self._authenticator.identify(credentials))
 
         def finish(task: asyncio.Task[Any]) -> None:
@@ -189,7 +188,7 @@ class Gate:
             identity = None if task.cancelled() or task.exception() is not None else task.result()
             if identity is not None:
                 self._admit(session, identity)
-            session.release()
+            session.release(hold)
 
         task.add_done_callback(finish)
         return task
@@ -215,8 +214,7 @@ class Gate:
     def _batch(self, members: list[Any], line: Line) -> Written | None:
         """Each member by itself; who one is must be settled before a batch."""
         if len(members) > self._limits.max_batch:
-            data = {"size": len(members), "limit": self._limits.max_batch}
-            return self._dispatcher.refused(None, BatchTooLarge(data=data))
+            return self._dispatcher.too_many(members, line)
         if any(type(member) is dict and type(member.get("id")) is float for member in members):
             envelope.with_exact_ids(members, line)
         replies = []
@@ -234,17 +232,17 @@ class Gate:
     def oversize(self, message: Oversize) -> Written | None:
         return self._dispatcher.oversize(message)
 
-    def unreadable(self, error: ParseError) -> Written | None:
-        return self._dispatcher.unreadable(error)
+    def unreadable(self, error: ParseError, call_id: Any) -> Written | None:
+        return self._dispatcher.unreadable(error, call_id)
 
     def cancelled(self, message: Any) -> Written | None:
         return self._dispatcher.cancelled(message)
 
-    def busy(self, message: Any, limit: int) -> Written | None:
-        return self._dispatcher.busy(message, limit)
+    def busy(self, message: Any, limit: int, name: str) -> Written | None:
+        return self._dispatcher.busy(message, limit, name)
 
     def goes_on(self, message: Any) -> bool:
-        return False
+        return "id" not in message
 
     def took_long(self, message: Any, seconds: float) -> None:
         self._dispatcher.took_long(message, seconds)
@@ -262,16 +260,6 @@ class GatedSession(Session):
     def connected(self, channel: Channel) -> None:
         super().connected(channel)
         self.gate.begin(self)
-
-    def hold(self) -> None:
-        """Take up no requests: there is no room for any."""
-        self.work.load += self.limits.max_calls
-        self._is_calm = False
-
-    def release(self) -> None:
-        """Go on, with what waits first."""
-        self.work.load -= self.limits.max_calls
-        self.loop.call_soon(self._schedule)  # behind the answer that was waited for
 
     def tell(self, message: Written | None) -> None:
         """Say something to a peer that is not known."""

@@ -18,8 +18,9 @@ from typing import Any, Literal
 
 from ..errors import InternalError, RegistrationError, RpcError, ServerBusy
 from ..observe.batching import BatchCounters
-from .invoke import HandlerFailed
+from ..observe.limited_log import LimitedLog
 from .items import Values, WrongResults
+from .threads import HandlerFailed
 
 log = logging.getLogger("rpcstream.server")
 
@@ -104,6 +105,8 @@ class Gathering:
         method: its name, for the log.
         handle: runs the handler. Awaited in a task of its own, with a copy of `context`.
         kind: items of equal kind can be in one run.
+        copied: bytes of one item, the same for its kind, that are copied when a run is put together.
+        max_copied: bytes that one run may copy; what would bring it over goes to the next one.
         can_stop: a run that nobody waits for any more can be cancelled.
         places: runs at the same time.
         clock: seconds, monotonic.
@@ -117,6 +120,8 @@ class Gathering:
         options: BatchOptions,
         *,
         kind: Callable[[Values], Hashable],
+        copied: Callable[[Values], int],
+        max_copied: int,
         can_stop: bool,
         places: int,
         context: contextvars.Context,
@@ -126,8 +131,11 @@ class Gathering:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._method = method
+        self._log = LimitedLog(log)
         self._handle = handle
         self._kind = kind
+        self._copied = copied
+        self._max_copied = max_copied
         self._can_stop = can_stop
         self._places = places
         self._max_size = options.max_size
@@ -252,7 +260,9 @@ class Gathering:
             for _ in range(min(self._max_size, len(self._waiting))):
                 item, _ = self._waiting.popitem(last=False)
                 kinds.setdefault(self._kind(item.values), []).append(item)
-            self._ready.extend(map(_Run, kinds.values()))
+            for items in kinds.values():
+                most = max(self._max_copied // max(self._copied(items[0].values), 1), 1)
+                self._ready.extend(_Run(items[start : start + most]) for start in range(0, len(items), most))
             self._disarm()
         return bool(self._ready)
 
@@ -292,15 +302,16 @@ class Gathering:
     def _failed(self, items: list[_Item], error: BaseException) -> None:
         """A run gave no results: find out whose fault it is, if it can be found out."""
         if isinstance(error, WrongResults):
-            log.error("method %r got %d items: %s", self._method, len(items), error)
+            self._log.error(None, "method %r got %d items: %s", self._method, len(items), error)
         elif len(items) == 1:
             items[0].settle(error)
             return
         elif self._retry_single:
-            log.warning("method %r failed with %d items, each is run alone: %r", self._method, len(items), error)
+            kind = "method %r failed with %d items, each is run alone: %s"
+            self._log.warning(None, kind, self._method, len(items), repr(error))
             self._ready.extend(_Run([item], is_retry=True) for item in items)
             return
         elif not isinstance(error, RpcError):
-            log.error("method %r failed with %d items", self._method, len(items), exc_info=error)
+            self._log.error(None, "method %r failed with %d items", self._method, len(items), error=error)
         for item in items:
             item.settle(error if isinstance(error, RpcError) else InternalError())

@@ -18,6 +18,7 @@ from ..peer.session import Session
 from ..peer.streams import Inflow
 from ..peer.uploads import STREAM_TAG
 from ..wire import envelope
+from .image_room import ImageRoom, ImagesFound, Lease
 
 _ASYNC = (AsyncIterator, AsyncIterable, AsyncGenerator)
 _BLOCKING = (Iterator, Generator)
@@ -69,20 +70,35 @@ class Incoming(AsyncIterator[Any]):
         RpcError, ConnectionLost: the caller broke off.
     """
 
-    def __init__(self, inflow: Inflow, bind: BindItem) -> None:
+    def __init__(self, inflow: Inflow, bind: BindItem, session: Session, images: ImageRoom) -> None:
         self._inflow = inflow
         self._bind = bind
+        self._session = session
+        self._images = images
+        #: Of the item that the reader has now.
+        self._lease: Lease | None = None
 
     def __aiter__(self) -> Incoming:
         return self
 
     async def __anext__(self) -> Any:
+        self._release()
         params, line = await self._inflow.get()
-        (_, value), _ = self._bind(params, line)
+        try:
+            (_, value), _ = self._bind(params, line)
+        except ImagesFound as found:
+            arguments, self._lease = await self._images.arguments(found, self._session, params, line)
+            (_, value), _ = arguments
         return value
+
+    def _release(self) -> None:
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
 
     async def aclose(self) -> None:
         """No more items are wanted."""
+        self._release()
         self._inflow.end()
         self._inflow.clear()
 
@@ -106,11 +122,14 @@ class _Given(AsyncIterator[Any]):
         self._items = iter(())
 
 
-def opened(value: Any, bind: BindItem, session: Session, bridge: Bridge | None) -> tuple[Any, str | None]:
+def opened(
+    value: Any, bind: BindItem, session: Session, bridge: Bridge | None, images: ImageRoom
+) -> tuple[Any, str | None]:
     """What the handler gets for a parameter, and the name of the stream, which is to be closed after it.
 
     Args:
         bridge: of a handler that runs in a thread.
+        images: where those are decoded that come as items.
 
     Raises:
         InvalidParams: the caller has a stream of that name open.
@@ -126,7 +145,7 @@ def opened(value: Any, bind: BindItem, session: Session, bridge: Bridge | None) 
     def grant(n: int) -> None:
         session.send(envelope.credit({"stream": token}, n))
 
-    items = Incoming(flows.open_inflow(token, session.limits.stream_window, grant), bind)
+    items = Incoming(flows.open_inflow(token, session.limits.stream_window, grant), bind, session, images)
     return (items if bridge is None else BlockingStream(bridge, lambda: items)), token
 
 

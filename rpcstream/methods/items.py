@@ -96,6 +96,10 @@ class Items:
         """Items of equal kind can be in one run: what is stacked has the same shape and dtype."""
         return tuple((values[place].shape, values[place].dtype) for place in self._stacked)
 
+    def copied(self, values: Values) -> int:
+        """Bytes of one item that are copied when items are put together: its arrays."""
+        return sum(values[place].nbytes for place in self._stacked)
+
     def together(self, items: Sequence[Values]) -> Arguments:
         """The handler's arguments for one or more items, all of one kind. Copies what is stacked."""
         arguments = [

@@ -16,13 +16,19 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from ..errors import RegistrationError
+from ..limits import MIB
 from ..observe.batching import BatchCounters
 from .allow import AllowRule
 from .declared import caller_namespace, holds, name_of
 from .gathering import BatchOffload, BatchOptions, Gathering
-from .invoke import DaemonThreads, HandlerFailed
 from .items import Items, Values
 from .registry import MethodRegistry
+from .threads import DaemonThreads, HandlerFailed
+
+#: Bytes of arrays that are stacked for one run: in a thread as much as four full messages, beside the arrays that came;
+#: in the event loop what is copied in some 10 ms, since everybody waits for it. A larger item is a run of its own.
+MAX_STACKED = 256 * MIB
+MAX_STACKED_IN_LOOP = 32 * MIB
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -105,6 +111,8 @@ class Batcher:
             functools.partial(self._handle, threads),
             options,
             kind=self._items.kind,
+            copied=self._items.copied,
+            max_copied=MAX_STACKED if in_thread else MAX_STACKED_IN_LOOP,
             can_stop=self._is_async,
             places=options.threads if in_thread or self._is_async else 1,
             context=self._context,

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
+
+import orjson
 
 from ..codec import Codec
 from ..errors import InvalidRequest
@@ -21,21 +23,29 @@ from .registry import MethodRegistry
 
 def add_own_methods(
     registry: MethodRegistry, *, codec: Codec, title: str, version: str, stats: Callable[[], dict[str, Any]]
-) -> None:
+) -> Callable[[], dict[str, Any]]:
     """Enter them.
 
     Args:
         title, version: of the service, for `rpc.discover`.
         stats: what `rpc.stats` answers.
+
+    Returns:
+        What gives the document that `rpc.discover` answers.
     """
 
     @functools.lru_cache(maxsize=1)
     def described(changes: int) -> dict[str, Any]:
         return describe(registry, codec=codec, title=title, version=version)
 
+    @functools.lru_cache(maxsize=1)
+    def written(changes: int) -> orjson.Fragment:
+        # As JSON: an answer is then as quick as its bytes are copied, however many methods there are.
+        return orjson.Fragment(codec.dumps(described(changes)))
+
     def discover() -> dict[str, Any]:
         """What is offered here, as an OpenRPC document."""
-        return described(registry.version)
+        return cast(dict[str, Any], written(registry.version))
 
     def ping() -> str:
         """Answers "pong"."""
@@ -46,7 +56,8 @@ def add_own_methods(
         return stats()
 
     for name, function in (("discover", discover), ("ping", ping), ("stats", counted)):
-        registry.add(function, name=f"rpc.{name}", reserved=True)
+        registry.add(function, name=f"rpc.{name}", reserved=True, check_result=function is not discover)
+    return lambda: described(registry.version)
 
 
 def add_auth_method(registry: MethodRegistry) -> None:
@@ -87,6 +98,7 @@ def add_event_methods(
         if not ctx.session.is_lasting:
             reason = "events need a connection that stays: subscribe over a WebSocket or the line stream"
             raise InvalidRequest(data={"reason": reason})
+        topics.check_subscription(topic)  # first: the rules are asked about names of bounded length only
         return topics.subscribe(ctx.session, topic, denied=check(ctx.session, topic))
 
     def unsubscribe(topic: str, ctx: Context) -> bool:

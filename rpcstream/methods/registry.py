@@ -6,7 +6,6 @@ Owns names and options; a function's signature is compiled here, once, and never
 from __future__ import annotations
 
 import fnmatch
-import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,7 @@ from dataclasses import replace as replace_fields
 from typing import Any, Literal
 
 from ..codec import Codec
+from ..codec.image_budget import INLINE_PIXELS
 from ..errors import RegistrationError
 from .allow import Allow, AllowRule
 from .declared import holds, name_of
@@ -36,7 +36,7 @@ class Method:
         returns: a result of this very class needs no `check_result`.
         inline: a plain sync function: it runs in the event loop and answers at once. All others are looked at closer.
         extras: what the handler gets that is not among the arguments on the wire; None for nothing.
-        items: the generator function, where the handler is one; `function` then gives all items as a list.
+        items: the generator function, where the handler is one.
         stream: the same method for callers that take the items one by one; None where there are none.
         ordered: one call at a time on each connection, in the order in which they came.
         detached: goes on when its caller is gone.
@@ -112,7 +112,7 @@ class MethodRegistry(Mapping[str, Method]):
                 get them as one array otherwise.
             name: the remote name; the function's own where it is not given.
             timeout: seconds after which the caller is answered with -32003. Not for a sync function that runs in the
-                event loop, since nothing could stop it there.
+                event loop, since nothing could stop it there; a generator can be stopped between its items.
             offload: "thread" or "process": run a sync function there, so that the event loop stays free.
             check_result: check what the function returns against its return hint.
             ordered: calls of ordered methods that come on one connection run one after the other, in that order.
@@ -139,7 +139,8 @@ class MethodRegistry(Mapping[str, Method]):
             or holds(function, inspect.isasyncgenfunction)
             or holds(inspect.unwrap(function), inspect.iscoroutinefunction)
         )
-        _check_options(name, function, is_async=is_async, timeout=timeout, offload=offload)
+        streams = holds(function, inspect.isgeneratorfunction) or holds(function, inspect.isasyncgenfunction)
+        _check_options(name, function, is_async=is_async, streams=streams, timeout=timeout, offload=offload)
         if allow is not None and not self._knows_callers:
             raise RegistrationError(
                 f"{name}: allow needs callers that are known: give the server token= or authenticate="
@@ -148,10 +149,11 @@ class MethodRegistry(Mapping[str, Method]):
             function, method=name, codec=self._codec, namespace=namespace, in_thread=offload == "thread"
         )
         extras = Extras.of(signature, is_async=is_async, offload=offload)
-        streams = holds(function, inspect.isgeneratorfunction) or holds(function, inspect.isasyncgenfunction)
+        inline = not (is_async or offload or streams or extras or ordered)
+        signature.decode_images(here=0 if offload else INLINE_PIXELS, reports=not inline)
         method = Method(
             name=name,
-            function=_as_array(function, is_async=is_async) if streams else function,
+            function=function,
             signature=signature,
             bind=signature.bind,
             is_async=is_async,
@@ -159,7 +161,7 @@ class MethodRegistry(Mapping[str, Method]):
             timeout=timeout,
             check_result=signature.check_result if check_result else None,
             returns=signature.exact_result,
-            inline=not (is_async or offload or streams or extras or ordered),
+            inline=inline,
             extras=extras,
             items=function if streams else None,
             stream=None,
@@ -224,7 +226,13 @@ class MethodRegistry(Mapping[str, Method]):
 
 
 def _check_options(
-    name: str, function: Callable[..., Any], *, is_async: bool, timeout: float | None, offload: str | None
+    name: str,
+    function: Callable[..., Any],
+    *,
+    is_async: bool,
+    streams: bool,
+    timeout: float | None,
+    offload: str | None,
 ) -> None:
     if offload not in (None, "thread", "process"):
         raise RegistrationError(f"{name}: offload must be 'thread', 'process' or None, got {offload!r}")
@@ -232,24 +240,9 @@ def _check_options(
         raise RegistrationError(f"{name}: offload is for sync functions; an async one shares the loop already")
     if timeout is not None and not timeout > 0:
         raise RegistrationError(f"{name}: timeout must be a positive number of seconds, got {timeout!r}")
-    if timeout is not None and offload is None and not is_async:
+    if timeout is not None and offload is None and not (is_async or streams):
         raise RegistrationError(
             f"{name}: a time-out cannot stop a sync function in the event loop; add offload='thread' or 'process'"
         )
     if offload == "process" and "<" in getattr(function, "__qualname__", ""):  # <locals>, <lambda>
         raise RegistrationError(f"{name}: offload='process' needs a function that another process can import")
-
-
-def _as_array(function: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
-    """A caller that asks for no stream gets the items as one array (wire page, "Members and methods of our own")."""
-    if is_async:
-
-        async def collect(*args: Any, **kwargs: Any) -> list[Any]:
-            return [item async for item in function(*args, **kwargs)]
-
-        return collect
-    return functools.partial(_list_of, function)
-
-
-def _list_of(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
-    return list(function(*args, **kwargs))

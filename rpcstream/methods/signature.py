@@ -17,16 +17,19 @@ from typing import Any
 import msgspec
 
 from ..codec import Codec, payloads
-from ..codec.hints import convert_options, is_iterable_hint, is_untyped, item_hint, lower
+from ..codec.hints import convert_options, is_iterable_hint, is_untyped, item_hint, lower, takes_images
+from ..codec.image_budget import INLINE_PIXELS, DecodeElsewhere, ImageBudget, ImageTotal, reading
 from ..errors import InvalidParams, InvalidRequest, RegistrationError
 from ..wire import envelope
 from . import incoming
 from .declared import context_parameter, hints_of, signature_of
+from .image_room import ImagesFound
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Convert = Callable[[Any], Any]
 Line = bytes | bytearray
 Bind = Callable[..., Arguments]
+Tagged = bool | ImageTotal | None
 
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _PATH = re.compile(r" - at `\$([^`]*)`")
@@ -101,6 +104,9 @@ class Signature:
         self._named = self._positional + self._keyword
         self._count = len(self._positional)
         self._untyped = any(is_untyped(parameter.hint) for parameter in self.parameters)
+        #: Where images may be decoded; see `decode_images`.
+        self._images_here: int | None = None
+        self._reports_images = False
         self._takes_nothing = not any(parameter.required for parameter in self.parameters)
         array, object_ = self._array_struct(), self._object_struct()
         options = convert_options(*[parameter.hint for parameter in self._named])
@@ -108,25 +114,40 @@ class Signature:
         self._convert_object = functools.partial(_convert, type=object_, **options)
         self._convert_rest = self._rest_converter(Parameter.VAR_POSITIONAL)
         self._convert_others = self._rest_converter(Parameter.VAR_KEYWORD)
+        has_images = any(takes_images(hints.get(parameter.name, Any), codec) for parameter in self.parameters)
         plain = not (self._untyped or self._keyword or self._convert_rest or self._convert_others)
         #: `bind(params, line, tagged=None)` gives the arguments for the function.
         #:
         #: Args:
         #:     params: the member of the request, parsed; None when it has none.
         #:     line: the message that `params` stood in; empty when its integers are known to be exact.
-        #:     tagged: may there be tagged objects in it? None: look.
+        #:     tagged: may there be tagged objects in it? None: look. Of a part of a message: what its images cost.
         #:
         #: Raises:
         #:     InvalidParams: its `data` has parameter, path, and what was expected.
         #:     InvalidRequest: params are neither array nor object.
-        self.bind = self._short_bind(array, object_) if plain and not options else self._bind
+        #:     ImagesFound: where `decode_images` asks for it.
+        self.bind: Bind
+        if plain and not options:
+            self.bind = self._short_bind(array, object_)
+        else:
+            self.bind = self._bind_images if has_images else self._bind
+
+    def decode_images(self, *, here: int, reports: bool) -> None:
+        """From now on `bind` leaves images to others, by raising `ImagesFound`; without this it decodes them all.
+
+        Args:
+            here: pixels that it still decodes itself, for one call; 0 for no image.
+            reports: it also says so where it has decoded images, since somebody counts the memory that they hold.
+        """
+        self._images_here, self._reports_images = here, reports
 
     # -- the way of a call ------------------------------------------------------------------------------------------
 
     def _short_bind(self, array: Any, object_: Any) -> Bind:
         """`bind` for what nearly every method has: parameters that a Struct checks alone, and no rich values."""
 
-        def bind(params: Any, line: Line, tagged: bool | None = None) -> Arguments:
+        def bind(params: Any, line: Line, tagged: Tagged = None) -> Arguments:
             try:
                 if type(params) is list:
                     return _astuple(_convert(params, array)), _NO_NAMED
@@ -138,9 +159,15 @@ class Signature:
 
         return bind
 
-    def _bind(self, params: Any, line: Line, tagged: bool | None = None) -> Arguments:
-        if self._untyped:
-            params = self._with_values(params, line, tagged)
+    def _bind(self, params: Any, line: Line, tagged: Tagged = None, *, is_decoded: bool = False) -> Arguments:
+        if self._untyped and not is_decoded:
+            # Some hint takes anything: the exact integers, and the rich values that the line has.
+            if line and envelope.may_hold_big_integers(line):
+                params = payloads.parse_exactly(line).get("params")
+            if tagged or (tagged is None and line and self._codec.holds_tags(line)):
+                if self._may_hold_images(line, tagged):
+                    return self._within_budget(self._bind_values, params, line, tagged)
+                return self._bind_values(params, line, tagged)
         try:
             if type(params) is dict:
                 return self._bind_object(params)
@@ -148,6 +175,8 @@ class Signature:
                 return self._bind_array(params)
         except msgspec.ValidationError as error:
             return self._bind_exactly(params, line, error)
+        except AttributeError:  # msgspec takes an array, which has items, for a mapping, and asks it for its keys
+            return self._refuse(params, self._misfit(params))
         if params is not None:
             raise InvalidRequest(data={"reason": "the member 'params' must be an array or an object"})
         return _NOTHING if self._takes_nothing else self._refuse([], None)
@@ -179,20 +208,64 @@ class Signature:
                 self._refuse(params, None)
         return (*values, *rest), {}
 
-    def _with_values(self, params: Any, line: Line, tagged: bool | None) -> Any:
-        """Some hint takes anything: put in the rich values and the exact integers that the line has."""
-        if line and envelope.may_hold_big_integers(line):
-            params = payloads.parse_exactly(line).get("params")
-        if tagged or (tagged is None and line and self._codec.holds_tags(line)):
-            try:
-                return self._codec.decode(params)
-            except ValueError as error:
-                raise InvalidParams(data=self._explain(str(error), params)) from None
-        return params
+    def _bind_values(self, params: Any, line: Line, tagged: Tagged) -> Arguments:
+        """Put in the rich values, then go on."""
+        try:
+            params = self._codec.decode(params)
+        except ValueError as error:
+            raise InvalidParams(data=self._explain(str(error), params)) from None
+        return self._bind(params, line, tagged, is_decoded=True)
+
+    def _may_hold_images(self, line: Line, tagged: Tagged) -> bool:
+        if isinstance(tagged, ImageTotal):
+            return tagged.has_images
+        return not line or self._codec.holds_images(line)
+
+    def _bind_images(self, params: Any, line: Line, tagged: Tagged = None) -> Arguments:
+        """`bind` where a hint names images, or what may hold some."""
+        return self._within_budget(self._bind, params, line, tagged)
+
+    def bind_elsewhere(self, params: Any, line: Line, tagged: Tagged) -> tuple[Arguments, int]:
+        """`bind` in another thread, after `ImagesFound`: decodes all images.
+
+        Returns:
+            The arguments, and the bytes of memory that the images in them hold.
+        """
+        budget = self._budget(tagged, None)
+        try:
+            return self._read(budget, self.bind, params, line, tagged), budget.size
+        finally:
+            budget.close()
+
+    def _within_budget(self, bind: Bind, params: Any, line: Line, tagged: Tagged) -> Arguments:
+        if reading.get() is not None:  # that of `bind_elsewhere`, or the same call's
+            return bind(params, line, tagged)
+        budget = self._budget(tagged, self._images_here)
+        try:
+            arguments = self._read(budget, bind, params, line, tagged)
+        except DecodeElsewhere:
+            raise ImagesFound(self.bind_elsewhere, self._codec.image_limits) from None
+        budget.close()
+        if self._reports_images and budget.pixels:
+            raise ImagesFound(self.bind_elsewhere, self._codec.image_limits, arguments, budget.size)
+        return arguments
+
+    def _budget(self, tagged: Tagged, here: int | None) -> ImageBudget:
+        total = tagged if isinstance(tagged, ImageTotal) else None
+        return ImageBudget(self._codec.image_limits, total, here=here)
+
+    def _read(self, budget: ImageBudget, bind: Bind, params: Any, line: Line, tagged: Tagged) -> Arguments:
+        token = reading.set(budget)
+        try:
+            return bind(params, line, tagged)
+        finally:
+            reading.reset(token)
 
     def _bind_exactly(self, params: Any, line: Line, error: msgspec.ValidationError) -> Arguments:
         """Refused: unless it was for what is not as it was sent, an integer over 64 bits or a payload cut out."""
         exact, told = params, error
+        if (budget := reading.get()) is not None:
+            budget.again()
         if not self._untyped and envelope.may_hold_big_integers(line):
             exact = payloads.parse_exactly(line).get("params")
         try:
@@ -237,6 +310,22 @@ class Signature:
         explained = self._explain(str(error), params)
         raise InvalidParams(f"Invalid params: {explained['path']}: {explained['reason']}", explained)
 
+    def _misfit(self, params: dict[str, Any] | list[Any]) -> msgspec.ValidationError:
+        """What is wrong where a tagged array stands in the place of an object."""
+        hints = {parameter.name: parameter.hint for parameter in self.parameters}
+        places: Any = zip(self.parameters, params, strict=False) if type(params) is list else ()
+        found = [(f"[{at}]", parameter.hint, value) for at, (parameter, value) in enumerate(places)]
+        if type(params) is dict:
+            found = [(f".{name}", hints[name], value) for name, value in params.items() if name in hints]
+        for path, hint, value in found:
+            try:
+                _convert(value, hint, **convert_options(hint))
+            except AttributeError:
+                return msgspec.ValidationError(f"Expected `object`, got an array - at `${path}`")
+            except msgspec.ValidationError:
+                continue
+        return msgspec.ValidationError("Expected `object`, got an array")
+
     def _explain(self, text: str, params: Any) -> dict[str, Any]:
         """The data of an error: msgspec's sentence and path, and the parameter that the path begins with."""
         path = "".join(reversed(_PATH.findall(text)))
@@ -268,7 +357,9 @@ class Signature:
         def item(stream: str, value: Any) -> None: ...
 
         item.__annotations__ = {"stream": str, "value": item_hint(hint)}
-        self.streams[parameter.name] = Signature(item, method=f"{self.method}: {what}", codec=self._codec).bind
+        signature = Signature(item, method=f"{self.method}: {what}", codec=self._codec)
+        signature.decode_images(here=0 if in_thread else INLINE_PIXELS, reports=True)
+        self.streams[parameter.name] = signature.bind
         return incoming.lowered(hint, self._codec)
 
     def _lowered(self, what: str, hint: Any, *, result: bool = False) -> Any:

@@ -6,10 +6,12 @@ socket, no thread, no event loop and no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..codec import Codec, payloads
+from ..codec.image_budget import ImageTotal, image_budget
 from ..errors import BatchTooLarge, InternalError, RpcError, error_from_wire
 from ..limits import Limits
 from ..wire import envelope
@@ -54,6 +56,11 @@ class Outgoing(Protocol):
     def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
         """Take a place in the table of calls that wait, so that `waiter` gets the answer."""
 
+    @property
+    def call_ids(self) -> Sequence[int | str]:
+        """The ids that it has in that table."""
+        ...
+
     def encode(self, left: float) -> Written:
         """The message. `left` is the time until the caller gives up, in seconds (may be infinite)."""
         ...
@@ -64,6 +71,15 @@ class Outgoing(Protocol):
 
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> Any:
         """What the caller gets for the reply, or raises."""
+
+
+class _Facts(NamedTuple):
+    """Of a message: is it nested too deep; may there be tagged objects in it; its replies, where integers in them may
+    have been rounded when it was read."""
+
+    is_deep: bool
+    tagged: bool
+    exact: dict[tuple[type, Any], dict[str, Any]] | None
 
 
 class Marshaller:
@@ -150,23 +166,32 @@ class Marshaller:
             raise self._broken(method, "neither result nor error", reply)
         return self._decoded(method, reply["result"]) if tagged else reply["result"]
 
-    def values(self, lines: list[tuple[dict[str, Any], bytes | bytearray]]) -> list[tuple[dict[str, Any], bool]]:
-        """Replies that stood in few messages, for `value_in`: exact, and each with whether it may hold tags."""
+    def values(self, lines: list[tuple[dict[str, Any], bytes | bytearray]]) -> list[tuple[dict[str, Any], ImageTotal]]:
+        """Replies that stood in few messages, for `value_in`: exact, and each with whether it may hold tags, and what
+        the images of its message have cost."""
         by_line: dict[int, list[int]] = {}
         for position, (_, line) in enumerate(lines):
             by_line.setdefault(id(line), []).append(position)
-        prepared: list[tuple[dict[str, Any], bool]] = [({}, False)] * len(lines)
+        prepared: list[tuple[dict[str, Any], ImageTotal]] = [({}, ImageTotal())] * len(lines)
         for positions in by_line.values():
             replies = [lines[position][0] for position in positions]
             replies, tagged = self._prepared(replies, lines[positions[0]][1])
+            total = ImageTotal(is_tagged=tagged)
             for position, reply in zip(positions, replies, strict=True):
-                prepared[position] = reply, tagged
+                prepared[position] = reply, total
         return prepared
+
+    def images(self, total: ImageTotal) -> AbstractContextManager[None]:
+        """Meanwhile values of a message are read that is read part by part."""
+        return image_budget(self._codec.image_limits, total)
 
     def response(self, method: str, reply: dict[str, Any], line: bytes | bytearray) -> dict[str, Any]:
         """The whole response object, rich values decoded, integers exact."""
         (reply,), tagged = self._prepared([reply], line)
-        return {name: self._decoded(method, member) for name, member in reply.items()} if tagged else reply
+        if not tagged:
+            return reply
+        with image_budget(self._codec.image_limits):
+            return {name: self._decoded(method, member) for name, member in reply.items()}
 
     def member(self, method: str, params: dict[str, Any], line: bytes | bytearray, name: str) -> Any:
         """A member of the params of a notification such as `$/item`, rich values decoded, integers exact.
@@ -202,14 +227,30 @@ class Marshaller:
 
     def _prepared(self, replies: list[dict[str, Any]], line: bytes | bytearray) -> tuple[list[dict[str, Any]], bool]:
         """The replies in a message, as exact as they were sent, and whether there may be tagged objects in them."""
-        if envelope.is_deeper(line, self._max_depth):
+        facts = self._facts(line)
+        if facts.is_deep:
             reason = f"it is nested deeper than {self._max_depth} levels (max_depth)"
             error = InternalError(_UNREADABLE, {"reason": reason}).to_wire()
             return [{"id": reply.get("id"), "error": error} for reply in replies], False
-        tagged = self._holds_tags(line)
-        if envelope.may_hold_big_integers(line):
-            replies = _exactly(line, replies)
-        return replies, tagged
+        if facts.exact is not None:
+            exact = facts.exact
+            replies = [exact.get((type(reply.get("id")), reply.get("id")), reply) for reply in replies]
+        return replies, facts.tagged
+
+    def _facts(self, line: bytes | bytearray) -> _Facts:
+        """What is to be known of a message before its replies are read; found once for all calls that share it."""
+        if not isinstance(line, payloads.SharedLine):
+            return self._found(line)
+        if line.facts is None:
+            line.facts = self._found(line)
+        facts: _Facts = line.facts
+        return facts
+
+    def _found(self, line: bytes | bytearray) -> _Facts:
+        if envelope.is_deeper(line, self._max_depth):
+            return _Facts(True, False, None)
+        exact = _exactly(line) if envelope.may_hold_big_integers(line) else None
+        return _Facts(False, self._holds_tags(line), exact)
 
     def _error(self, method: str, error: Any, tagged: bool) -> RpcError:
         if tagged:
@@ -253,6 +294,10 @@ class Call:
     def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
         self._call_id = pending.add(waiter)
 
+    @property
+    def call_ids(self) -> tuple[int]:
+        return (self._call_id,)
+
     def encode(self, left: float) -> Written:
         marshaller = self._marshaller
         timeout = told(left) if self.tells_time else None
@@ -292,6 +337,10 @@ class RawCall:
 
     def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
         pending.add_as(self._message["id"], waiter)
+
+    @property
+    def call_ids(self) -> tuple[int | str]:
+        return (self._message["id"],)
 
     def encode(self, left: float) -> Written:
         return self._marshaller.encode(self._message, self.method)
@@ -348,12 +397,11 @@ def overdue(entries: Iterable[tuple[Any, W]], now: float) -> tuple[list[tuple[An
     return late, earliest
 
 
-def _exactly(line: bytes | bytearray, replies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same replies, which stood in this message, with every integer as it was sent."""
+def _exactly(line: bytes | bytearray) -> dict[tuple[type, Any], dict[str, Any]]:
+    """The replies in a message by the type and value of their ids, with every integer as it was sent."""
     message = payloads.parse_exactly(line)
     members = message if isinstance(message, list) else [message]
-    exact = {(type(member["id"]), member["id"]): member for member in members if _has_own_id(member)}
-    return [exact.get((type(reply.get("id")), reply.get("id")), reply) for reply in replies]
+    return {(type(member["id"]), member["id"]): member for member in members if _has_own_id(member)}
 
 
 def _as_it_came(value: Any) -> Any:

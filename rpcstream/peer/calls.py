@@ -6,14 +6,16 @@ Owns the deadlines of these calls. What a call looks like is the marshaller's ma
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import CallTimeout, EncodeError
+from ..text import get_logger
 from ..wire import envelope
 from ..wire.pieces import Written
-from .call import Marshaller, Outgoing, overdue
+from .call import Marshaller, Outgoing
 from .deadline import INFINITE
 from .flows import Flows
 from .pending import PendingCalls, Waiter
@@ -23,7 +25,13 @@ from .uploads import Uploads, holds_streams
 if TYPE_CHECKING:
     from .session import Session
 
-log = logging.getLogger("rpcstream.client")
+log = get_logger("rpcstream.client")
+
+#: Deadlines that are kept before those of calls that were answered are looked for.
+DEADLINES = 64
+
+#: Seconds for which calls that are too late are told so, before others have their turn.
+SLICE = 0.01
 
 #: Called with what the handler says on its way to the result.
 OnProgress = Callable[[Any], object]
@@ -93,7 +101,17 @@ class StreamWaiter:
 class Calls:
     """The calls that one end makes on one session."""
 
-    __slots__ = ("_loop", "_session", "_timer", "_timer_at", "marshaller", "pending")
+    __slots__ = (
+        "_deadlines",
+        "_last_number",
+        "_loop",
+        "_most_deadlines",
+        "_session",
+        "_timer",
+        "_timer_at",
+        "marshaller",
+        "pending",
+    )
 
     def __init__(self, session: Session, marshaller: Marshaller) -> None:
         self.marshaller = marshaller
@@ -102,6 +120,11 @@ class Calls:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = INFINITE
+        #: The deadlines of calls that wait, earliest first, and some of calls that do not any more; with a number, so
+        #: that ids are never compared.
+        self._deadlines: list[tuple[float, int, int | str]] = []
+        self._last_number = 0
+        self._most_deadlines = DEADLINES
 
     @property
     def flows(self) -> Flows:
@@ -132,12 +155,18 @@ class Calls:
         except BaseException:
             outgoing.leave(self.pending)
             raise
-        self.expect(waiter)
+        if waiter.deadline != INFINITE:
+            for call_id in outgoing.call_ids:
+                self.expect(call_id, waiter.deadline)
 
-    def expect(self, waiter: TimedWaiter) -> None:
-        """Watch over the deadline of a call that was entered."""
-        if waiter.deadline < self._timer_at:
-            self._watch(waiter.deadline)
+    def expect(self, call_id: int | str, deadline: float) -> None:
+        """Watch over the deadline (loop time, s; not infinite) of a call that was entered under this id."""
+        self._last_number += 1
+        heappush(self._deadlines, (deadline, self._last_number, call_id))
+        if len(self._deadlines) > self._most_deadlines:
+            self._sweep()
+        if deadline < self._timer_at:
+            self._watch(deadline)
 
     def give_up(self, outgoing: Outgoing) -> None:
         """Nobody waits for the answer any more: the other end is told, and not waited for. Harmless at any time."""
@@ -202,12 +231,26 @@ class Calls:
         self._timer = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
-        """The earliest deadline is over, at least the earliest there was: look at all."""
+        """The earliest deadline is over, at least the earliest there was."""
         self._timer, self._timer_at = None, INFINITE
-        late, earliest = overdue(self.pending.items(), self._loop.time())
-        for call_id, waiter in late:
+        deadlines, now = self._deadlines, self._loop.time()
+        end = perf_counter() + SLICE
+        while deadlines and deadlines[0][0] <= now:
+            deadline, _, call_id = heappop(deadlines)
+            waiter: Any = self.pending.find(call_id)
+            if waiter is None or waiter.deadline != deadline:
+                continue  # it was answered
             self.pending.discard(call_id)
             self.cancel([call_id])
             waiter.fail(CallTimeout("no answer in time", method=waiter.method, address=self.marshaller.address))
-        if earliest < INFINITE:
-            self._watch(earliest)
+            if perf_counter() > end:
+                break  # a crowd that was asked at the same time: others first
+        if deadlines:
+            self._watch(deadlines[0][0])
+
+    def _sweep(self) -> None:
+        """Forget the deadlines of calls that were answered; seldom, so that each costs no more than a glance."""
+        find = self.pending.find
+        kept = [entry for entry in self._deadlines if find(entry[2]) is not None]
+        heapify(kept)
+        self._deadlines, self._most_deadlines = kept, max(DEADLINES, 2 * len(kept))

@@ -7,8 +7,9 @@ thread that the handler runs in, wherever that is.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +38,13 @@ class Context:
     """
 
     def __init__(
-        self, session: Session, message: dict[str, Any], *, timeout: float | None, is_async: bool, in_batch: bool
+        self, session: Session, message: dict[str, Any], *, timeout: float | None, is_async: bool, batch: Any
     ) -> None:
         self.method: str = message["method"]
         self.request_id: Any = message.get("id")
         self.identity: Any = session.identity
-        self.in_batch = in_batch
+        #: The batch that the call came in, if any.
+        self.batch = batch
         self._deadline = INFINITE if timeout is None else now() + timeout
         self._message = message
         self._session = session
@@ -55,6 +57,8 @@ class Context:
         self._is_cancelled = self._is_over = False
         self._latest: Written | None = None
         self._is_due = False
+        #: What is to be called when the reply is on its way.
+        self.afterwards: list[Callable[[], object]] = []
 
     @property
     def peer(self) -> Any:
@@ -64,9 +68,14 @@ class Context:
         event loop cannot wait, only notify.
         """
         if self._peer is None:
-            peer = Peer(self._session)
+            peer = Peer(self._session, self.after_reply)
             self._peer = peer if self.bridge is None else BlockingPeer(peer, self.bridge)
         return self._peer
+
+    @property
+    def in_batch(self) -> bool:
+        """The call came in a batch."""
+        return self.batch is not None
 
     @property
     def session(self) -> Session:
@@ -133,6 +142,30 @@ class Context:
             self._send_soon(message)
         else:
             self._session.loop.call_soon_threadsafe(self._send_soon, message)
+
+    def after_reply(self, callback: Callable[[], object]) -> None:
+        """Call a function as soon as the reply to this call has been handed to the connection; of a notification, as
+        soon as the handler is done.
+
+        What it sends is read by the caller behind the reply: a handler may return the id of a subscription, and have
+        the first notifications for it sent afterwards (`ctx.peer.notify(…, after_reply=True)` is the short form). In a
+        batch that is behind the one reply to all of it, over HTTP when the response is written. Functions are called in
+        the event loop, in the order in which they were given, and must not block. What they raise is logged.
+
+        They are not called where the call fails, is cancelled or too late, or where the caller is gone before.
+
+        Args:
+            callback: a plain function without parameters. To be given while the handler runs, from its thread.
+
+        Raises:
+            TypeError: it is an async function: let a plain one start a task.
+            RuntimeError: the handler is done already.
+        """
+        if inspect.iscoroutinefunction(callback):
+            raise TypeError("after_reply takes a plain function: it may start a task, but is not awaited itself")
+        if self._is_over:
+            raise RuntimeError("the handler is done: its reply is on its way already")
+        self.afterwards.append(callback)
 
     # -- what carries the call out ----------------------------------------------------------------------------------
 

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 Line = bytes | bytearray
 
+#: Ids that a stream may have.
+_IDS = frozenset((int, str, type(None)))
+
+#: What the key of a stream begins with that goes out, and of one that comes in.
+_OUT, _IN = ">", "<"
+
 
 def is_word(message: dict[str, Any]) -> bool:
     """Does a notification belong to the conversation itself?"""
@@ -42,14 +48,28 @@ def handle(session: Session, message: dict[str, Any], line: Line) -> bool:
     return True
 
 
-def is_early(session: Session, message: dict[str, Any]) -> bool:
-    """Is it about a stream that is not known (yet)? Its request may wait unread; then this stays behind it."""
-    method, params = message["method"], message.get("params")
-    if type(params) is not dict:
-        return False
+def early_key(session: Session, message: Any) -> str | None:
+    """Is this a word about a stream that is not known (yet)? Then what names that stream, for `is_open`.
+
+    The request that opens it may wait unread; then the word stays behind it.
+    """
+    if type(message) is not dict or "id" in message:
+        return None
+    method, params = message.get("method"), message.get("params")
+    if type(method) is not str or type(params) is not dict:
+        return None
     if method == envelope.CREDIT:
-        return _outflow(session, params) is None
-    return bool(method == envelope.END) and _inflow(session, params) is None
+        key = _outflow_key(params)
+        return None if key is None or key in session.flows.out else _OUT + key
+    if method == envelope.END:
+        token = params.get("stream")
+        return None if type(token) is not str or token in session.flows.coming else _IN + token
+    return None
+
+
+def is_open(session: Session, key: str) -> bool:
+    """Is the stream known now?"""
+    return key[1:] in (session.flows.out if key[0] == _OUT else session.flows.coming)
 
 
 def _cancel(session: Session, params: dict[str, Any], line: Line) -> None:
@@ -106,10 +126,16 @@ def _inflow(session: Session, params: dict[str, Any]) -> Sink | None:
 
 
 def _outflow(session: Session, params: dict[str, Any]) -> Source | None:
+    key = _outflow_key(params)
+    return None if key is None else session.flows.out.get(key)
+
+
+def _outflow_key(params: dict[str, Any]) -> str | None:
     token = params.get("stream")
     if type(token) is str:
-        return session.flows.out.get(argument_key(token))
-    return session.flows.out.get(reply_key(params["id"])) if "id" in params else None
+        return argument_key(token)
+    # Other ids name no stream; and writing an array of any depth as text would take any time.
+    return reply_key(params["id"]) if "id" in params and type(params["id"]) in _IDS else None
 
 
 def _event(session: Session, params: dict[str, Any], line: Line) -> None:

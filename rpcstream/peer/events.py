@@ -19,14 +19,15 @@ from ..codec import Codec
 from ..errors import InvalidParams, NotPermitted, ServerBusy
 from ..limits import Limits
 from ..observe.counters import Counters
+from ..observe.limited_log import LimitedLog
 from ..wire import envelope
-from ..wire.pieces import Written
+from ..wire.pieces import Written, kept
 from . import event_queue
-from .event_queue import EventQueue, Policy
+from .event_queue import EVENT_COST, EventQueue, Policy, Room, Waiting
 from .patterns import RESERVED, PatternTable, fault_of_pattern, fault_of_topic, is_pattern, matches
 from .retained import Retained
 from .session import Session
-from .subscriber import Event, Subscriber
+from .subscriber import Event, Subscriber, weight_of
 
 log = logging.getLogger("rpcstream.server")
 
@@ -39,8 +40,8 @@ class Topics(Mapping[str, int]):
     """The topics and patterns of one server that anybody has subscribed to; a mapping: how many connections that are.
 
     Args:
-        limits: `max_subscriptions`, `max_retained` and `max_retained_size` are enforced here; `max_message_size` is
-            also what all that waits for one connection may have together.
+        limits: `max_event_size`, those of subscriptions, patterns and last values, and `max_waiting_total` are enforced
+            here; `max_message_size` is also what all that waits for one connection may have together.
         max_events: of one subscription that may wait for one connection.
         policy: what is dropped when more would wait.
         system: topics with this prefix, which begins with "rpc.", may be subscribed to; `announce` publishes to them.
@@ -54,10 +55,14 @@ class Topics(Mapping[str, int]):
         self, *, codec: Codec, limits: Limits, counters: Counters, max_events: int, policy: Policy, system: str = ""
     ) -> None:
         event_queue.check(max_events, policy)
+        #: What all that waits for slow connections may take together.
+        self.room = Room(limits.max_waiting_total)
         self._codec = codec
         self._limits = limits
         self._counters = counters
+        self._log = LimitedLog(log)
         self._max_events = max_events
+        self._max_size = min(limits.max_event_size, limits.max_message_size)
         self._policy: Policy = policy
         self._system = system
         #: What follows may be used by any thread that has the lock.
@@ -66,6 +71,8 @@ class Topics(Mapping[str, int]):
         self._by_topic: dict[str, dict[Subscriber, str]] = {}
         self._patterns: PatternTable[str] = PatternTable()
         self._has_patterns = False
+        #: Topics, and levels of patterns, of all connections together.
+        self._weight = 0
         self._retained = Retained(limits.max_retained, limits.max_retained_size)
         self._subscribers: dict[Session, Subscriber] = {}
         self._due: list[Subscriber] = []
@@ -116,8 +123,7 @@ class Topics(Mapping[str, int]):
         """As `publish`, for a `$/event` message that is ready to be sent, with this topic in it. `forget` is for those
         whose value is null."""
         self._check(topic)
-        if len(message) > self._limits.max_message_size:
-            raise envelope.oversize(len(message), self._limits.max_message_size, side="server")
+        message = self._checked(message)
         with self._lock:
             if retain:
                 self._retained.keep(topic, message)
@@ -152,14 +158,19 @@ class Topics(Mapping[str, int]):
 
     def _encoded(self, topic: str, value: Any) -> Written:
         message = self._codec.serialize(envelope.request(envelope.EVENT, {"topic": topic, "value": value}))
-        if len(message) > self._limits.max_message_size:
-            raise envelope.oversize(len(message), self._limits.max_message_size, side="server")
+        return kept(self._checked(message))
+
+    def _checked(self, message: Written) -> Written:
+        """The message, which is no longer than an event may be. Raises MessageTooLarge."""
+        if len(message) > self._max_size:
+            raise envelope.oversize(len(message), self._max_size, side="server")
         return message
 
     def _put(self, topic: str, message: Written) -> int:
         """Let it wait for each subscriber; even those that take events at once are sent them in the next turn."""
         self._counters.events_published += 1
-        event, size = (topic, message), len(message)
+        event = Waiting(topic, message)
+        size = len(message) + EVENT_COST
         found = self._by_topic.get(topic, {})
         if self._has_patterns:
             found = self._found(topic, found)
@@ -211,10 +222,7 @@ class Topics(Mapping[str, int]):
             NotPermitted: the topic is denied.
             ServerBusy: the connection has as many subscriptions as it may have.
         """
-        fault = fault_of_pattern(topic) or _fault_of_name(topic, self._system)
-        if fault is not None:
-            data = {"parameter": "topic", "path": "$.topic", "reason": f"the topic {fault}"}
-            raise InvalidParams(f"Invalid params: $.topic: the topic {fault}", data)
+        self.check_subscription(topic)
         if not is_pattern(topic) and any(matches(each, topic) for each in denied):
             raise NotPermitted(data={"topic": topic})
         with self._lock:
@@ -226,6 +234,13 @@ class Topics(Mapping[str, int]):
                 self._put_retained(subscriber, topic, denied)
         return {"topic": topic, "queue": self._max_events, "policy": self._policy}
 
+    def check_subscription(self, topic: str) -> None:
+        """Raises InvalidParams unless it is a topic or a pattern that may be subscribed to."""
+        fault = fault_of_pattern(topic) or _fault_of_name(topic, self._system)
+        if fault is not None:
+            data = {"parameter": "topic", "path": "$.topic", "reason": f"the topic {fault}"}
+            raise InvalidParams(f"Invalid params: $.topic: the topic {fault}", data)
+
     def unsubscribe(self, session: Session, topic: str) -> bool:
         """Send no more of the topic or pattern, not even what waits; false if that was not subscribed to.
 
@@ -236,14 +251,21 @@ class Topics(Mapping[str, int]):
             if subscriber is None or topic not in subscriber.topics:
                 return False
             self._leave(subscriber, topic)
-            self._counters.events_dropped += subscriber.hand_on(topic)
+            dropped = subscriber.queue.dropped
+            forgotten = subscriber.hand_on(topic)
+            self._counters.events_dropped += forgotten + subscriber.queue.dropped - dropped
             return True
 
     def _join(self, subscriber: Subscriber, topic: str, denied: tuple[str, ...]) -> None:
-        limit = self._limits.max_subscriptions
-        if len(subscriber.topics) >= limit:
+        limits = self._limits
+        if len(subscriber.topics) >= limits.max_subscriptions:
+            limit = limits.max_subscriptions
             raise ServerBusy(f"Server busy: this connection has {limit} subscriptions", {"limit": limit})
-        subscriber.topics[topic] = denied
+        if self._weight + weight_of(topic) > limits.max_subscriptions_total:
+            limit = limits.max_subscriptions_total
+            raise ServerBusy(f"Server busy: all connections have {limit} subscriptions together", {"limit": limit})
+        self._weight += weight_of(topic)
+        subscriber.enter(topic, denied)
         others = self._by_topic.get(topic)
         if others is None:
             others = self._by_topic[topic] = {}
@@ -252,10 +274,25 @@ class Topics(Mapping[str, int]):
                 self._has_patterns = True
         others[subscriber] = topic
         self._counters.subscriptions += 1
+        self._check_steps(subscriber, topic)
+
+    def _check_steps(self, subscriber: Subscriber, topic: str) -> None:
+        """Take a pattern back with which publishing would cost too much."""
+        if not is_pattern(topic):
+            return
+        own, every = self._limits.max_pattern_steps, self._limits.max_pattern_steps_total
+        if subscriber.steps > own:
+            self._leave(subscriber, topic)
+            text = f"Server busy: too many patterns of this connection match the same topics, over {own} steps"
+            raise ServerBusy(text, {"limit": own})
+        if self._patterns.steps > every:
+            self._leave(subscriber, topic)
+            text = f"Server busy: too many patterns of all connections match the same topics, over {every} steps"
+            raise ServerBusy(text, {"limit": every})
 
     def _put_retained(self, subscriber: Subscriber, topic: str, denied: tuple[str, ...]) -> None:
         """Let the last values wait for a new subscription, as far as there is room for them."""
-        events = self._retained.newest(topic, denied)
+        events = [Waiting(*each) for each in self._retained.newest(topic, denied)]
         # However many patterns match the same topics, no more of their last values wait than there may be.
         most = min(self._max_events, self._limits.max_retained - len(subscriber.queue))
         count = subscriber.put_last_values(topic, events, most)
@@ -270,13 +307,14 @@ class Topics(Mapping[str, int]):
             self._loop, self._loop_thread = session.loop, threading.get_ident()
             self._is_scheduled = False
             self._due.clear()
-        queue: EventQueue[Event] = EventQueue(self._max_events, self._limits.max_message_size, self._policy)
+        queue: EventQueue[Event] = EventQueue(self._max_events, self._limits.max_message_size, self._policy, self.room)
         subscriber = self._subscribers[session] = Subscriber(session, queue)
         session.on_lost.append(lambda: self._remove(subscriber))
         return subscriber
 
     def _leave(self, subscriber: Subscriber, topic: str) -> None:
-        del subscriber.topics[topic]
+        subscriber.leave(topic)
+        self._weight -= weight_of(topic)
         others = self._by_topic[topic]
         del others[subscriber]
         if not others:
@@ -340,15 +378,15 @@ class Topics(Mapping[str, int]):
             events = queue.take_some(SHARE)
             is_more = subscriber.is_due = bool(queue)
             self._counters.events_sent += len(events)
-        for _, message in events:
-            session.send(message)
+        for event in events:
+            session.send(event.message)
         return is_more
 
     def _disconnect(self, subscriber: Subscriber) -> None:
         session = subscriber.session
         reason = f"it was too slow for its events (policy 'disconnect', event_queue {self._max_events})"
         address = session.channel.address if session.channel is not None else "a peer"
-        log.warning("closed the connection from %s: %s", address, reason)
+        self._log.warning(None, "closed the connection from %s: %s", address, reason)
         self._counters.closed_for_limits += 1
         self._remove(subscriber)
         session.abort(reason)

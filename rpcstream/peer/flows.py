@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import CallCancelled
+from .memory import MessageMemory
 from .streams import Inflow, Outflow, Sink, Source
 
 
@@ -29,6 +30,7 @@ class Flows:
     """What flows over one connection.
 
     Args:
+        memory: where the items count that wait to be used.
         crowd: bytes; while more than these wait for the end of the turn, producers do.
 
     Attributes:
@@ -36,15 +38,30 @@ class Flows:
         coming: streams that were passed to a handler here, by their token.
         stalled: the peer does not read what is sent.
         has_ended: the peer says nothing more.
+        opened: how many streams have been opened so far.
         waiting: those who wait until there is room, in the order in which they came; made when it is first needed.
         unsent: bytes that were sent in this turn of the loop and not yet handed to the transport.
     """
 
-    __slots__ = ("_crowd", "_has_turn", "_last_token", "coming", "has_ended", "out", "stalled", "unsent", "waiting")
+    __slots__ = (
+        "_crowd",
+        "_has_turn",
+        "_last_token",
+        "_memory",
+        "coming",
+        "has_ended",
+        "opened",
+        "out",
+        "stalled",
+        "unsent",
+        "waiting",
+    )
 
-    def __init__(self, crowd: int) -> None:
+    def __init__(self, crowd: int, memory: MessageMemory | None = None) -> None:
         self._crowd = crowd
+        self._memory = memory
         self.unsent = 0
+        self.opened = 0
         self.out: dict[str, Source] = {}
         self.coming: dict[str, Sink] = {}
         self.stalled = False
@@ -70,6 +87,7 @@ class Flows:
 
     def enter_outflow(self, key: str, outflow: Source) -> None:
         """The same for one that is there."""
+        self.opened += 1
         self.out[key] = outflow
         if self.has_ended:
             outflow.close()
@@ -81,12 +99,13 @@ class Flows:
 
     def open_inflow(self, token: str, window: int, grant: Callable[[int], None]) -> Inflow:
         """A stream that comes as an argument; to be closed by `close_inflow`."""
-        inflow = Inflow(window, grant, permitted=False)
+        inflow = Inflow(window, grant, permitted=False, memory=self._memory)
         self.enter_inflow(token, inflow)
         return inflow
 
     def enter_inflow(self, token: str, inflow: Sink) -> None:
         """The same for one that is there."""
+        self.opened += 1
         self.coming[token] = inflow
         if self.has_ended:
             inflow.end(_ended())

@@ -19,11 +19,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..limits import DEFAULT_LIMITS
+from ..observe.limited_log import LimitedLog
 
 log = logging.getLogger("rpcstream.server")
 
 #: The identity of everybody who knows the token of `Server(token=…)`.
 TOKEN_IDENTITY = "token"
+
+#: Wrong tokens on one connection before it is closed: room for a typing error, none for guessing.
+MAX_WRONG = 3
 
 #: pid, uid and gid as Linux gives them.
 _PEER = struct.Struct("3i")
@@ -125,6 +129,7 @@ class Authenticator:
         self._digest = _digest(token) if token is not None else b""
         self._authenticate = authenticate
         self._timeout = timeout
+        self._log = LimitedLog(log)
         self._is_async = authenticate is not None and _is_async(authenticate)
 
     @property
@@ -146,7 +151,7 @@ class Authenticator:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            return _failed(credentials, error)
+            return self._failed(credentials, error)
         if not inspect.isawaitable(found):
             return _identity(found)
         # It does not look async, and is: it is called again, this time to be awaited.
@@ -171,18 +176,18 @@ class Authenticator:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return _failed(credentials, error)  # something in it was cancelled
+            return self._failed(credentials, error)  # something in it was cancelled
         except BaseException as error:
-            return _failed(credentials, error)
+            return self._failed(credentials, error)
+
+    def _failed(self, credentials: Credentials, error: BaseException) -> None:
+        kind = "the server's authenticate failed, %s is not accepted"
+        self._log.error(None, kind, credentials.address or "a peer", error=error)
 
 
 def _identity(found: Any) -> Any:
     """False is what a function gives that compares and returns: it must not become a way in."""
     return None if found is False else found
-
-
-def _failed(credentials: Credentials, error: BaseException) -> None:
-    log.error("the server's authenticate failed, %s is not accepted", credentials.address or "a peer", exc_info=error)
 
 
 def _check_token(token: object) -> None:

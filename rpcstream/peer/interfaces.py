@@ -59,7 +59,7 @@ class Dispatch(Protocol):
         """The reply to a request over the size limit."""
         ...
 
-    def unreadable(self, error: ParseError) -> Written | None:
+    def unreadable(self, error: ParseError, call_id: Any) -> Written | None:
         """The reply to a message that is not JSON."""
         ...
 
@@ -67,8 +67,8 @@ class Dispatch(Protocol):
         """The reply to a request whose handler was cancelled."""
         ...
 
-    def busy(self, message: Any, limit: int) -> Written | None:
-        """The reply to a request that cannot be taken, since so many are worked on."""
+    def busy(self, message: Any, limit: int, name: str) -> Written | None:
+        """The reply to a request that cannot be taken now for this limit, which has this name in `Limits`."""
         ...
 
     def goes_on(self, message: Any) -> bool:

@@ -15,8 +15,8 @@ from typing import Generic, TypeVar
 #: `max_subscriptions` of them.
 TOPIC_MAX = 256
 
-#: Levels of a topic or pattern. More than anybody's places and devices have; each level of a pattern costs the table
-#: some 250 bytes, so that one subscription costs 8 KiB at most.
+#: Levels of a topic or pattern. More than anybody's places and devices have; each level of a pattern costs a table
+#: some 300 bytes.
 LEVELS_MAX = 32
 
 #: What these begin with belongs to rpcstream itself.
@@ -139,21 +139,29 @@ class PatternTable(Generic[T]):
         """How many values there are."""
         return self._size
 
+    @property
+    def steps(self) -> int:
+        """Nodes that a search visits at most, whatever the topic: what one publishing may cost."""
+        return self._root.steps
+
     def add(self, pattern: str, value: T) -> None:
         """Enter a value; once more is the same. A pattern may have several values.
 
         Args:
             pattern: one in which `fault_of_pattern` finds no fault; a topic is one.
         """
-        node = self._root
-        for level in pattern.split("."):
+        node, path, levels = self._root, [], pattern.split(".")
+        for level in levels:
+            path.append(node)
             below = node.below.get(level)
             if below is None:
-                below = node.below[level] = _Node()
+                below = _Node()
+                node.put(level, below)
             node = below
         if value not in node.values:
             node.values = (*node.values, value)
             self._size += 1
+        self._count(path, levels)
 
     def remove(self, pattern: str, value: T) -> None:
         """Take a value out.
@@ -172,7 +180,14 @@ class PatternTable(Generic[T]):
         self._size -= 1
         while path and not node.values and not node.below:
             node = path.pop()
-            del node.below[levels[len(path)]]
+            node.take(levels[len(path)])
+        self._count(path, levels)
+
+    def _count(self, path: list[_Node[T]], levels: list[str]) -> None:
+        """Count steps anew along a path from the root, of nodes that these levels lead on from."""
+        for node, level in zip(reversed(path), reversed(levels[: len(path)]), strict=True):
+            node.count(level)
+        self._root.steps = self._root.counted()
 
     def find(self, topic: str) -> list[T]:
         """The values of all patterns that match a topic, in no order that means anything. A value comes once for each
@@ -200,11 +215,68 @@ class PatternTable(Generic[T]):
         return found
 
 
-class _Node(Generic[T]):
-    """The patterns that begin with certain levels: the values of that which ends here, and the nodes below."""
+#: Nodes below one up to which their steps are compared each time; of more it is counted how many have how many.
+_FEW = 8
 
-    __slots__ = ("below", "values")
+
+class _Node(Generic[T]):
+    """The patterns that begin with certain levels: the values of that which ends here, and the nodes below.
+
+    Attributes:
+        steps: nodes that a search visits at most from here on, this one among them.
+    """
+
+    __slots__ = ("_widths", "below", "steps", "values")
 
     def __init__(self) -> None:
         self.below: dict[str, _Node[T]] = {}
         self.values: tuple[T, ...] = ()
+        self.steps = 1
+        #: How many of the nodes below that are no wildcards have how many steps, where there are many of them.
+        self._widths: dict[int, int] | None = None
+
+    def put(self, level: str, node: _Node[T]) -> None:
+        """A new node below."""
+        self.below[level] = node
+        if self._widths is not None and level not in _WILDCARDS:
+            self._change(node.steps, 1)
+        elif len(self.below) > _FEW:
+            self._widths = {}
+            for name, each in self.below.items():
+                if name not in _WILDCARDS:
+                    self._change(each.steps, 1)
+
+    def take(self, level: str) -> None:
+        """Take out a node below."""
+        node = self.below.pop(level)
+        if self._widths is not None and level not in _WILDCARDS:
+            self._change(node.steps, -1)
+
+    def count(self, level: str) -> None:
+        """Count the steps of the node below at this level anew, if there is one."""
+        node = self.below.get(level)
+        if node is None or (steps := node.counted()) == node.steps:
+            return
+        if self._widths is not None and level not in _WILDCARDS:
+            self._change(node.steps, -1)
+            self._change(steps, 1)
+        node.steps = steps
+
+    def counted(self) -> int:
+        """The steps, from those of the nodes below: of one that a topic has at this level, and of the wildcards."""
+        any_one = self.below.get("*")
+        steps = 1 + (any_one.steps if any_one is not None else 0) + (">" in self.below)
+        if self._widths is not None:
+            return steps + max(self._widths, default=0)
+        return steps + max([node.steps for name, node in self.below.items() if name not in _WILDCARDS], default=0)
+
+    def _change(self, steps: int, by: int) -> None:
+        assert self._widths is not None
+        count = self._widths.get(steps, 0) + by
+        if count:
+            self._widths[steps] = count
+        else:
+            del self._widths[steps]
+
+
+_WILDCARDS = frozenset(("*", ">"))

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..codec import payloads
 from ..errors import InternalError, ParseError, error_from_wire
 from ..wire import envelope
-from ..wire.framing import Oversize
+from ..wire.framing import LONG, Oversize
 
 #: Bytes of a message in which its id is looked for, should the rest not be readable.
 HEAD = 512
@@ -91,6 +92,9 @@ class PendingCalls:
             self._refusal = str(error_from_wire(reply["error"]))
             if self._waiting:
                 waiting, self._waiting = self._waiting, {}
+                if len(line) >= LONG and len(waiting) > 1:
+                    # Each call would have to read it.
+                    reply, line = {"id": None, "error": _without_data(reply["error"])}, b""
                 for waiter in waiting.values():
                     waiter.answer(reply, line)
                 return
@@ -106,8 +110,9 @@ class PendingCalls:
         if envelope.is_reply(message):
             self.settle(message, line)
         elif type(message) is list and message and all(map(envelope.is_reply, message)):
+            whole = payloads.shared(line)
             for member in message:
-                self.settle(member, line)
+                self.settle(member, whole)
         else:
             return False
         return True
@@ -116,16 +121,18 @@ class PendingCalls:
         """Is a message that is over the `limit` of this end a reply? Then its call fails."""
         if not envelope.is_reply_head(message.head):
             return False
-        error = envelope.oversize(message.size, limit, side=side)
+        error = envelope.refusal_of(message, limit, side=side)
         self.settle(envelope.error_reply(envelope.id_in_head(message.head), error), b"")
         return True
 
-    def settle_unreadable(self, line: bytes | bytearray, error: ParseError) -> None:
+    def settled_unreadable(self, line: bytes | bytearray, error: ParseError) -> bool:
         """Does a message that is not JSON begin like a reply (with a NaN in it, perhaps)? Then its call fails."""
         head = bytes(line[:HEAD])
-        if envelope.is_reply_head(head):
-            told = InternalError("The reply is not JSON", error.data)
-            self.settle(envelope.error_reply(envelope.id_in_head(head), told), b"")
+        if not envelope.is_reply_head(head):
+            return False
+        told = InternalError("The reply is not JSON", error.data)
+        self.settle(envelope.error_reply(envelope.id_in_head(head), told), b"")
+        return True
 
     def explained(self, reason: str) -> str:
         """Why the connection ended, with what the peer last said to nobody: perhaps that it is busy."""
@@ -136,3 +143,11 @@ class PendingCalls:
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting.values():
             waiter.fail(make_error(waiter.method))
+
+
+def _without_data(error: Any) -> Any:
+    """An error as it came, but short."""
+    if type(error) is not dict:
+        return {"code": InternalError.CODE, "message": "The peer sent a malformed error"}
+    message = error.get("message")
+    return {"code": error.get("code"), "message": message[:1000] if type(message) is str else None}

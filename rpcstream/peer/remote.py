@@ -23,18 +23,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Has a function called when the reply of a handler is on its way.
+AfterReply = Callable[[Callable[[], object]], None]
+
 
 class Peer:
     """The other end of one connection. For the event loop of the connection.
+
+    Args:
+        after_reply: has something done when the reply of the handler that this is for is on its way.
 
     Attributes:
         address: of the other end.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, after_reply: AfterReply | None = None) -> None:
         self.address = session.channel.address if session.channel is not None else ""
         self._session = session
-        #: For notifications, which have no answer: `peer.notify.name(…)`; never waits.
+        self._after_reply = after_reply
+        #: For notifications, which have no answer: `peer.notify.name(…)`; never waits. With `after_reply=True` it is
+        #: sent behind the reply of the handler.
         self.notify = Methods(self._notify)
         #: For methods that stream: `async for item in peer.stream.name(…)`.
         self.stream = Methods(self._stream)
@@ -82,9 +90,27 @@ class Peer:
             self._opened(method)
         return await calls.ask(call, deadline, on_progress)
 
-    def _notify(self, method: str, /, *args: Any, **kwargs: Any) -> None:
+    def _notify(self, method: str, /, *args: Any, after_reply: bool = False, **kwargs: Any) -> None:
+        """Send a notification.
+
+        Args:
+            after_reply: not now, but when the reply of the handler is on its way; see `Context.after_reply`. What the
+                values are now is what is sent.
+
+        Raises:
+            ConnectionLost: the connection is over.
+            InvalidRequest: the call came over HTTP, where the caller cannot be notified.
+            EncodeError, MessageTooLarge: the params cannot be sent.
+            RuntimeError: `after_reply` where there is no reply to come: outside of a handler, or after it.
+        """
         calls = self._opened(method, answers=False).calls
-        calls.send(calls.marshaller.notification(method, params_of(method, args, kwargs)))
+        message = calls.marshaller.notification(method, params_of(method, args, kwargs))
+        if not after_reply:
+            calls.send(message)
+        elif self._after_reply is None:
+            raise RuntimeError("after_reply is for the ctx.peer of a handler: here is no reply to wait for")
+        else:
+            self._after_reply(lambda: calls.send(message))
 
     def _stream(
         self,

@@ -133,7 +133,7 @@ class Stream(AsyncIterator[Any]):
         deadline = float("inf") if self._seconds is None else loop.time() + self._seconds
         session = await self._open(deadline)
         calls, call = session.calls, self._call
-        inflow = Inflow(call.window, lambda n: _grant(calls, call, n), permitted=True)
+        inflow = Inflow(call.window, lambda n: _grant(calls, call, n), permitted=True, memory=session.memory)
         waiter = StreamWaiter(inflow, self.method, deadline, self._on_progress)
         calls.begin(call, waiter)
         self._calls, self._waiter = calls, waiter

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from ..errors import CallCancelled, InvalidRequest
+from .memory import COUNTED, MessageMemory
 
 #: More credit than anybody needs; what is given beyond it is forgotten.
 CREDIT_MAX = 2**31
@@ -106,16 +107,33 @@ class Inflow:
         window: items that may be on their way or wait here.
         grant: tells the producer that it may send so many more.
         permitted: the producer was told of the first window already.
+        memory: where the bytes of items that wait count, small ones left out.
     """
 
-    __slots__ = ("_allowed", "_error", "_grant", "_has_ended", "_items", "_taken", "_wake", "_window", "on_end")
+    __slots__ = (
+        "_allowed",
+        "_error",
+        "_grant",
+        "_has_ended",
+        "_held",
+        "_items",
+        "_memory",
+        "_taken",
+        "_wake",
+        "_window",
+        "on_end",
+    )
 
-    def __init__(self, window: int, grant: Callable[[int], None], *, permitted: bool) -> None:
+    def __init__(
+        self, window: int, grant: Callable[[int], None], *, permitted: bool, memory: MessageMemory | None = None
+    ) -> None:
         if window < 1:
             raise ValueError(f"the window of a stream must be at least 1 item, got {window!r}")
         self._window = window
         self._grant = grant
         self._items: deque[Item] = deque()
+        self._memory = memory
+        self._held = 0
         self._allowed = window if permitted else 0
         self._taken = 0 if permitted else window
         self._has_ended = False
@@ -133,10 +151,18 @@ class Inflow:
         """An item has come.
 
         Raises:
-            InvalidRequest: it was not permitted. The stream has ended with this error.
+            InvalidRequest: it was not permitted, or there is no memory for it. The stream has ended with this error.
         """
         if self._has_ended:
             return
+        size = len(item[1])
+        if size >= COUNTED and self._memory is not None:
+            if not self._memory.reserve(size, self._held):
+                reason = "the items of all streams that wait take too many bytes of memory (max_held_total)"
+                told = InvalidRequest(data={"reason": reason})
+                self.end(told)
+                raise told
+            self._held += size
         if not self._allowed:
             error = InvalidRequest(data={"reason": "the stream had more items than were permitted (credit)"})
             self.end(error)
@@ -171,11 +197,20 @@ class Inflow:
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
         self._taken += 1
-        return self._items.popleft()
+        item = self._items.popleft()
+        if self._held and (size := len(item[1])) >= COUNTED:
+            self._release(size)
+        return item
 
     def clear(self) -> None:
         """Nobody wants the items that wait."""
         self._items.clear()
+        self._release(self._held)
+
+    def _release(self, size: int) -> None:
+        if size and self._memory is not None:
+            self._held -= size
+            self._memory.release(size)
 
     def _rouse(self) -> None:
         if self._wake is not None and not self._wake.done():

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from itertools import islice
 
-from ..wire.pieces import Written
-from .event_queue import EventQueue
-from .patterns import compiled, matches, overlaps
+from .event_queue import EVENT_COST, EventQueue, Waiting
+from .patterns import PatternTable, compiled, is_pattern, matches, overlaps
 from .session import Session
 
 #: Subscriptions of a connection that may take over what waits when another one ends. A program has fewer that overlap;
@@ -17,7 +16,7 @@ from .session import Session
 HEIRS_MAX = 16
 
 #: An event that waits: its topic, and its message.
-Event = tuple[str, Written]
+Event = Waiting
 
 
 class Subscriber:
@@ -25,17 +24,42 @@ class Subscriber:
 
     Attributes:
         topics: that it has subscribed to, and patterns; with the patterns of what is denied of each.
+        patterns: those of them that are patterns; None as long as there are none.
+        weight: topics that it has subscribed to, and levels of patterns.
         queue: what waits, under the names of the subscriptions.
         is_due: something waits, and will be looked at: soon, or when the connection takes something again.
     """
 
-    __slots__ = ("is_due", "queue", "session", "topics")
+    __slots__ = ("is_due", "patterns", "queue", "session", "topics", "weight")
 
     def __init__(self, session: Session, queue: EventQueue[Event]) -> None:
         self.session = session
         self.queue = queue
         self.topics: dict[str, tuple[str, ...]] = {}
+        self.patterns: PatternTable[None] | None = None
+        self.weight = 0
         self.is_due = False
+
+    def enter(self, topic: str, denied: tuple[str, ...]) -> None:
+        """One more topic or pattern."""
+        self.topics[topic] = denied
+        self.weight += weight_of(topic)
+        if is_pattern(topic):
+            if self.patterns is None:
+                self.patterns = PatternTable()
+            self.patterns.add(topic, None)
+
+    def leave(self, topic: str) -> None:
+        """One less."""
+        del self.topics[topic]
+        self.weight -= weight_of(topic)
+        if is_pattern(topic) and self.patterns is not None:
+            self.patterns.remove(topic, None)
+
+    @property
+    def steps(self) -> int:
+        """What its patterns cost a search at most; see `PatternTable`."""
+        return self.patterns.steps if self.patterns is not None else 0
 
     def takes(self, topic: str, pattern: str) -> bool:
         """Is the topic, which the pattern matches, not denied to the subscription to that?"""
@@ -56,12 +80,12 @@ class Subscriber:
         room = self.queue.room
         chosen: list[Event] = []
         for event in events[: max(0, most)]:
-            room -= len(event[1])
+            room -= size_of(event)
             if room < 0 and (chosen or len(self.queue)):
                 break
             chosen.append(event)
         for event in reversed(chosen):
-            self.queue.put(name, event, len(event[1]))
+            self.queue.put(name, event, size_of(event))
         return len(chosen)
 
     def hand_on(self, ended: str) -> int:
@@ -74,7 +98,17 @@ class Subscriber:
         heirs = [(name, compiled(name).fullmatch) for name in names]
 
         def choose(event: Event) -> str | None:
-            topic = event[0]
+            topic = event.topic
             return next((name for name, fits in heirs if fits(topic) and self.takes(topic, name)), None)
 
         return self.queue.move(ended, choose)
+
+
+def size_of(event: Event) -> int:
+    """Bytes that an event takes in a queue."""
+    return len(event) + EVENT_COST
+
+
+def weight_of(topic: str) -> int:
+    """What a subscription counts for in `max_subscriptions_total`: its memory goes by its levels if it is a pattern."""
+    return topic.count(".") + 1 if is_pattern(topic) else 1

@@ -13,10 +13,16 @@ from typing import Any, cast
 
 from ..limits import Limits
 from ..peer.identity import Credentials, credentials_of
+from ..peer.memory import UnreadBytes
+from .paced import PacedTransport, is_copying
 from .watch import Watch
 
 #: Bytes; a message that comes alone, or a piece of one, is written without a copy when it is longer than this.
 JOIN_MAX = 64 * 1024
+
+#: Bytes; what was joined to be written together and came out longer has a long message in it, whose copy is not kept
+#: until the peer has read it. (The replies of one turn are at most `write_buffer` and one message more.)
+JOINED_MAX = 4 * 1024 * 1024
 
 #: What TLS has to say of a certificate (RFC 8446, 6.2), as the names of errors of `ssl` end.
 _REFUSALS = frozenset(
@@ -38,20 +44,26 @@ class SocketConnection(asyncio.Protocol):
         address: of the other end, for people; the peer's, where none is given.
         reason: why this end closed the connection, when it did so on its own account.
         over_limit: was that for a limit?
+        unread: the sum, for all connections of a server, of what waits to be read by their peers; None: not counted.
+        opened: when the system gave the connection (seconds of the loop's clock), before any handshake.
     """
 
     def __init__(self, limits: Limits, address: str | None = None) -> None:
         self.address = address or ""
         self.reason: str | None = None
         self.over_limit = False
+        self.unread: UnreadBytes | None = None
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        #: The same where it is one that hands long messages over in shares.
+        self._paced: PacedTransport | None = None
         self._closing = self._paused = self._is_full = self._writes_together = False
         # Replies of a turn that began below the mark may bring it to twice the mark and one message more; on top of
         # that may come what handlers finish that were at work then.
         self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
-        self._watch = Watch(limits, self._loop.time())
+        self.opened = self._loop.time()
+        self._watch = Watch(limits, self.opened)
 
     @property
     def socket(self) -> Any:
@@ -68,11 +80,42 @@ class SocketConnection(asyncio.Protocol):
         return self._watch.has_received()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, PacedTransport):  # the connection goes on with this protocol
+            self._paced = transport
+            transport.writer = self
+        elif is_copying(transport):
+            self._paced = PacedTransport(cast(asyncio.Transport, transport), self)
         # asyncio's `writelines` (3.12, 3.13.0) forgets to say when the buffer is full.
-        self._writes_together = not isinstance(transport, asyncio.Transport)
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        self._writes_together = self._paced is not None or not isinstance(transport, asyncio.Transport)
+        self._transport = self._paced or cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
         self.address = self.address or format_address(transport.get_extra_info("peername"))
-        transport.set_write_buffer_limits(high=self._limits.write_buffer)
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer)
+
+    def pause_writing(self) -> None:
+        if self._paced is None:
+            self.set_full(True)
+        else:
+            self._paced.pause()
+
+    def resume_writing(self) -> None:
+        if self._paced is None:
+            self.set_full(False)
+        else:
+            self._paced.resume()
+
+    def set_full(self, is_full: bool) -> None:
+        """More waits to be read by the peer than `write_buffer`, or the peer has read most of that."""
+        self._is_full = is_full
+        if not is_full:
+            self._count_unread(0)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._count_unread(0)
+        if self._paced is not None:
+            self._paced.lost()
+        if exc is not None and self.reason is None:
+            self.reason = why_lost(exc)
 
     def pause(self) -> None:
         self._paused = True
@@ -112,9 +155,30 @@ class SocketConnection(asyncio.Protocol):
             self._write(piece)
 
     def _check_unread(self, transport: asyncio.Transport) -> None:
-        """Close the connection if its peer leaves too much unread; to be asked while the buffer is full."""
-        if transport.get_write_buffer_size() > self._unsent_max:
+        """Close the connection if its peer leaves too much unread; to be asked while the buffer is full.
+
+        Where all peers together do, that of which most is unread is closed, be it this or another.
+        """
+        size = transport.get_write_buffer_size()
+        if size > self._unsent_max:
             self._close_for_limit(f"the peer left over {self._unsent_max} bytes of replies unread (write_buffer)")
+            return
+        self._count_unread(size)
+        while self.unread is not None and self.unread.is_over:
+            for each in self.unread.owners():  # some may have been read meanwhile
+                cast(SocketConnection, each)._count_unread_now()
+            if self.unread.is_over:
+                limit = self._limits.max_unread_total
+                worst = cast(SocketConnection, self.unread.largest)
+                worst._count_unread(0)
+                worst._close_for_limit(f"all peers left over {limit} bytes unread, this one most (max_unread_total)")
+
+    def _count_unread_now(self) -> None:
+        self._count_unread(0 if self._transport is None else self._transport.get_write_buffer_size())
+
+    def _count_unread(self, size: int) -> None:
+        if self.unread is not None:
+            self.unread.update(self, size)
 
     def _close_for_limit(self, reason: str) -> None:
         self.over_limit = True

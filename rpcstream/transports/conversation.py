@@ -14,7 +14,7 @@ from ..errors import ConnectionLost
 from ..limits import Limits
 from ..peer.session import Session
 from ..wire.framing import Oversize
-from .connection import SocketConnection, undelivered, why_lost
+from .connection import SocketConnection, undelivered
 
 #: Seconds after which a peer that is gone has said so.
 SECOND_BLANK = 0.1
@@ -51,6 +51,7 @@ class Conversation(SocketConnection):
     ) -> None:
         super().__init__(limits, address)
         self.session = session
+        self.unread = session.memory.unread
         self._trace = trace
         self._on_open = on_open
         self._on_close = on_close
@@ -64,20 +65,14 @@ class Conversation(SocketConnection):
         if self._on_open is not None:
             self._on_open(self)
 
-    def pause_writing(self) -> None:
-        self._is_full = True
-        self.session.blocked(True)
-
-    def resume_writing(self) -> None:
-        self._is_full = False
-        self.session.blocked(False)
+    def set_full(self, is_full: bool) -> None:
+        super().set_full(is_full)
+        self.session.blocked(is_full)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        super().connection_lost(exc)
         if self._probing is not None:
             self._probing.cancel()
-        if exc is not None and self.reason is None:
-            self.reason = why_lost(exc)
         self._lose_session()
         if self._on_close is not None:
             self._on_close(self)
@@ -89,6 +84,11 @@ class Conversation(SocketConnection):
         """The error for what waited for the peer."""
         reason = self.session.pending.explained(self.reason or "the peer closed the connection")
         return ConnectionLost(reason, method=method, address=self.address)
+
+    @property
+    def is_known(self) -> bool:
+        """As `Connection.is_known`."""
+        return self.session.identity is not None
 
     # -- what a listener or a client says ---------------------------------------------------------------------
 

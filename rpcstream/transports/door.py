@@ -16,7 +16,7 @@ from ..errors import RpcError
 from ..limits import Limits
 from ..wire.envelope import error_reply
 from .connection import format_address
-from .interfaces import Connection
+from .interfaces import Connection, ProtocolConnection
 from .watch import Watch
 
 log = logging.getLogger("rpcstream.server")
@@ -38,15 +38,16 @@ class Door(asyncio.Protocol):
         make_line, make_http: make the protocols that it may become.
         on_open, on_close: called with this object when the connection is made, and when it ends before it is known.
         on_known: called with this object and what it has become.
-        patience: seconds until something must have been said, besides the idle time; None for no limit of its own.
+        patience: seconds from the connection, with the handshake of TLS in them, until something must have been said,
+            besides the idle time; None for no limit of its own.
     """
 
     def __init__(
         self,
         *,
         limits: Limits,
-        make_line: Callable[[], Connection],
-        make_http: Callable[[], Connection],
+        make_line: Callable[[], ProtocolConnection],
+        make_http: Callable[[], ProtocolConnection],
         on_open: Callable[[Connection], None],
         on_close: Callable[[Connection], None],
         on_known: Callable[[Connection, Connection], None],
@@ -66,7 +67,9 @@ class Door(asyncio.Protocol):
         self._refusal: RpcError | None = None
         self._patience = patience
         self._timer: asyncio.TimerHandle | None = None
-        self._watch = Watch(limits, asyncio.get_running_loop().time())
+        # This object is made when the system has given the connection, before the handshake of TLS.
+        self.opened = asyncio.get_running_loop().time()
+        self._watch = Watch(limits, self.opened)
 
     # -- what asyncio says ------------------------------------------------------------------------------------
 
@@ -74,7 +77,7 @@ class Door(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self.address = format_address(transport.get_extra_info("peername"))
         if self._patience is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._patience, self._too_late)
+            self._timer = asyncio.get_running_loop().call_at(self.opened + self._patience, self._too_late)
         self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
@@ -108,9 +111,10 @@ class Door(asyncio.Protocol):
         known.data_received(self._begun)
         return bool(known.eof_received())
 
-    def _become(self, transport: asyncio.Transport, known: Connection) -> Connection:
+    def _become(self, transport: asyncio.Transport, known: ProtocolConnection) -> ProtocolConnection:
         self._transport = None
         self._stop_timer()
+        known.opened = self.opened
         transport.set_protocol(cast(asyncio.Protocol, known))
         self._on_known(self, known)
         known.connection_made(transport)
@@ -130,6 +134,10 @@ class Door(asyncio.Protocol):
         self.abort(f"not authenticated after {self._patience:g} s (auth_timeout)")
 
     # -- what a listener says (Connection) --------------------------------------------------------------------
+
+    @property
+    def is_known(self) -> bool:
+        return False
 
     def refuse(self, error: RpcError) -> None:
         self._refusal = error

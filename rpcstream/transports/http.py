@@ -15,18 +15,20 @@ from typing import Any, cast
 
 from ..errors import RpcError
 from ..limits import Limits
-from ..peer.identity import NOT_SYNC, Authenticator
-from ..peer.session import TURN, Session
+from ..peer.identity import MAX_WRONG, NOT_SYNC, Authenticator
+from ..peer.memory import MessageMemory, Reception
+from ..peer.session import Session
+from ..peer.slices import TURN
 from ..wire.http import HttpError, Request, Response, problem
 from ..wire.http_head import HEAD_MAX, body_length, parse_head, tokens
 from ..wire.http_reader import RequestReader
 from ..wire.upgrade import accept
-from .connection import undelivered, why_lost
+from .connection import undelivered
 from .conversation import Trace
 from .http_exchange import GoingOn, HttpExchange, Plan, parts_of_response
-from .http_hooks import Access, Hooks, Page, Routes, outcome, shown
+from .http_hooks import Access, CallPaths, Hooks, Page, Routes, outcome, shown
 from .http_output import HttpOutput
-from .interfaces import Connection
+from .interfaces import Connection, ProtocolConnection
 
 log = logging.getLogger("rpcstream.server")
 
@@ -44,7 +46,9 @@ class HttpConnection(HttpOutput):
         on_close: called with this object after the connection is lost.
         on_known: called with this object and what it has become, when it goes on as a WebSocket.
         access, routes, authenticator: see there; without, everybody may ask for calls, and there are no pages.
+        memory: what the messages of all connections of the server take.
         websocket: makes the protocol that the connection goes on with; the request's identity is known.
+        paths: where calls are taken.
         trace: sees what calls and replies say.
     """
 
@@ -58,8 +62,10 @@ class HttpConnection(HttpOutput):
         access: Access | None = None,
         routes: Routes | None = None,
         authenticator: Authenticator | None = None,
-        websocket: Callable[[Request], Connection] | None = None,
+        websocket: Callable[[Request], ProtocolConnection] | None = None,
+        paths: CallPaths | None = None,
         trace: Trace | None = None,
+        memory: MessageMemory | None = None,
     ) -> None:
         super().__init__(limits)
         #: What is being answered is the last.
@@ -68,8 +74,11 @@ class HttpConnection(HttpOutput):
         self._new_session = new_session
         self._on_close = on_close
         self._on_known = on_known
-        self._hooks = Hooks(access, routes, authenticator, websocket)
+        self._hooks = Hooks(access, routes, authenticator, websocket, paths)
         self._reader = RequestReader(limits.max_message_size)
+        memory = MessageMemory(limits.max_held_total, limits.max_unread_total) if memory is None else memory
+        self._reception = Reception(memory)
+        self.unread = memory.unread
         #: What is being answered: a call, or something that must be waited for.
         self._exchange: HttpExchange | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -77,11 +86,21 @@ class HttpConnection(HttpOutput):
         #: The call whose body is being read.
         self._plan: Plan | None = None
         self._known: dict[bytes, Plan | Page] = {}
-        self.going_on = GoingOn(limits.max_calls)
+        self.going_on = GoingOn(limits)
         self._advancing = False
         self._turn: asyncio.Handle | None = None
+        #: Until a request has shown who asks, where the server wants to know that.
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_identified = self._is_identifying = False
+        #: Requests that were answered with 401.
+        self._unknown = 0
 
     # -- what asyncio says ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._hooks.authenticator is not None and self._limits.auth_timeout is not None:
+            self._deadline = self._loop.call_at(self.opened + self._limits.auth_timeout, self._too_late)
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -94,25 +113,22 @@ class HttpConnection(HttpOutput):
         """The client has hung up: nobody reads what is still worked on."""
         self._give_up()
         self._closing = True
+        if self._paced is not None and self._paced.at_eof():
+            self._paced.close()
+            return True
         return False
 
-    def pause_writing(self) -> None:
-        self._is_full = True
+    def set_full(self, is_full: bool) -> None:
+        super().set_full(is_full)
         if self._exchange is not None:
-            self._exchange.session.blocked(True)
-
-    def resume_writing(self) -> None:
-        self._is_full = False
-        if self._exchange is not None:
-            self._exchange.session.blocked(False)
-        self._advance()
+            self._exchange.session.blocked(is_full)
+        if not is_full:
+            self._advance()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        super().connection_lost(exc)
         self._closing = True
-        if exc is not None and self.reason is None:
-            self.reason = why_lost(exc)
-        for timer in (self._turn, self._lingering):
+        for timer in (self._turn, self._lingering, self._deadline):
             if timer is not None:
                 timer.cancel()
         self._give_up()
@@ -122,6 +138,7 @@ class HttpConnection(HttpOutput):
     def _give_up(self) -> None:
         """Nobody waits for what is worked on."""
         self._reader.clear()
+        self._reception.over()
         self._known.clear()
         self.going_on.clear()
         exchange, self._exchange, self._spare = self._exchange or self._spare, None, None
@@ -186,12 +203,20 @@ class HttpConnection(HttpOutput):
         return True
 
     def _take_body(self) -> bool:
+        before = perf_counter()
         body, plan = self._reader.body(), self._plan
-        if body is None or plan is None:
-            return False
-        self._plan = None
-        self._call(plan, body)
-        return True
+        is_whole = body is not None and plan is not None
+        if body is not None and plan is not None:
+            self._reception.over()
+            self._plan = None
+            self._call(plan, body)
+        elif not self._reception.grow(self._reader.body_size):
+            error = "the server has no memory for so many long messages at once (max_held_total)"
+            raise HttpError(problem(503, error, [("Retry-After", "1")]))
+        if perf_counter() - before > TURN / 2:
+            # Tiny chunks, or a call that took long. A loop may read a connection many times in a row before others.
+            self._turn = self._loop.call_soon(self._next_turn)
+        return is_whole
 
     def _read_head(self, head: bytes) -> Plan | Page | None:
         """What a head begins that was not seen before; None if it was answered at once.
@@ -215,10 +240,13 @@ class HttpConnection(HttpOutput):
             self._answer(Page(request, length, []), refusal)
             return None
         if upgrade is not None and "websocket" in tokens(upgrade):
-            self._begin_upgrade(request, length)
+            if self._hooks.paths.take_socket(request.path):
+                self._begin_upgrade(request, length)
+            else:
+                self._answer(Page(request, length, self._hooks.cors(request)), self._hooks.nothing)
             return None
         known: Plan | Page = Page(request, length, self._hooks.cors(request))
-        if request.path == "/" and request.method == "POST":
+        if request.method == "POST" and request.path in self._hooks.paths:
             try:
                 known = Plan(request, length, known.more)
             except HttpError as error:
@@ -238,20 +266,62 @@ class HttpConnection(HttpOutput):
         assert authenticator is not None
 
         def identified(identity: Any) -> None:
+            self._is_identifying = False
             if identity is None:
-                identity = problem(401, "not authenticated", [("WWW-Authenticate", "Bearer")])
-            if isinstance(identity, Response):  # or it failed
+                self._answer(asked, self._not_authenticated())
+            elif isinstance(identity, Response):  # it failed
                 self._answer(asked, identity)
             else:
+                if not self._is_identified:
+                    self._set_identified()
                 asked.request.identity = identity
                 then()
 
         credentials = shown(asked.request, self.credentials)
         found = authenticator.identify_now(credentials)
         if found is NOT_SYNC:
+            self._is_identifying = True
             self._wait_for(authenticator.identify(credentials), identified)
         else:
             identified(found)
+
+    @property
+    def is_known(self) -> bool:
+        """As `Connection.is_known`."""
+        return self._is_identified
+
+    def _set_identified(self) -> None:
+        self._is_identified = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _not_authenticated(self) -> Response:
+        """The answer to a request of which it is not known who asks; the last one after a few of these."""
+        self._unknown += 1
+        if self._unknown >= MAX_WRONG:
+            self._close_after(f"{MAX_WRONG} requests without an accepted token")
+        return problem(401, "not authenticated", [("WWW-Authenticate", "Bearer")])
+
+    def _close_after(self, reason: str) -> None:
+        """What is answered now is the last, for this reason."""
+        self.over_limit, self.reason = True, reason
+        self.is_draining = True
+
+    def _too_late(self) -> None:
+        """No request has shown who asks in `auth_timeout`: answer what is being worked on, and close."""
+        self._deadline = None
+        if self._transport is None or self._closing:
+            return
+        reason = f"not authenticated after {self._limits.auth_timeout:g} s (auth_timeout)"
+        self._close_after(reason)
+        if self._is_identifying:
+            self.fail(problem(401, reason, [("WWW-Authenticate", "Bearer")]))
+        elif self._task is None:
+            if self._reader.is_partial:
+                self.fail(problem(408, reason))
+            else:
+                self.end(lingers=False)
 
     def _wait_for(self, work: Any, then: Callable[[Any], None]) -> None:
         """Await this, and go on with what it gives; with a response that says so if it fails."""
@@ -332,6 +402,9 @@ class HttpConnection(HttpOutput):
         self._read_more(True)
         self._give_up()
         self._transport, self._closing = None, True
+        if self._deadline is not None:
+            self._deadline.cancel()
+        successor.opened = self.opened
         transport.set_protocol(cast(asyncio.BaseProtocol, successor))
         if self._on_known is not None:
             self._on_known(self, successor)

@@ -12,6 +12,7 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConnectionLost
+from ..limits import Limits
 from ..peer.identity import Credentials
 from ..peer.session import Session
 from ..wire.http import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem, wanted
@@ -88,16 +89,19 @@ def _check_type(headers: dict[str, str]) -> None:
 class GoingOn:
     """The notifications of a connection that were answered and are still worked on: no more than calls may be."""
 
-    __slots__ = ("_max_calls", "_sessions")
+    __slots__ = ("_max_calls", "_max_held", "_sessions")
 
-    def __init__(self, max_calls: int) -> None:
-        self._max_calls = max_calls
+    def __init__(self, limits: Limits) -> None:
+        self._max_calls = limits.max_calls
+        self._max_held = limits.max_held_size
         self._sessions: list[Session] = []
 
     def take(self, session: Session) -> bool:
         """May those of this session go on by themselves?"""
         self._sessions = [each for each in self._sessions if each.work.running]
         if sum(each.work.load for each in self._sessions) + session.work.load > self._max_calls:
+            return False
+        if sum(each.work.held for each in self._sessions) + session.work.held > self._max_held:
             return False
         self._sessions.append(session)
         return True
@@ -178,8 +182,10 @@ class HttpExchange:
 
         They count against `max_calls` all the same: when so many run, the response waits.
         """
-        session = self.session
-        if session.backlog or session.work.elsewhere or not all(map(_is_silent, session.work.running.values())):
+        session, work = self.session, self.session.work
+        if session.backlog or work.elsewhere or work.batch is not None:
+            return False
+        if not all(_is_silent(message) and session.goes_on(message) for message in work.running.values()):
             return False
         return self._connection is not None and self._connection.going_on.take(session)
 
@@ -203,13 +209,10 @@ class HttpExchange:
         if connection.trace is not None:
             trace_all(connection.trace, "send", messages)
         if self._kind == JSON:
+            # One at most: the body was one message, and a batch is answered with one.
             self._replies += messages
-            if len(self._replies) <= 1:
-                return
-            # Several messages stood in the body, one behind the other: so do the replies.
-            self._kind = NDJSON
-            messages, self._replies = self._replies, []
-        self._write_stream(messages)
+        else:
+            self._write_stream(messages)
 
     def pause(self) -> None:
         """Nothing more is read as long as this goes on, anyway."""

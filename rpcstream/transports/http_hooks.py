@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from ..peer.identity import Authenticator, Credentials
 from ..wire.http import HttpError, Request, Response, problem
-from .interfaces import Connection
+from .interfaces import ProtocolConnection
 
 log = logging.getLogger("rpcstream.server")
 
@@ -40,6 +40,29 @@ class Routes(Protocol):
         """Is it answered to whoever asks?"""
 
 
+class CallPaths:
+    """Where calls are taken: POST, and WebSockets. A path is a request's as it is after decoding, without the query.
+
+    Args:
+        paths: None: POST to "/", and WebSockets at any path.
+    """
+
+    __slots__ = ("_any_socket", "_paths", "shown")
+
+    def __init__(self, paths: tuple[str, ...] | None = None) -> None:
+        self._paths = frozenset(("/",) if paths is None else paths)
+        self._any_socket = paths is None
+        #: For people.
+        self.shown = " or ".join(("/",) if paths is None else paths)
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._paths
+
+    def take_socket(self, path: str) -> bool:
+        """May a connection go on as a WebSocket here?"""
+        return self._any_socket or path in self._paths
+
+
 class Page:
     """A request that is no call.
 
@@ -61,17 +84,20 @@ class Hooks:
 
     Args:
         websocket: makes the protocol that a connection goes on with; the request's identity is known then.
+        paths: where calls are taken.
     """
 
-    __slots__ = ("access", "authenticator", "routes", "websocket")
+    __slots__ = ("access", "authenticator", "paths", "routes", "websocket")
 
     def __init__(
         self,
         access: Access | None = None,
         routes: Routes | None = None,
         authenticator: Authenticator | None = None,
-        websocket: Callable[[Request], Connection] | None = None,
+        websocket: Callable[[Request], ProtocolConnection] | None = None,
+        paths: CallPaths | None = None,
     ) -> None:
+        self.paths = paths or CallPaths()
         self.access = access
         self.routes = routes
         self.authenticator = authenticator
@@ -94,15 +120,20 @@ class Hooks:
         """Is it answered without knowing who asks?"""
         return self.authenticator is None or self.routes is None or self.routes.is_public(request)
 
+    @property
+    def nothing(self) -> Response:
+        """The answer where neither a route nor calls are."""
+        return problem(404, f"there is nothing here; calls go to {self.paths.shown}")
+
     def page(self, request: Request) -> Any:
         """The response to what is no call, or what is to be awaited for it."""
         try:
             found = self.routes.find(request) if self.routes is not None else None
-            if request.path == "/" and (found is None or request.method not in ("GET", "HEAD")):
+            if request.path in self.paths and (found is None or request.method not in ("GET", "HEAD")):
                 allowed = "POST" if found is None else "GET, HEAD, POST"
                 return problem(405, "a call comes with POST", [("Allow", allowed)])
             if found is None:
-                return problem(404, "there is nothing here; calls go to /")
+                return self.nothing
             if not isinstance(found, Response):
                 found = found.respond()
             if isinstance(found, Response) or inspect.isawaitable(found):

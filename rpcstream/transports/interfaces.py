@@ -9,7 +9,7 @@ from ..errors import RpcError
 
 
 class Connection(Protocol):
-    """An asyncio protocol with a name and an end."""
+    """Something with a name, that will end."""
 
     #: Of the other end, for people.
     address: str
@@ -18,11 +18,12 @@ class Connection(Protocol):
     reason: str | None
     over_limit: bool
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+    #: When the system gave the connection (seconds of the loop's clock), before any handshake.
+    opened: float
 
-    def data_received(self, data: bytes) -> None: ...
-
-    def eof_received(self) -> bool | None: ...
+    @property
+    def is_known(self) -> bool:
+        """Has the peer shown who it is?"""
 
     def refuse(self, error: RpcError) -> None:
         """Say why this connection is not served, and close it."""
@@ -38,3 +39,13 @@ class Connection(Protocol):
 
     def abort(self, reason: str) -> None:
         """Close at once."""
+
+
+class ProtocolConnection(Connection, Protocol):
+    """One that is an asyncio protocol."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+
+    def data_received(self, data: bytes) -> None: ...
+
+    def eof_received(self) -> bool | None: ...

@@ -1,45 +1,48 @@
 """Listening: sockets in, connections out, all of them under one watch.
 
-Owns the listening sockets, the set of open connections and the clock that their time limits are held against. What a
-connection talks is the protocol's matter, which the door finds out; who answers is the session's.
+Owns the set of open connections, how many there may be and which give way to others, and the clock that their time
+limits are held against. What a connection talks is the protocol's matter, which the door finds out; who answers is the
+session's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
 import logging
 import os
 import socket
-import stat
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from ..errors import ServerBusy
 from ..limits import Limits
 from ..observe.counters import Counters
+from ..observe.limited_log import LimitedLog
 from ..peer.identity import Authenticator
+from ..peer.memory import MessageMemory
 from ..peer.session import Session
 from ..tls import Certificates
 from ..wire.http import Request
+from .accept import Acceptor, Handshake, bound_tcp, bound_unix, remove_own
 from .access import AccessRules
 from .connection import format_address
 from .conversation import Trace
 from .door import Door
 from .http import HttpConnection
-from .http_hooks import Routes
+from .http_hooks import CallPaths, Routes
 from .interfaces import Connection
+from .strangers import Strangers, host_of
 from .stream import LineStream
 from .watch import interval
 from .websocket import WebSocketStream
 
 log = logging.getLogger("rpcstream.server")
 
-#: Connections that the system keeps for us while the loop is busy. The common default of 100 is met by a test with
-#: 1,000 clients that start together.
-BACKLOG = 4096
+#: Connections over `max_connections` that are told so; more than that at a time are closed without a word.
+MAX_REFUSED = 100
+
+#: Connections that have not shown who they are and are closed, the oldest first, when there are no more descriptors.
+GIVE_WAY = 16
 
 #: Seconds between two looks at the certificate's files.
 RENEWAL = 1.0
@@ -53,8 +56,9 @@ class Listener:
         limits: `max_connections` and the time limits are enforced here.
         delimiter, trace: for each connection; see `LineStream`.
         certificates: for TLS; without, connections are in the clear.
-        access, routes, authenticator: for HTTP; see `HttpConnection`.
+        access, routes, authenticator, paths: for HTTP; see `HttpConnection`.
         patience: seconds that a connection has to show what it speaks; None: no limit.
+        memory: what the messages of all connections take.
     """
 
     def __init__(
@@ -69,21 +73,28 @@ class Listener:
         access: AccessRules | None = None,
         routes: Routes | None = None,
         authenticator: Authenticator | None = None,
+        paths: CallPaths | None = None,
         patience: float | None = None,
+        memory: MessageMemory | None = None,
     ) -> None:
+        self._memory = memory
         self._certificates = certificates
         self._access = access or AccessRules()
         self._routes = routes
         self._authenticator = authenticator
+        self._paths = paths
         self._patience = patience
         self._make_session = make_session
         self._limits = limits
         self._counters = counters
         self._delimiter = delimiter
         self._trace = trace
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
         self._unix_paths: list[tuple[str, int]] = []
         self._streams: set[Connection] = set()
+        self._strangers = Strangers()
+        self._log = LimitedLog(log)
+        self._shortages = LimitedLog(log, each=1)
         # Sessions outlive their connection while a handler still runs for them; nobody else holds those tasks.
         self._sessions: set[Session] = set()
         self._watcher: asyncio.TimerHandle | None = None
@@ -108,33 +119,48 @@ class Listener:
         Raises:
             OSError: the address is in use, or not ours; the text names it.
         """
-        loop = asyncio.get_running_loop()
-        tls: dict[str, Any] = {}
-        if self._certificates is not None:
-            tls = {"ssl": self._certificates.context, "ssl_handshake_timeout": self._limits.message_timeout}
         path = os.path.abspath(unix) if unix is not None else ""
         make_door = partial(self._make_door, self._access.at(None if path else host))
         address = f"unix://{path}" if path else format_address((host, port))
         try:
+            sockets = [bound_unix(path, unix_mode)] if path else await bound_tcp(host or "", port)
             if path:
-                _remove_stale(path)
-                sock = _bound(path, unix_mode)
-                server = await loop.create_unix_server(make_door, sock=sock, backlog=BACKLOG, **tls)
                 self._unix_paths.append((path, os.stat(path).st_ino))
-            else:
-                # asyncio sets SO_REUSEADDR before the bind where that is safe, so a restart finds the port free.
-                server = await loop.create_server(make_door, host, port, backlog=BACKLOG, **tls)
+            name = sockets[0].getsockname()
+            acceptors = [self._acceptor(sock, make_door) for sock in sockets]
+            try:
+                for acceptor in acceptors:
+                    await acceptor.start()
+            except BaseException:
+                for acceptor in acceptors:
+                    acceptor.stop()
+                raise
+            self._acceptors += acceptors
         except OSError as error:
             raise OSError(error.errno, f"cannot listen at {address}: {error.strerror or error}") from error
-        self._servers.append(server)
         if self._renewal is None:
             self._renew()
-        return address if path else format_address(server.sockets[0].getsockname())
+        return address if path else format_address(name)
+
+    def _acceptor(self, sock: socket.socket, make_door: Callable[[Handshake | None], Door]) -> Acceptor:
+        limits = self._limits
+        times = [seconds for seconds in (limits.handshake_timeout, limits.message_timeout) if seconds is not None]
+        if self._authenticator is not None and limits.auth_timeout is not None:
+            times.append(limits.auth_timeout)
+        return Acceptor(
+            sock,
+            make_door,
+            context=self._certificates.context if self._certificates is not None else None,
+            handshake_timeout=min(times, default=None),
+            on_handshake=self._handshake_begins,
+            on_handshake_over=self._handshake_over,
+            on_shortage=self._shortage,
+        )
 
     @property
     def is_listening(self) -> bool:
         """There is an address at which callers may come."""
-        return bool(self._servers)
+        return bool(self._acceptors)
 
     @property
     def sessions(self) -> set[Session]:
@@ -146,27 +172,18 @@ class Listener:
         self._stopped = True
         if self._renewal is not None:
             self._renewal.cancel()
-        servers, self._servers = self._servers, []
-        # What was accepted a moment ago is made with the loop's next turn. asyncio forgets it, with an open socket, if
-        # the server is closed by then: so first nothing more is accepted.
-        loop = asyncio.get_running_loop()
-        try:
-            for sock in [sock for server in servers for sock in server.sockets]:
-                with contextlib.suppress(NotImplementedError):  # Windows accepts otherwise
-                    loop.remove_reader(sock.fileno())
-            for path, inode in self._unix_paths:
-                _remove_own(path, inode)
-            self._unix_paths.clear()
-            for stream in list(self._streams):
-                stream.drain()
-                stream.probe()
-            await asyncio.sleep(0)
-        finally:
-            for server in servers:
-                server.close()
-        # These connections tell that they are there another two turns later, and are closed, too.
-        for _ in range(2):
-            await asyncio.sleep(0)
+        acceptors, self._acceptors = self._acceptors, []
+        for acceptor in acceptors:
+            acceptor.stop()
+        for path, inode in self._unix_paths:
+            remove_own(path, inode)
+        self._unix_paths.clear()
+        for stream in list(self._streams):
+            stream.drain()
+            stream.probe()
+        # What was accepted a moment ago becomes a connection in the next turns, and is closed then.
+        for acceptor in acceptors:
+            await acceptor.wait()
 
     async def closed(self) -> None:
         """Wait until no connection is open and no handler runs for one."""
@@ -189,12 +206,12 @@ class Listener:
         """The protocol of one more connection that speaks the line stream, and its session."""
         return self._make_line(on_open=self._opened)
 
-    def _make_door(self, access: AccessRules) -> Door:
+    def _make_door(self, access: AccessRules, handshake: Handshake | None) -> Door:
         return Door(
             limits=self._limits,
             make_line=self._make_line,
             make_http=partial(self._make_http, access),
-            on_open=self._opened,
+            on_open=self._opened if handshake is None else partial(self._opened_after, handshake),
             on_close=self._closed,
             on_known=self._known,
             patience=self._patience,
@@ -220,7 +237,9 @@ class Listener:
             routes=self._routes,
             authenticator=self._authenticator,
             websocket=self._make_websocket,
+            paths=self._paths,
             trace=self._trace,
+            memory=self._memory,
         )
 
     def _make_websocket(self, request: Request) -> WebSocketStream:
@@ -235,24 +254,88 @@ class Listener:
         self._sessions.add(session)
         return session
 
+    # -- connections come -------------------------------------------------------------------------------------------
+
     def _opened(self, stream: Connection) -> None:
         self._counters.connections_total += 1
         self._counters.connections += 1
-        self._streams.add(stream)
-        if self._watcher is None:
-            self._watch()
+        self._add(stream)
         if self._aborted is not None:
             stream.abort(self._aborted)
         elif self._stopped:
             stream.drain()
-        elif len(self._streams) > self._limits.max_connections:
+        elif self._has_room(stream):
+            if self._authenticator is not None:
+                self._strangers.add(stream)
+        else:
+            self._refuse(stream)
+
+    def _opened_after(self, handshake: Handshake, stream: Connection) -> None:
+        self._discard(handshake)
+        self._opened(stream)
+
+    def _handshake_begins(self, handshake: Handshake) -> bool:
+        """Counts like a connection. One too many is told so when its handshake is done, unless there are many."""
+        self._add(handshake)
+        if not self._has_room(handshake) and len(self._streams) > self._limits.max_connections + MAX_REFUSED:
             self._counters.connections_refused += 1
-            limit = self._limits.max_connections
-            log.warning("refused a connection from %s: %d are open (max_connections)", stream.address, limit)
-            stream.refuse(ServerBusy(f"Server busy: {limit} connections are open", {"limit": limit}))
+            self._discard(handshake)
+            return False
+        self._strangers.add(handshake)
+        return True
+
+    def _handshake_over(self, handshake: Handshake) -> None:
+        self._discard(handshake)
+        self._say_if_gone()
+
+    def _add(self, stream: Connection) -> None:
+        self._streams.add(stream)
+        if self._watcher is None:
+            self._watch()
+
+    def _discard(self, stream: Connection) -> None:
+        self._streams.discard(stream)
+        self._strangers.discard(stream)
+
+    def _has_room(self, newcomer: Connection) -> bool:
+        """Is there room for the connection that was added last? If not, a stranger gives way to it."""
+        if len(self._streams) <= self._limits.max_connections:
+            return True
+        return self._give_way("all places are taken", newcomer)
+
+    def _give_way(self, why: str, newcomer: Connection | None = None) -> bool:
+        """End a connection that has not shown who it is; false if there is none."""
+        stream = self._strangers.take(newcomer)
+        if stream is None:
+            return False
+        stream.over_limit = True
+        stream.abort(f"it has not shown who it is, and {why}")
+        return True
+
+    def _refuse(self, stream: Connection) -> None:
+        self._counters.connections_refused += 1
+        limit = self._limits.max_connections
+        if len(self._streams) > limit + MAX_REFUSED:
+            stream.abort(f"{limit} connections are open (max_connections)")
+            return
+        host = host_of(stream)
+        self._log.warning(host, "refused a connection from %s: %d are open (max_connections)", stream.address, limit)
+        stream.refuse(ServerBusy(f"Server busy: {limit} connections are open", {"limit": limit}))
+
+    def _shortage(self, error: OSError) -> bool:
+        """The system gives no connection for want of descriptors or memory; were some given up for that?"""
+        self._shortages.warning(
+            None,
+            "no connection can be accepted for now: %s; those that are open are served (is `ulimit -n` too low?)",
+            error.strerror or error,
+        )
+        return sum(self._give_way("there are no more descriptors") for _ in range(GIVE_WAY)) > 0
 
     def _known(self, door: Connection, stream: Connection) -> None:
         """It is known what is spoken on a connection."""
+        if door in self._strangers:
+            self._strangers.discard(door)
+            self._strangers.add(stream)
         self._streams.discard(door)
         self._streams.add(stream)
 
@@ -262,10 +345,11 @@ class Listener:
 
     def _closed(self, stream: Connection) -> None:
         self._counters.connections -= 1
-        self._streams.discard(stream)
+        self._discard(stream)
         if stream.over_limit:
             self._counters.closed_for_limits += 1
-            log.warning("closed the connection from %s: %s", stream.address, stream.reason)
+            host = host_of(stream)
+            self._log.warning(host, "closed the connection from %s: %s", stream.address, stream.reason)
         self._say_if_gone()
 
     def _session_gone(self, session: Session) -> None:
@@ -293,46 +377,3 @@ class Listener:
         if error is not None:
             log.error("the certificate has changed and cannot be used, the old one stays: %s", error)
         self._renewal = asyncio.get_running_loop().call_later(RENEWAL, self._renew)
-
-
-def _bound(path: str, mode: int | None) -> socket.socket:
-    """A Unix socket with a file that has these permissions, and never had others."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o777 & ~mode) if mode is not None else None
-    try:
-        sock.bind(path)
-    except BaseException:
-        sock.close()
-        raise
-    finally:
-        if before is not None:
-            os.umask(before)
-    return sock
-
-
-def _remove_stale(path: str) -> None:
-    """Remove a socket that a dead server left behind; one that answers stays, and the bind will fail."""
-    try:
-        if not stat.S_ISSOCK(os.stat(path).st_mode):
-            return
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            os.unlink(path)
-            return
-        except OSError:
-            pass
-    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-
-
-def _remove_own(path: str, inode: int) -> None:
-    """Remove our socket's file, unless another server has put its own there meanwhile."""
-    try:
-        if os.stat(path).st_ino == inode:
-            os.unlink(path)
-    except FileNotFoundError:
-        pass

@@ -12,11 +12,12 @@ import orjson
 
 from ..errors import RpcError
 from ..limits import Limits
+from ..peer.memory import Reception
 from ..peer.session import Session
 from ..wire.envelope import error_reply
 from ..wire.framing import LineFramer
 from ..wire.pieces import Written, parts_of
-from .connection import JOIN_MAX, undelivered
+from .connection import JOIN_MAX, JOINED_MAX, undelivered
 from .conversation import SECOND_BLANK, Conversation, Trace, trace_all
 
 
@@ -42,7 +43,9 @@ class LineStream(Conversation):
         on_close: Callable[[LineStream], None] | None = None,
     ) -> None:
         super().__init__(session, limits=limits, address=address, trace=trace, on_open=on_open, on_close=on_close)
-        self._framer = LineFramer(max_size=limits.max_message_size, delimiter=delimiter)
+        session.takes_apart = True
+        self._reception = Reception(session.memory)
+        self._framer = LineFramer(max_size=limits.max_message_size, delimiter=delimiter, reception=self._reception)
         self._delimiter = delimiter
         self._peer_ended = False
 
@@ -72,7 +75,13 @@ class LineStream(Conversation):
             self.session.receive(messages)
         self.session.end(self._lost)
         # TLS has no half-close: the connection ends now.
+        if self._paced is not None:
+            self._paced.at_eof()
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._reception.over()
+        super().connection_lost(exc)
 
     # -- what the session says (Channel) ----------------------------------------------------------------------
 
@@ -91,7 +100,10 @@ class LineStream(Conversation):
             except TypeError:  # one of them is in pieces
                 self._write_parts(self._delimited(messages))
             else:
-                transport.write(joined)
+                if len(joined) > JOINED_MAX:
+                    self._write_parts(self._delimited(messages))
+                else:
+                    transport.write(joined)
         if self._is_full:
             self._check_unread(transport)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import RpcError
 from ..limits import Limits
+from ..peer.memory import Reception
 from ..peer.session import Session
 from ..wire.frames import (
     CLOSE,
@@ -28,7 +29,7 @@ from ..wire.frames import (
     masked_parts,
 )
 from ..wire.pieces import Written, parts_of
-from .connection import JOIN_MAX, undelivered
+from .connection import JOIN_MAX, JOINED_MAX, undelivered
 from .conversation import SECOND_BLANK, Conversation, Trace, trace_all
 
 #: Seconds that the peer has to answer a close frame that it has received, and to close the connection after that.
@@ -65,7 +66,8 @@ class WebSocketStream(Conversation):
     ) -> None:
         super().__init__(session, limits=limits, address=address, trace=trace, on_open=on_open, on_close=on_close)
         self._client = client
-        self._reader = FrameReader(masked=not client, max_size=limits.max_message_size)
+        self._reception = Reception(session.memory)
+        self._reader = FrameReader(masked=not client, max_size=limits.max_message_size, reception=self._reception)
         #: Nothing of the peer is understood any more; the session was told that it is over. (While `_closing` nothing
         #: is sent any more but what ends the connection.)
         self._is_deaf = self._is_lost = False
@@ -104,15 +106,16 @@ class WebSocketStream(Conversation):
         self._lose_session()
         return False
 
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        ping, self._last_ping = self._last_ping, None
-        if ping is not None:
+    def set_full(self, is_full: bool) -> None:
+        super().set_full(is_full)
+        if not is_full and self._last_ping is not None:
+            ping, self._last_ping = self._last_ping, None
             self._answer([ping])
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._reception.over()
         super().connection_lost(exc)
 
     def _lose_session(self) -> None:
@@ -146,7 +149,10 @@ class WebSocketStream(Conversation):
             except TypeError:  # one of them is in pieces
                 self._write_parts(part for each in parts for part in parts_of(each))
             else:
-                transport.write(joined)
+                if len(joined) > JOINED_MAX:
+                    self._write_parts(part for each in parts for part in parts_of(each))
+                else:
+                    transport.write(joined)
         if self._is_full:
             self._check_unread(transport)
 

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from ..methods.invoke import Invoker
+from ..observe.limited_log import LimitedLog
+from ..text import get_logger
 from ..wire.http import Request, Response, problem
 from .handlers import Handler, Later, failure
 from .paths import PathPattern
 from .static import Content, File, Folder, Read, Single
 
-log = logging.getLogger("rpcstream.web")
+log = get_logger("rpcstream.web")
 
 NO_PLACES: dict[str, str] = {}
 
@@ -87,6 +88,7 @@ class Files(Route):
         self.is_literal = not is_prefix
         self._files = files
         self._invoker = invoker
+        self._log = LimitedLog(log)
         self._reading: dict[str, asyncio.Future[File | Response]] = {}
 
     def match(self, path: str) -> dict[str, str] | None:
@@ -98,7 +100,7 @@ class Files(Route):
             return found
         if found is None:
             return _not_found()
-        return Later(functools.partial(self._read, request, found))
+        return Later(functools.partial(self._read, request, found), self._log)
 
     async def _read(self, request: Request, read: Read) -> Response:
         reading = self._reading.get(request.path)
@@ -116,9 +118,9 @@ class Files(Route):
             file = await asyncio.wrap_future(self._invoker().submit(read))
         except (OSError, ValueError) as error:
             if not isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
-                log.warning("a file of %r cannot be served: %s", self.path, error)
+                self._log.warning(None, "a file of %r cannot be served: %s", self.path, error)
         except Exception as error:
-            return failure(f"GET {self.path}", error)
+            return failure(f"GET {self.path}", error, self._log)
         self._files.keep(request, file)
         return _not_found() if file is None else file
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import logging
 import math
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,31 +20,34 @@ from ..errors import RegistrationError, ServerBusy
 from ..methods.declared import holds
 from ..methods.invoke import Invoker, check_picklable
 from ..methods.registry import Method, Offload
+from ..observe.limited_log import LimitedLog
+from ..text import get_logger
 from ..wire.http import HttpError, Request, Response, problem
 from .answers import made_there, response_to
 from .inputs import Inputs, WrongInput
 
-log = logging.getLogger("rpcstream.web")
+log = get_logger("rpcstream.web")
 
 
 class Later:
     """A response that takes a while. `respond` is called once, or not at all."""
 
-    __slots__ = ("_make",)
+    __slots__ = ("_log", "_make")
 
-    def __init__(self, make: Callable[[], Awaitable[Response]]) -> None:
+    def __init__(self, make: Callable[[], Awaitable[Response]], limited: LimitedLog) -> None:
         self._make = make
+        self._log = limited
 
     async def respond(self) -> Response:
         """The response, whatever happens. Cancel it when nobody waits any more."""
         try:
             return await self._make()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, GeneratorExit):  # the program ends, or this is thrown away
             raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            return failure("a file's response", error)
+            return failure("a file's response", error, self._log)
 
 
 def is_cancelled() -> bool:
@@ -54,11 +56,11 @@ def is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def failure(name: str, error: BaseException, *, debug: bool = False) -> Response:
+def failure(name: str, error: BaseException, limited: LimitedLog, *, debug: bool = False) -> Response:
     """The response for what was raised; nothing internal goes out unless debugging."""
     if isinstance(error, ServerBusy) and error.address is None:
         return problem(503, "The server is busy; try again later")
-    log.error("%s failed", name, exc_info=error)
+    limited.error(name, "%s failed", name, error=error)
     if debug:
         return problem(500, "".join(traceback.format_exception(error)).encode(errors="replace").decode())
     return problem(500, "Internal error; what happened is in the server's log")
@@ -97,6 +99,7 @@ class Handler:
         namespace: dict[str, Any],
     ) -> None:
         self.name = f"GET {path}"
+        self._log = LimitedLog(log)
         self.is_async = holds(function, inspect.iscoroutinefunction) or holds(
             inspect.unwrap(function), inspect.iscoroutinefunction
         )
@@ -129,12 +132,12 @@ class Handler:
         except Exception as error:
             return self._failed(error)
         if self.is_async or self.offload is not None:
-            return Later(lambda: self._finish(lambda: invoker.start(self._as_method, tuple(args), kwargs)))
+            return Later(lambda: self._finish(lambda: invoker.start(self._as_method, tuple(args), kwargs)), self._log)
         since = perf_counter()
         try:
             result = self.function(*args, **kwargs)
             if inspect.isawaitable(result):
-                return Later(lambda: self._finish(lambda: result))
+                return Later(lambda: self._finish(lambda: result), self._log)
             return response_to(result, self._codec)
         except KeyboardInterrupt:
             raise
@@ -148,13 +151,13 @@ class Handler:
             async with asyncio.timeout(self._timeout) as deadline:
                 result = begin()
                 return response_to(await result if inspect.isawaitable(result) else result, self._codec)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             if isinstance(error, TimeoutError) and deadline.expired():
-                log.warning("%s took longer than %g s", self.name, self._timeout)
+                self._log.warning(None, "%s took longer than %g s", self.name, self._timeout)
                 return problem(503, f"This page took longer than {self._timeout:g} s")
             return self._failed(error)
 
@@ -168,12 +171,13 @@ class Handler:
                 return response_to(error.response, self._codec)
             except Exception as unfit:
                 error = unfit
-        return failure(self.name, error, debug=self._debug)
+        return failure(self.name, error, self._log, debug=self._debug)
 
     def _check_duration(self, seconds: float) -> None:
         if seconds > self._slow:
             advice = "register it with offload='thread' (or 'process', if it computes in Python)"
-            log.warning("%s kept the event loop for %.3f s; nobody else was served: %s", self.name, seconds, advice)
+            kind = "%s kept the event loop for %.3f s; nobody else was served: %s"
+            self._log.warning(None, kind, self.name, seconds, advice)
 
     @property
     def _as_method(self) -> Method:

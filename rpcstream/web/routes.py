@@ -6,7 +6,6 @@ gives its response later. Knows neither sockets nor remote calls.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
@@ -16,6 +15,7 @@ from ..errors import RegistrationError
 from ..methods.declared import caller_namespace
 from ..methods.invoke import Invoker
 from ..methods.registry import Offload
+from ..text import get_logger
 from ..wire.http import NOSNIFF, Request, Response, problem
 from .answers import HTML, check_headers
 from .entries import NO_PLACES, Files, Fixed, Handled, Own, Pending, Route
@@ -24,7 +24,7 @@ from .html import Html
 from .paths import PathPattern, check_path
 from .static import Content, Folder, Headers, Prepared, Single, type_of
 
-log = logging.getLogger("rpcstream.web")
+log = get_logger("rpcstream.web")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

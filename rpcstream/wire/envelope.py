@@ -7,23 +7,31 @@ methods nor rich values: `params` and `result` pass through as they are. Pure.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from typing import Any
 
 import orjson
 
-from ..errors import InvalidRequest, MessageTooLarge, ParseError, RpcError
+from ..errors import InvalidRequest, MessageTooLarge, ParseError, RpcError, ServerBusy
+from . import outline
+from .framing import LONG, Oversize
+from .structure import deepest
 
 VERSION = "2.0"
 
-#: A line longer than this is not searched for values that stand behind each other without a delimiter.
-MAX_UNDELIMITED = 1024 * 1024
+#: A line that is not JSON is not looked through further if it is longer (bytes): neither for values that stand behind
+#: each other without a delimiter, nor for an id behind the params. Looking takes up to 15 ms for so many.
+MAX_LOOKED_THROUGH = 1024 * 1024
+
+#: Bytes at either end of a request that is not JSON, in which its id is looked for.
+_END = 512
 
 #: The id of our own requests stands before the params, so it can be read in the head of a message that is too long.
 _HEAD_ID = re.compile(
     rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,128}")\s*[,}]'
 )
+#: The members of an object up to its first array or object.
+_PLAIN_MEMBERS = re.compile(rb'\s*\{(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _REPLY_MEMBER = re.compile(rb'\s*,\s*"(?:result|error)"\s*:')
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _STEPS = bytes.maketrans(b"[]", b"\x01\xff")
@@ -99,15 +107,34 @@ def oversize(size: int, limit: int, *, side: str) -> MessageTooLarge:
     )
 
 
+def refusal_of(message: Oversize, limit: int, *, side: str) -> RpcError:
+    """The error for a message that is not taken; `limit` is the `max_message_size` where it does not say its own."""
+    limit = message.limit or limit
+    if message.is_refused:
+        return ServerBusy(data={"limit": limit, "reason": "too many bytes of messages are held (max_held_total)"})
+    if message.values:
+        return MessageTooLarge(
+            f"Message too large: it has {message.values} values, the {side}'s limit is {limit} (max_values): "
+            "long rows of numbers are better sent as arrays (ndarray)",
+            {"size": message.size, "values": message.values, "limit": limit, "side": side},
+        )
+    return oversize(message.size, limit, side=side)
+
+
 def is_reply_head(head: bytes) -> bool:
     """Does the beginning of a message show that it is a reply? (Replies with their id before the result, as ours.)"""
     found = _HEAD_ID.match(head)
     return found is not None and _REPLY_MEMBER.match(head, found.end() - 1) is not None
 
 
+def is_batch_head(head: bytes) -> bool:
+    """Does a message begin like a batch?"""
+    return head.lstrip().startswith(b"[")
+
+
 def id_in_head(head: bytes) -> Any:
-    """The id of a request of which only the beginning is there; None when it does not show."""
-    found = _HEAD_ID.match(head)
+    """The id of a request, or of the first one of a batch, of which only the beginning is there; None if it is not."""
+    found = _HEAD_ID.match(head.lstrip()[1:] if is_batch_head(head) else head)
     if found is None:
         return None
     try:
@@ -116,39 +143,64 @@ def id_in_head(head: bytes) -> Any:
         return None
 
 
-def unreadable(line: bytes | bytearray) -> ParseError | list[bytes]:
-    """Why a line is not JSON; or, if values stand in it one behind the other, those values."""
-    try:
-        orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        values = _values_in(line) if len(line) <= MAX_UNDELIMITED else []
-        return values if len(values) > 1 else ParseError(data={"reason": str(error)})
-    raise AssertionError("called with a line that is JSON")
+def unreadable(line: bytes | bytearray, error: orjson.JSONDecodeError) -> ParseError:
+    """The error for a message that the parser refused with this one."""
+    # Long ones are parsed without their long strings: the place would be one in what is left.
+    is_place_known = len(line) < LONG or len(error.doc) == len(line)
+    return ParseError(data={"reason": str(error) if is_place_known else error.msg})
 
 
-def _values_in(line: bytes | bytearray) -> list[bytes]:
-    """Arrays and objects that follow each other without a delimiter; what is behind them comes last, as it is."""
-    try:
-        text = line.decode()
-    except UnicodeDecodeError:
+def values_in(line: bytes | bytearray) -> list[bytes]:
+    """The values of a line that is not JSON because several stand in it, one behind the other; else none.
+
+    At most `outline.VALUES_MAX`, and one more: the rest of the line, to be read when those have been.
+    """
+    if len(line) > MAX_LOOKED_THROUGH:
         return []
-    decoder, values, at = json.JSONDecoder(), [], 0
-    while (start := _after_blanks(text, at)) < len(text):
-        try:
-            if text[start] not in "{[":
-                raise ValueError
-            _, at = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            values.append(text[start:].encode())
-            break
-        values.append(text[start:at].encode())
-    return values
+    values, rest = outline.values_in(bytes(line))
+    return [*values, rest] if values else values
 
 
-def _after_blanks(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t\r\n":
-        at += 1
-    return at
+def id_of_request(line: bytes | bytearray) -> Any:
+    """The id of a request that is not JSON: it has a number or a string in its params that none can be read from.
+
+    Found in front of the first array or object in it, however long the line; or behind the last, in one of at most
+    `MAX_LOOKED_THROUGH` bytes whose brackets match. None where it does not stand there, for a batch, and for what is
+    perhaps no request.
+    """
+    before = _members(_before_values(line))
+    behind = _members(_behind_values(line)) if {"id", "method"} - before.keys() else {}
+    members = before | behind
+    if type(members.get("method")) is not str or ("id" in before and "id" in behind) or not has_valid_id(members):
+        return None
+    return members.get("id")
+
+
+def _before_values(line: bytes | bytearray) -> bytes:
+    """An object of the members before the first that is an array or object; nothing if that does not come soon."""
+    head = bytes(line[:_END])
+    found = _PLAIN_MEMBERS.match(head)
+    return head[: found.end()] + b"0}" if found and head[found.end() : found.end() + 1] in (b"[", b"{") else b""
+
+
+def _behind_values(line: bytes | bytearray) -> bytes:
+    """An object of the members behind the last that is an array or object; nothing if that cannot be told."""
+    tail = bytes(line[-_END:]).rstrip()
+    last = max(tail.rfind(b"]", 0, -1), tail.rfind(b"}", 0, -1))
+    if last < 0 or tail[-1:] != b"}" or tail[last + 1 : last + 2] == b"}" or len(line) > MAX_LOOKED_THROUGH:
+        return b""
+    balance = outline.Balance()
+    balance.add(bytes(line))
+    return b'{"":0' + tail[last + 1 :] if not balance.depth and not balance.in_string else b""
+
+
+def _members(text: bytes) -> dict[str, Any]:
+    try:
+        members = orjson.loads(text) if text else {}
+    except orjson.JSONDecodeError:
+        return {}
+    with_exact_ids(members, text)
+    return members if type(members) is dict else {}
 
 
 def check_request(message: dict[str, Any]) -> None:
@@ -177,20 +229,53 @@ def has_valid_id(message: dict[str, Any]) -> bool:
     return call_id is None or type(call_id) in (int, str, float, orjson.Fragment)
 
 
-def with_exact_ids(message: Any, line: bytes | bytearray) -> None:
-    """Put the very text of every id that was read as a float back in its place.
+def id_of_batch(members: list[Any], line: bytes | bytearray) -> Any:
+    """The id of the first call in a batch, for an error about all of it; None where there is none.
 
-    Only a float can differ from what was sent: integers over 64 bits are read as floats, and digits may be lost.
+    Args:
+        line: the batch as it came, for an id that is exact only there; empty: such an id is not given.
+    """
+    for place, member in enumerate(members):
+        if type(member) is dict and "method" in member and member.get("id") is not None and has_valid_id(member):
+            if type(member["id"]) is not float:
+                return member["id"]
+            if line:
+                import msgspec
+
+                with_exact_ids(member, bytes(msgspec.json.decode(line, type=list[msgspec.Raw])[place]))
+                return member["id"]
+    return None
+
+
+def with_exact_ids(message: Any, line: bytes | bytearray) -> None:
+    """Put the very text of every id that was read as a float back in its place: of a message, or of a batch's members.
+
+    Only a float can differ from what was sent: integers over 64 bits are read as floats, and digits may be lost. In a
+    message that is nested too deep to be read once more (over `max_depth` in any case) such an id becomes None.
     """
     import msgspec
 
-    if isinstance(message, dict):
+    if type(message) is dict:
         if type(message.get("id")) is float:
-            members = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-            message["id"] = orjson.Fragment(bytes(members["id"]))
-    elif isinstance(message, list):
-        for member, raw in zip(message, msgspec.json.decode(line, type=list[msgspec.Raw]), strict=True):
-            with_exact_ids(member, bytes(raw))
+            try:
+                members = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+            except RecursionError:
+                message["id"] = None
+            else:
+                message["id"] = orjson.Fragment(bytes(members["id"]))
+    elif type(message) is list:
+        inexact = [each for each in message if type(each) is dict and type(each.get("id")) is float]
+        if not inexact:
+            return
+        try:
+            parts = msgspec.json.decode(line, type=list[msgspec.Raw])
+        except RecursionError:
+            for member in inexact:
+                member["id"] = None
+            return
+        for member, raw in zip(message, parts, strict=True):
+            if type(member) is dict:
+                with_exact_ids(member, bytes(raw))
 
 
 def may_hold_big_integers(line: bytes | bytearray) -> bool:
@@ -205,6 +290,8 @@ def is_deeper(line: bytes | bytearray, limit: int) -> bool:
     """
     if line.count(b"[") + line.count(b"{") <= limit:
         return False
+    if len(line) >= LONG:
+        return deepest(line) > limit
     unescaped = line.replace(b"\\\\", b"").replace(b'\\"', b"")
     quoted = unescaped.translate(None, _NOT_BRACKETS).split(b'"')
     brackets = b"".join(quoted[::2]).translate(_BRACKETS)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from .framing import HEAD_SIZE, Message, Oversize
+from .framing import HEAD_SIZE, Message, Oversize, Reception
 
 TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 _CONTINUATION = 0x0
@@ -84,6 +84,7 @@ class FrameReader:
         masked: the peer is a client, and masks what it sends.
         max_size: bytes of a message, all its fragments together. A longer one is reported once, as `Oversize`, as soon
             as a frame says that it is longer and its beginning is here; its bytes are dropped as they come.
+        reception: told of messages that come in several pieces; what it does not allow is dropped likewise.
 
     Attributes:
         pings: payloads of the pings that came with the last `feed`, in order.
@@ -94,11 +95,13 @@ class FrameReader:
     __slots__ = (
         "_decoder",
         "_held",
+        "_is_counted",
         "_is_over",
         "_masked",
         "_max_size",
         "_message",
         "_opcode",
+        "_reception",
         "_skipping",
         "_unmask",
         "_unwanted",
@@ -108,10 +111,13 @@ class FrameReader:
         "pings",
     )
 
-    def __init__(self, *, masked: bool, max_size: int) -> None:
+    def __init__(self, *, masked: bool, max_size: int, reception: Reception | None = None) -> None:
         self.pings: list[bytes] = []
         self.closed: Close | None = None
         self.fault: Close | None = None
+        self._reception = reception
+        #: It was told of the message that is coming.
+        self._is_counted = False
         #: Either has come.
         self._is_over = False
         self._masked = masked
@@ -154,7 +160,37 @@ class FrameReader:
             if len(self._held) >= self._wanted:
                 held, self._held = self._held, bytearray()
                 self._read(held, messages)
+        if self._held or self._message is not None:
+            if self._reception is not None:
+                self._receive_in_part(self._reception, messages)
+        elif self._is_counted and self._reception is not None:
+            self._is_counted = False
+            self._reception.over()
         return messages
+
+    def _receive_in_part(self, reception: Reception, messages: list[Message]) -> None:
+        """A message is here in part: count it; where there is no room for it, drop it as if it were too long."""
+        message = self._message
+        size = len(self._held) + len(message or b"")
+        if self._skipping or self._is_over:
+            size = 0
+        self._is_counted = True
+        if size and reception.grow(size):
+            return
+        reception.over()
+        if not size:
+            return
+        held, self._held = self._held, bytearray()
+        if message is None:  # its only frame, or its first, whose head is here
+            before, self._max_size = self._max_size, -1
+            self._read(held, messages)
+            self._max_size = before
+            begun = messages.pop().head  # type: ignore[union-attr]
+        else:
+            begun = bytes(message[:HEAD_SIZE])
+            self._skipping, self._message, self._decoder = True, bytearray(), None
+            self._read(held, messages)
+        messages.append(Oversize(size, begun, reception.limit, is_refused=True))
 
     def _read(self, data: bytes | bytearray, messages: list[Message]) -> None:
         """Take the whole frames of these bytes, and keep the rest."""

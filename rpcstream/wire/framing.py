@@ -1,15 +1,17 @@
 """Bytes to messages: lines, values without a line end, and lines that are too long (wire page, "Line stream").
 
 Owns where one message ends and the next begins. Knows that a message may be a JSON array or object only as far as to
-see where its outermost bracket closes; does not parse, and knows no socket and no clock.
+see where its outermost bracket closes (`wire.outline`); does not parse, and knows no socket and no clock.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from .gathered import Gathered
+from .outline import CLOSING, Balance, may_close
 
 #: Bytes; a message from here on is long: it may have payloads that are better cut out before it is parsed.
 LONG = 16 * 1024
@@ -20,18 +22,25 @@ _FOUND_FASTER = 512
 #: How much of a message over the limit is kept, to find the id of the request in it.
 HEAD_SIZE = 512
 
+#: From so many bytes that were not yet looked at for the end of a value, the last few are looked at first.
+_GLANCE_FIRST = 4 * 1024
+_GLANCE = 512
+
 
 @dataclass(frozen=True, slots=True)
 class Oversize:
     """Stands in the list of messages where one over the limit was, so that the answer keeps its place.
 
     `size` is in bytes; of a message whose end has not come yet it is what has come so far. `head` is its beginning,
-    `limit` the limit that it was over.
+    `limit` the limit that it was over: of bytes, or of values where `values` says how many it has. Where it
+    `is_refused`, it was over no limit of its own, but the server had no memory for it.
     """
 
     size: int
     head: bytes
     limit: int = field(default=0, compare=False)
+    values: int = field(default=0, compare=False)
+    is_refused: bool = field(default=False, compare=False)
 
     def __len__(self) -> int:
         return min(self.size, sys.maxsize)  # which a peer may say that it will send
@@ -39,6 +48,20 @@ class Oversize:
 
 #: What a framer gives: the bytes of a message, or what stands for a long one.
 Message = bytes | Oversize
+
+
+class Reception(Protocol):
+    """Counts what has come of a message, with all others that are being received."""
+
+    @property
+    def limit(self) -> int:
+        """Bytes that may be held in all."""
+
+    def grow(self, size: int) -> bool:
+        """So many bytes of it have come; false if they are to be dropped."""
+
+    def over(self) -> None:
+        """It is complete, or dropped."""
 
 
 class LineFramer:
@@ -50,6 +73,7 @@ class LineFramer:
         delimiter: ends a message; one byte or more.
         max_size: bytes of a message, without the delimiter. A longer one is reported once, as `Oversize`, as soon as
             it is known to be longer; the rest up to the next delimiter is dropped as it comes.
+        reception: told of messages that come in several pieces; what it does not allow is dropped likewise.
     """
 
     __slots__ = (
@@ -59,19 +83,21 @@ class LineFramer:
         "_delimiter",
         "_held",
         "_max_size",
+        "_reception",
         "_skipping",
         "_width",
         "ended",
     )
 
-    def __init__(self, *, max_size: int, delimiter: bytes = b"\n") -> None:
+    def __init__(self, *, max_size: int, delimiter: bytes = b"\n", reception: Reception | None = None) -> None:
         if not delimiter:
             raise ValueError("the delimiter must have at least one byte")
         self._delimiter = delimiter
         self._width = len(delimiter)
         self._max_size = max_size
+        self._reception = reception
         self._held = _Held()
-        self._balance: _Balance | None = None
+        self._balance: _Look | None = None
         self._skipping = False
         self._after_value = False
         #: None of the other states: the next byte begins a message.
@@ -82,7 +108,7 @@ class LineFramer:
     @property
     def partial(self) -> bool:
         """A message has begun and its end has not come."""
-        return self._skipping or bool(self._held.size)
+        return self._skipping or bool(self._held.mark)
 
     def limit(self, max_size: int) -> None:
         """Another limit from now on, also for a message that has begun."""
@@ -95,13 +121,16 @@ class LineFramer:
             if end + self._width == len(data) and 0 < end <= self._max_size and data[0] > _BLANK:
                 # One message, whole, and not blank: nearly every read from a peer that waits for its answers.
                 return [data[:end]]
-        messages = self._feed_rest(data) if self.partial or self.ended else self._feed_lines(data)
-        self._at_start = not (self.partial or self.ended or self._after_value)
+        held = self._held
+        is_begun = held.size or self._skipping
+        messages = self._feed_rest(data) if is_begun or self.ended else self._feed_lines(data)
+        self._at_start = not (held.size or self._skipping or self.ended or self._after_value)
         return messages
 
     def finish(self) -> list[Message]:
         """The stream has ended: the last message, if one stands there without its delimiter."""
         last = self._held.take()
+        self._received()
         if self.ended or self._skipping or not last.strip():
             return []
         return [last]
@@ -144,6 +173,7 @@ class LineFramer:
             return messages
         held.append(data[: max(end, 0)])
         line = held.take(without=max(-end, 0))
+        self._received()
         start = end + self._width
         self._balance = None
         if self._skipping:
@@ -161,30 +191,47 @@ class LineFramer:
         return messages
 
     def _hold(self, messages: list[Message]) -> None:
-        """What is held has no delimiter: keep it, unless it is a complete value or too long."""
+        """What is held has no delimiter: keep it, unless it is a complete value, too long, or nothing but blanks."""
         held = self._held
-        if self._skipping:
-            held.drop(self._width - 1)
-        elif self._is_value(held):
+        if self._skipping or not held.mark:
+            held.drop(self._width - 1)  # a delimiter may have begun in it
+        elif held.mark in CLOSING and self._is_closed(held):
             messages.append(self._sized(held.take()))
+            self._received()
             self._balance, self._after_value = None, True
         elif held.size > self._max_size + self._width:
             messages.append(Oversize(held.size, held.first(HEAD_SIZE), self._max_size))
-            self._skipping, self._balance = True, None
-            held.drop(self._width - 1)
+            self._skip(held)
+        elif self._reception is not None and not self._reception.grow(held.size):
+            messages.append(Oversize(held.size, held.first(HEAD_SIZE), self._reception.limit, is_refused=True))
+            self._skip(held)
 
-    def _is_value(self, held: _Held) -> bool:
-        """Do the held bytes end where the outermost bracket closes?
+    def _skip(self, held: _Held) -> None:
+        """Drop the message that is held, as far as it has come and as it comes."""
+        self._skipping, self._balance = True, None
+        held.drop(self._width - 1)
+        self._received()
 
-        Looks at the bytes only when the last one could be that bracket, and at each byte once, so that a long
-        message in pieces costs nothing unless a piece happens to end in a bracket, and then no more than a look.
+    def _received(self) -> None:
+        if self._reception is not None:
+            self._reception.over()
+
+    def _is_closed(self, held: _Held) -> bool:
+        """Do the held bytes, which end with a bracket, end where the outermost bracket closes?
+
+        So that a long message in pieces costs nothing, unless a piece happens to end in a bracket: then the last bytes
+        tell most often that it is one inside another. Else it costs no more than one look at each byte.
         """
-        last = held.last(8).rstrip()
-        if not last.endswith((b"}", b"]")):
+        balance = self._balance
+        if balance is None:
+            balance = self._balance = _Look(held.first_mark())
+        if not balance.is_value or (
+            held.size - balance.seen > _GLANCE_FIRST and not may_close(held.last(_GLANCE).rstrip())
+        ):
             return False
-        if self._balance is None:
-            self._balance = _Balance(held.first_mark())
-        return self._balance.closed(held, last[-1:])
+        balance.add(held.last(held.size - balance.seen))
+        balance.seen = held.size
+        return balance.is_closed
 
     def _sized(self, message: Message) -> Message:
         size = len(message)
@@ -204,17 +251,30 @@ class LineFramer:
 
 
 _BLANK = 0x20
-_NOT_MARKS = bytes(byte for byte in range(256) if byte not in b'"{}[]')
 
 
 class _Held(Gathered):
-    """Bytes of a message whose end has not come: copied once, when it has."""
+    """Bytes of a message whose end has not come: copied once, when it has.
 
-    __slots__ = ()
+    Attributes:
+        mark: the last byte that is no blank; 0 if there is none.
+    """
+
+    __slots__ = ("mark",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mark = 0
+
+    def append(self, data: bytes) -> None:
+        super().append(data)
+        if marks := data.rstrip():
+            self.mark = marks[-1]
 
     def take(self, without: int = 0) -> bytes:
         """All of them but the last so many, which nobody needs; then nothing is held."""
         whole = super().take()
+        self.mark = 0
         return whole[: len(whole) - without] if without else whole
 
     def drop(self, but: int) -> None:
@@ -245,34 +305,17 @@ class _Held(Gathered):
         return next((bytes(mark[:1]) for piece in self._pieces if (mark := piece.lstrip())), b"")
 
 
-class _Balance:
-    """How many brackets are open at the end of what is held; brackets inside strings do not count."""
+class _Look(Balance):
+    """What a look at the held bytes for the end of their value has shown.
 
-    __slots__ = ("_closing", "_depth", "_escaped", "_in_string", "_seen")
+    Attributes:
+        is_value: they begin with an array or an object.
+        seen: bytes that were looked at.
+    """
+
+    __slots__ = ("is_value", "seen")
 
     def __init__(self, first: bytes) -> None:
-        #: What closes the value that the buffer begins with; nothing, if it is neither array nor object.
-        self._closing = {b"{": b"}", b"[": b"]"}.get(first, b"")
-        self._depth = 0
-        self._in_string = 0
-        self._escaped = False
-        self._seen = 0
-
-    def closed(self, held: _Held, last: bytes) -> bool:
-        """Is no bracket open at the end of what is held, whose last byte that is no blank is this one?"""
-        if last != self._closing:
-            return False
-        piece = held.last(held.size - self._seen)
-        self._seen = held.size
-        if self._escaped:
-            piece, self._escaped = piece[1:], False
-        if b"\\" in piece:
-            # Pairs first: what is left of a run of backslashes then escapes the byte behind it.
-            piece = piece.replace(b"\\\\", b"")
-            self._escaped = piece.endswith(b"\\")
-            piece = piece.replace(b'\\"', b"")
-        quoted = piece.translate(None, _NOT_MARKS).split(b'"')
-        outside = b"".join(quoted[self._in_string :: 2])
-        self._in_string = (self._in_string + len(quoted) - 1) % 2
-        self._depth += sum(map(outside.count, (b"{", b"["))) - sum(map(outside.count, (b"}", b"]")))
-        return self._depth <= 0 and not self._in_string
+        super().__init__()
+        self.is_value = first in (b"[", b"{")
+        self.seen = 0

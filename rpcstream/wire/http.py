@@ -9,6 +9,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
+from ..text import visible
 from .pieces import Written, parts_of
 
 #: The line that each status begins with, without the version.
@@ -19,6 +20,9 @@ _BODILESS = frozenset((204, 304))
 
 #: A browser takes the type as it is said, and makes no page of what is none.
 NOSNIFF = ("X-Content-Type-Options", "nosniff")
+
+#: Control characters that may stand in a text that says what is wrong: a traceback, in a server that shows it.
+_LINES = "\n\t"
 
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
@@ -183,7 +187,9 @@ class HttpError(Exception):
 
 def problem(status: int, text: str, headers: list[tuple[str, str]] | None = None) -> Response:
     """A response that says in one line of text what is wrong; some of them quote what they were sent."""
-    return Response(status, f"{text}\n".encode(), "text/plain; charset=utf-8", [NOSNIFF, *(headers or ())])
+    return Response(
+        status, f"{visible(text, keep=_LINES)}\n".encode(), "text/plain; charset=utf-8", [NOSNIFF, *(headers or ())]
+    )
 
 
 def _line(name: str, value: str) -> str:

@@ -103,6 +103,11 @@ class RequestReader:
         self._buffer, self._body, self.in_body = rest, None, False
         return body.take()
 
+    @property
+    def body_size(self) -> int:
+        """Bytes that are held of a body that was begun."""
+        return self._body.size if self._body is not None else 0
+
     def rest(self) -> bytes:
         """All that waits, taken."""
         rest = self._buffer[self._at :] if self._at else self._buffer

@@ -29,3 +29,20 @@ Written = bytes | Pieces
 def parts_of(message: Written) -> list[bytes]:
     """What is to be written for a message, in order."""
     return message.parts if isinstance(message, Pieces) else [message]
+
+
+def exact(data: bytes) -> bytes:
+    """The same bytes in memory of just their size, for what is kept.
+
+    `orjson.dumps` leaves a buffer of 1 to 4 KiB behind each small result.
+    """
+    return bytes(memoryview(data))
+
+
+def kept(message: Written) -> Written:
+    """The same message, fit to be kept for longer than this turn of the loop: see `exact`."""
+    return exact(message) if type(message) is bytes and len(message) < SMALL else message
+
+
+#: Bytes from which on a result of `orjson.dumps` has no more than as much again behind it.
+SMALL = 16 * 1024

@@ -254,6 +254,8 @@ class TestWrongUse:
             (["app:locked", "--token-file", "token"], "this server has a token= or an authenticate= of its own"),
             (["app:server", "--certificate", "token"], "--certificate: no certificate with its key"),
             (["app:server", "--allow-host", "a b"], "a b"),
+            (["app:server", "--path", "rpc"], "path: a path is a string that begins with '/'"),
+            (["--hub", "--path", "rpc"], "argument path must be a path that begins with"),
             (["--hub", "--key", "server.key"], "argument tls_key: this is for TLS, which needs a certificate"),
             (["--hub", "--config", "none.toml"], "cannot read 'none.toml': No such file"),
             (["--hub", "--config", "token"], "token: this is not TOML"),
@@ -353,6 +355,17 @@ class TestAnyServer:
         assert status("c.example", "https://app.example") == 403
         assert status("a.example", "https://other.example") == 403
         ended(server)
+
+    def test_where_calls_are_taken(self, folder: Path, start_server: StartServer) -> None:
+        body = json.dumps({"jsonrpc": "2.0", "method": "rpc.ping", "id": 1})
+        for target in ("app:server", "--hub"):
+            server = start_server(target, "--path", "/rpc", "--path", "/api", "-p", "0", cwd=folder)
+            for path, status in (("/rpc", 200), ("/api", 200), ("/", 404)):
+                connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+                connection.request("POST", path, body, {"Content-Type": "application/json"})
+                assert connection.getresponse().status == status
+                connection.close()
+            ended(server)
 
     def test_the_mode_of_a_unix_socket(self, folder: Path, start_server: StartServer) -> None:
         for number, target in enumerate(["app:server", "--hub"]):

@@ -19,7 +19,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from rpcstream.codec import Codec, ImageOptions
-from rpcstream.errors import EncodeError
+from rpcstream.codec.hints import hint_checker
+from rpcstream.codec.image_files import image_weight
+from rpcstream.errors import EncodeError, InvalidParams
+from rpcstream.methods.signature import Signature
 
 rng = np.random.default_rng(2)
 PNG = Codec()
@@ -248,3 +251,182 @@ def test_nothing_of_the_file_stays_in_memory() -> None:
     tracemalloc.stop()
     assert found.size == (600, 600)
     assert kept < 100_000  # pixels are Pillow's own memory; the file would be 360,000
+
+
+# -- what all images of a message cost together ------------------------------------------------------------------------
+
+
+def png(*chunks: bytes, size: int = 1) -> bytes:
+    """A PNG of so many grey pixels in a row, with these chunks before its pixels."""
+    head = struct.pack(">IIBBBBB", size, 1, 8, 0, 0, 0, 0)
+    pixels = zlib.compress(bytes(1 + size))
+    return b"\x89PNG\r\n\x1a\n" + b"".join((chunk(b"IHDR", head), *chunks, chunk(b"IDAT", pixels), chunk(b"IEND", b"")))
+
+
+def refusal(value: Any, codec: Codec) -> str:
+    with pytest.raises(ValueError, match="image") as caught:
+        codec.decode(value)
+    return str(caught.value)
+
+
+def test_the_pixels_of_a_message_are_counted_together() -> None:
+    codec = Codec(max_image_pixels=10_000, max_message_pixels=25_000)
+    image = sent(Image.new("L", (100, 100)))
+    found: Any = codec.decode({"a": [image, {"b": image}]})
+    assert found["a"][1]["b"].size == (100, 100)
+    assert "more than 25000 pixels together (max_message_pixels)" in refusal([image, [image], {"c": image}], codec)
+    codec.decode([image, image])  # each message has its own
+
+
+def test_raw_and_qoi_and_bare_files_count_too() -> None:
+    codec = Codec(max_image_pixels=10_000, max_message_pixels=15_000)
+    raw = sent(Image.new("L", (100, 100)), RAW)
+    assert "together" in refusal([raw, raw], codec)
+    check = hint_checker(list[Image.Image], codec)
+    text = text_of(Image.new("L", (100, 100)), "png")
+    assert len(check([text])) == 1
+    with pytest.raises(ValueError, match="pixels together"):
+        check([text, text])
+
+
+def test_small_images_count_as_what_opening_them_costs() -> None:
+    codec = Codec(max_message_pixels=40_960, max_image_pixels=40_960)
+    tiny = sent(Image.new("L", (1, 1)))
+    assert len(codec.decode([tiny] * 10)) == 10  # type: ignore[arg-type]
+    assert "together" in refusal([tiny] * 11, codec)
+
+
+def test_one_image_may_be_as_large_as_the_limit_for_images_says() -> None:
+    codec = Codec(max_image_pixels=10_000, max_message_pixels=5000)
+    assert codec.decode(sent(Image.new("L", (100, 100))))
+
+
+def test_parts_of_a_registered_type_count() -> None:
+    class Pair:
+        def __init__(self, left: Any, right: Any) -> None:
+            self.left, self.right = left, right
+
+    codec = Codec(max_image_pixels=10_000, max_message_pixels=15_000)
+    codec.register(Pair, "pair", encode=vars, decode=lambda parts: Pair(**parts))
+    image = sent(Image.new("L", (100, 100)))
+    pair = {"$type": "pair", "left": image, "right": None}
+    assert codec.leaf(Pair).decode(pair).left.size == (100, 100)  # type: ignore[union-attr]
+    assert "together" in refusal({**pair, "right": image}, codec)
+
+
+def test_inflated_text_counts_for_all_images_of_a_message() -> None:
+    codec = Codec(max_image_metadata=290_000)
+    packed = zlib.compress(bytes(100_000))
+    for kind, body in [
+        (b"zTXt", b"key\0\0" + packed),
+        (b"iTXt", b"key\0\1\0en\0Key\0" + packed),
+        (b"iCCP", b"name\0\0" + packed),
+        (b"iTXt", b"key\0\0\0en\0Key\0" + bytes(100_000)),
+        (b"tEXt", b"key\0" + b"a" * 100_000),
+        (b"eXIf", bytes(100_000)),
+        (b"teSt", bytes(100_000)),
+    ]:
+        image = tagged(png(chunk(kind, body)))
+        assert len(codec.decode([image, image])) == 2  # type: ignore[arg-type]
+        assert "more than 290000 bytes (max_image_metadata)" in refusal([image] * 3, codec)
+
+
+def test_broken_compressed_text_counts_as_what_it_may_have_been() -> None:
+    codec = Codec(max_image_metadata=300_000)
+    packed = bytearray(zlib.compress(bytes(2_000_000)))
+    packed[-6:] = b"broken"
+    assert "max_image_metadata" in refusal(tagged(png(chunk(b"zTXt", b"key\0\0" + bytes(packed)))), codec)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("jpeg", file_of(Image.new("RGB", (9, 9)), "jpeg", comment=bytes(60_000))),
+        ("jpeg", file_of(Image.new("RGB", (9, 9)), "jpeg", exif=b"Exif\0\0" + bytes(60_000))),
+        ("jpeg", file_of(Image.new("RGB", (9, 9)), "jpeg", icc_profile=bytes(60_000))),
+        ("webp", file_of(Image.new("RGB", (9, 9)), "webp", icc_profile=bytes(60_000))),
+        ("webp", file_of(Image.new("RGB", (9, 9)), "webp", exif=bytes(60_000))),
+        ("gif", file_of(Image.new("L", (9, 9)), "gif", comment=bytes(60_000))),
+    ],
+)
+def test_metadata_of_every_format_counts(name: str, data: bytes) -> None:
+    assert codec_for(200_000).decode(tagged(data, name))
+    assert "max_image_metadata" in refusal([tagged(data, name)] * 4, codec_for(200_000))
+
+
+def codec_for(metadata: int) -> Codec:
+    return Codec(max_image_metadata=metadata)
+
+
+def with_exif_directory(entries: int, count: int) -> bytes:
+    """A JPEG whose EXIF has so many values, each of `count` bytes, which all are the same ones."""
+    body = b"MM\0\x2a\0\0\0\x08" + struct.pack(">H", entries)
+    body += b"".join(struct.pack(">HHLL", 0x8000 + n, 7, count, 8) for n in range(entries)) + bytes(4)
+    plain = file_of(Image.new("L", (9, 9)), "jpeg").replace(b"\x01\x01\x00\x01\x00\x01", b"\x01\x01\x03\x00\x01\x00")
+    exif = b"Exif\0\0" + body
+    return plain[:2] + b"\xff\xe1" + struct.pack(">H", 2 + len(exif)) + exif + plain[2:]
+
+
+def test_exif_values_that_lie_over_each_other_count_each() -> None:
+    assert codec_for(100_000).decode(tagged(with_exif_directory(1, 10), "jpeg"))
+    assert "max_image_metadata" in refusal(tagged(with_exif_directory(5000, 50_000), "jpeg"), codec_for(10_000_000))
+
+
+def test_scans_of_a_progressive_jpeg_cost_passes() -> None:
+    plain = file_of(GOOD, "jpeg", progressive=True)
+    scan = plain[plain.rindex(b"\xff\xda") : -2]
+    assert PNG.decode(tagged(plain[:-2] + scan * 30 + b"\xff\xd9", "jpeg"))
+    assert "scans of 40 x 40 pixels" in refusal(tagged(plain[:-2] + scan * 100 + b"\xff\xd9", "jpeg"), PNG)
+    # What stands behind the end of the image, as in the pictures of some phones, is no scan.
+    assert PNG.decode(tagged(plain + scan * 100, "jpeg"))
+    # A large one may have as many as encoders write, and no more.
+    large = Codec(max_image_pixels=100_000, max_message_pixels=100_000)
+    image = file_of(Image.effect_noise((310, 310), 50), "jpeg", progressive=True)
+    scan = image[image.rindex(b"\xff\xda") : -2]
+    assert large.decode(tagged(image, "jpeg"))
+    assert "scans of 310 x 310" in refusal(tagged(image[:-2] + scan * 20 + b"\xff\xd9", "jpeg"), large)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("png", png(*[chunk(b"teSt", b"")] * 20_000)),
+        ("png", png(*[chunk(b"IDAT", b"")] * 20_000)),
+        ("jpeg", b"\xff\xd8" + b"\xff\xfe\0\x02" * 50_000 + file_of(GOOD, "jpeg")[2:]),
+        ("jpeg", b"\xff\xd8\xff" + b"\0\xff" * 50_000 + file_of(GOOD, "jpeg")[2:]),
+        ("gif", b"GIF89a\1\0\1\0\0\0\0" + b"!\xfe\1a\0" * 50_000 + b",\0\0\0\0\1\0\1\0\0\2\2D\1\0;"),
+        ("gif", b"GIF89a\1\0\1\0\0\0\0" + b"!\xfe" + b"\1a" * 50_000 + b"\0,\0\0\0\0\1\0\1\0\0\2\2D\1\0;"),
+        ("gif", b"GIF89a\1\0\1\0\0\0\0" + b"x" * 50_000 + b",\0\0\0\0\1\0\1\0\0\2\2D\1\0;"),
+        ("webp", file_of(GOOD, "webp") + b"XXXX\0\0\0\0" * 20_000),
+    ],
+)
+def test_files_of_many_tiny_parts_are_refused(name: str, data: bytes) -> None:
+    assert "too many parts for its length" in refusal(tagged(data, name), PNG)
+
+
+def test_only_the_first_picture_of_many_is_decoded() -> None:
+    frames = [Image.new("RGB", (64, 64), colour) for colour in ("red", "green", "blue")] * 20
+    codec = Codec(max_image_pixels=4096, max_message_pixels=4096)
+    for name in ("png", "webp", "gif", "mpo"):
+        data = file_of(frames[0], name, save_all=True, append_images=frames[1:])
+        assert codec.decode(tagged(data, "jpeg" if name == "mpo" else name))
+
+
+def test_what_is_decoded_again_after_a_mismatch_counts_once() -> None:
+    def function(image: Image.Image, count: int) -> None: ...
+
+    codec = Codec(max_image_pixels=10_000, max_message_pixels=15_000)
+    signature = Signature(function, method="function", codec=codec)
+    line = orjson.dumps({"params": [sent(Image.new("L", (100, 100))), 2**70 / 1]}).replace(b"e21", b"")
+    with pytest.raises(InvalidParams) as caught:
+        signature.bind(orjson.loads(line)["params"], b'{"params":[{"$type":"image"},1180591620717411303424]}')
+    assert "max_message_pixels" not in str(caught.value.data)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.sampled_from(["png", "jpeg", "gif", "webp"]), st.binary(max_size=200), st.data())
+def test_files_of_any_structure_are_walked_through_to_an_end(name: str, rest: bytes, draw: Any) -> None:
+    whole = file_of(Image.new("L", (8, 8)), name)
+    at = draw.draw(st.integers(0, len(whole)))
+    check_only_value_errors(tagged(whole[:at] + rest + whole[at:], name))
+    image_weight([tagged(whole[:at] + rest, name), {"$type": "image", "data": 5}], PNG.image_limits)

@@ -1,7 +1,7 @@
 """Conversations over every transport, after which nothing may be left: no task, call, stream or error in the log.
 
-A test that asks for `talk` runs once for each transport (or those that
-`RPCSTREAM_TRANSPORTS` names: "tcp ws"). With the mark `fake_time` it runs in memory alone, on a loop
+A test that asks for `talk` runs once for each of the `USUAL` transports, or of those that `RPCSTREAM_TRANSPORTS` names
+("unix wss https": the others, a step of `.ci/run`). With the mark `fake_time` it runs in memory alone, on a loop
 whose time jumps to what is due next (`rpcstream.testing.FakeTimeLoop`).
 """
 
@@ -23,9 +23,14 @@ from rpcstream.testing import FakeTimeLoop
 
 from .talking import TRANSPORTS, Errors, Talk, Transport, leftovers, until
 
+#: The transports of the test suite: each protocol once, and TLS once. The others are these put together in other ways.
+USUAL = ("tcp", "tls", "ws", "http", "memory")
+
 #: What not every transport has, with the marks of tests for it, and those that lack it (see docs/wire.md).
 LACKING = {
     ("half_close", "where an end may have said its last word and listens still"): ("ws", "wss", "http", "https"),
+    ("undelimited", "where values may stand behind each other in one message"): ("ws", "wss", "http", "https"),
+    ("framed", "where a message is one value"): ("tcp", "tls", "unix", "memory"),
     ("lasting", "where there is a connection beyond the answer: for calls back, credit, offers"): ("http", "https"),
 }
 
@@ -39,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "transport" in metafunc.fixturenames:
         is_fake = metafunc.definition.get_closest_marker("fake_time") is not None
-        names = ["memory"] if is_fake else os.environ.get("RPCSTREAM_TRANSPORTS", "").split() or list(TRANSPORTS)
+        names = ["memory"] if is_fake else os.environ.get("RPCSTREAM_TRANSPORTS", "").split() or list(USUAL)
         for (mark, _), lacking in LACKING.items():
             if metafunc.definition.get_closest_marker(mark) is not None:
                 names = [name for name in names if name not in lacking]

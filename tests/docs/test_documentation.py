@@ -118,7 +118,7 @@ def forms_of(value: object) -> set[str]:
     if isinstance(value, Limits | ImageOptions) and value == type(value)():
         forms.add(f"{type(value).__name__}()")
     if type(value) is int:
-        forms |= {f"{value:,}", f"{value // 2**20} MiB"} if value >= 10_000 else set()
+        forms |= {f"{value:,}", f"{value / 2**20:g} MiB", f"{value / 2**30:g} GiB"} if value >= 10_000 else set()
     if value is NOT_GIVEN:
         forms.add("not given")  # it depends on others
     if value is Backoff().random:

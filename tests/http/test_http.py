@@ -84,10 +84,31 @@ async def test_no_more_notifications_go_on_by_themselves_than_calls_may(serve: S
     assert (await asker.answer()).json == result(3)
 
 
-async def test_several_messages_in_one_body_are_answered_by_as_many_lines(asker: Asker) -> None:
-    answer = await asker.ask(post(call("add", 1, 2) + call("note", 1, id=None) + b"\n" + call("echo", 4, id=2)))
-    assert answer.headers["content-type"] == "application/x-ndjson"
-    assert answer.lines == [result(3), result(4, 2)]
+@pytest.mark.parametrize("accept", [(), (NDJSON,)])
+@pytest.mark.parametrize("between", [b"", b" ", b"\n", b"\r\n"])
+@pytest.mark.parametrize(
+    "second", [call("note", 2, id=2), b"[%b]" % call("note", 2, id=2), call("note", 2, id=None), b"{", b"x"]
+)
+async def test_a_body_is_one_value_and_else_nothing_in_it_is_carried_out(
+    place: Any, asker: Asker, second: bytes, between: bytes, accept: tuple[str, ...]
+) -> None:
+    noted = len(place.begun)
+    answer = await asker.ask(post(call("note", 1) + between + second, *accept))
+    assert answer.status == 200
+    reply = answer.lines[0] if accept else answer.json
+    assert (reply["id"], reply["error"]["code"]) == (None, -32700)
+    assert (await asker.ask(post(call("note", 3)))).json == result(None)
+    assert len(place.begun) == noted + 1
+
+
+async def test_the_error_of_a_body_that_is_not_json_has_the_id_of_its_request(asker: Asker) -> None:
+    for bad in (b"NaN", b"1e400", rb'"\ud800"'):
+        for body in (
+            b'{"jsonrpc":"2.0","id":7,"method":"echo","params":[%b]}',
+            b'{"method":"echo","params":[%b],"id":7}',
+        ):
+            answer = (await asker.ask(post(body % bad))).json
+            assert (answer["id"], answer["error"]["code"]) == (7, -32700)
 
 
 @pytest.mark.parametrize(
@@ -571,11 +592,11 @@ class Names:
 @pytest.mark.parametrize("is_sync", [False, True])
 async def test_authentication(serve: Serve, is_sync: bool) -> None:
     place = await serve(authenticator=Names(is_sync), routes=Found())
-    asker = await place.connect()
     for lines in ([], ["Authorization: Bearer wrong"], ["Authorization: Basic me"], ["Authorization: Bearer"]):
-        answer = await asker.ask(post(call("note", 1), *lines))
+        answer = await (await place.connect()).ask(post(call("note", 1), *lines))
         assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
     assert not place.begun
+    asker = await place.connect()
     asker.send(*[post(call("who"), f"Authorization: bearer {name}") for name in ("a", "a", "b")])
     assert [(await asker.answer()).json["result"] for _ in range(3)] == ["a", "a", "b"]
     assert [(await asker.ask(get(path))).status for path in ("/page", "/later", "/none")] == [200, 401, 401]

@@ -110,6 +110,61 @@ async def test_http_10_has_no_chunks(place: Place) -> None:
     await refused(place, raw(f"{head}Transfer-Encoding: chunked\r\n\r\n", chunked(BODY)))
 
 
+@pytest.mark.parametrize(
+    "trailers",
+    [
+        b"no colon\r\n",
+        b"GET / HTTP/1.1\r\n",
+        b"POST /x HTTP/1.1\r\nHost: other\r\n",
+        b": no name\r\n",
+        b"X-Sum : 1\r\n",
+        b" X-Sum: 1\r\n",
+        b"\tX-Sum: 1\r\n",
+        b"X-Sum: 1\r\n goes on\r\n",
+        b"X Sum: 1\r\n",
+        b"X-S\xfcm: 1\r\n",
+        b"X-Sum: \0\r\n",
+        b"X-Sum: \x1b[2J\r\n",
+        b"X-Sum: a\rb\r\n",
+        b"X-Sum: a\nX-Other: b\r\n",
+        b"Content-Length: 0\r\n",
+        b"transfer-encoding: chunked\r\n",
+        b"Host: other\r\n",
+        b"Trailer: X-Sum\r\n",
+        b"X: 1\r\n" * 101,
+        b"X: %b\r\n" % (b"1" * 8192),
+        b"X: %b\r\n" % (b"1" * 500) * 17,
+        b"\xff\xfe\r\n",
+    ],
+)
+async def test_trailers_that_are_no_fields(place: Place, trailers: bytes) -> None:
+    head = raw(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n")
+    await refused(place, head, b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(BODY), BODY, trailers))
+
+
+@pytest.mark.parametrize(
+    "trailers",
+    [
+        b"X-Sum: 1\r\n",
+        b"X-Sum:\r\n",
+        b"X-Sum:\t 1 \t\r\nx-sum: \xe4\r\n",
+        b"!#$%&'*+-.^_`|~0: :\r\n",
+        b"X: 1\r\n" * 100,
+    ],
+)
+async def test_trailers_that_are_fields_mean_nothing(place: Place, trailers: bytes) -> None:
+    head = raw(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n")
+    request = head + b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(BODY), BODY, trailers)
+    for size in (len(request), 7):
+        asker = await place.connect()
+        for at in range(0, len(request), size):
+            asker.send(request[at : at + size])
+            await asyncio.sleep(0)
+        assert (await asker.answer()).json["result"] is None
+        assert (await asker.ask(post(call("add", 1, 2)))).json["result"] == 3
+    assert place.begun == ["first", "first"]
+
+
 SIZE = f"{len(BODY):x}".encode()
 
 

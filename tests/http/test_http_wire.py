@@ -268,7 +268,10 @@ def test_sized_bodies_cut_anywhere(data: bytes, length: int, cuts: list[int]) ->
 
 @given(
     st.lists(
-        st.sampled_from([b"0", b"1", b"a", b"\r\n", b"\r", b"\n", b";", b" ", b"x", b"ff", b"a: b"]), max_size=15
+        st.sampled_from(
+            [b"0", b"1", b"a", b"\r\n", b"\r", b"\n", b";", b" ", b"x", b"ff", b"a: b", b"03;a\r\nabc\r\n"]
+        ),
+        max_size=15,
     ).map(b"".join),
     CUTS,
 )

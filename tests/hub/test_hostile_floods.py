@@ -122,7 +122,7 @@ class TestFloods:
         assert len(await flooder.result("rpc.unregister", {"methods": [f"m{n}" for n in range(90)]})) == 90
 
     async def test_of_clients_that_offer_much_together(self, open_hub: Open) -> None:
-        place = await open_hub(max_offered_size=5_000, max_offered_total=10_000)
+        place = await open_hub(max_offered_size=5_000, max_offered_total=11_000)
         peers = [await place.peer() for _ in range(4)]
         much = {"methods": [{"name": "own", "shared": True, "description": "d" * 4_000}]}
         for _ in range(3):
@@ -138,7 +138,7 @@ class TestFloods:
         peers[2].close()
         peers[3].close()
         await place.until(lambda: not place.hub.directory.by_name)
-        assert place.hub.directory.offered_size == 0
+        assert place.hub.directory.offered_cost == 0
 
     async def test_of_connections_that_register_and_leave(self, place: Place) -> None:
         provider, caller = await provider_and_caller(place)
@@ -196,3 +196,28 @@ async def test_limits_still_fit(open_hub: Open) -> None:
     text = CALL % ("1", "work", '["%s"]')
     caller.say(text % ("x" * (1000 - len(text) + 2)))
     assert len((await provider.hear())["params"][0]) > 900
+
+    async def test_of_messages_for_clients_that_do_not_read(self, open_hub: Open) -> None:
+        """What waits for all of them together is bounded, and who reads gets theirs."""
+        place = await open_hub(max_waiting_total=300_000)
+        slow = [await place.peer() for _ in range(3)]
+        caller, good = await place.peer(), await place.peer()
+        await good.offers("good", "fine")
+        for number, peer in enumerate(slow):
+            await peer.offers(f"slow-{number}")
+            peer.transport.pause_reading()
+        clients = [place.hub.directory.by_name[f"slow-{number}"] for number in range(3)]
+        text = "x" * 50_000
+        refused = 0
+        while refused < 200:
+            for number in range(3):
+                reply = await caller.ask("rpc.notify", [f"slow-{number}", "hear", [text]])
+                refused += "error" in reply
+        assert sum(client.waiting_size for client in clients) <= 300_000
+        assert all(client.waiting for client in clients)
+        caller.say(CALL % ("1", "fine", "[]"))
+        assert (await good.hear())["method"] == "fine"
+        for peer in slow:
+            peer.transport.resume_reading()
+        await place.until(lambda: not any(client.waiting for client in clients))
+        assert not any(client.waiting_size for client in clients)

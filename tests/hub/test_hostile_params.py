@@ -87,7 +87,6 @@ class TestRegistering:
         await first.offers("p", "work", {"name": "many", "shared": True}, "q.own")
         for methods in (["work"], ["p.work"], ["many"], [{"name": "work", "shared": True}]):
             assert await second.code("rpc.register", {"name": "s", "methods": ["fine", *methods]}) == -32602
-        assert await second.code("rpc.register", {"name": "q", "methods": ["own"]}) == -32602
         assert await second.code("rpc.register", {"name": "s", "methods": ["keepAlive"]}) == -32602
         await second.offers("s", {"name": "many", "shared": True}, "own")
         assert await first.code("rpc.register", {"methods": ["many"]}) == -32602

@@ -33,7 +33,6 @@ class TestWrongReplies:
         provider, caller = await provider_and_caller(place)
         call_id = await asked_of(provider, caller)
         provider.say(reply % call_id)
-        await provider.hear() if "[[[" * 400 in reply or "NaN" in reply else None  # it is told, too
         assert (await caller.hear())["error"]["code"] in (-32603, -32600)
         call_id = await asked_of(provider, caller)
         provider.say({"jsonrpc": "2.0", "id": call_id, "result": "well"})

@@ -346,6 +346,24 @@ async def test_what_is_stacked_is_stacked_in_the_thread() -> None:
     assert {type(result) for result in results} == {np.float32}
 
 
+@pytest.mark.parametrize(("offload", "limit"), [("thread", "MAX_STACKED"), (None, "MAX_STACKED_IN_LOOP")])
+async def test_what_is_stacked_for_one_run_is_bounded(
+    offload: Any, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[tuple[int, ...]] = []
+
+    def shapes(items: NDArray[np.float64], names: list[str]) -> list[str]:
+        sizes.append(items.shape)
+        return names
+
+    monkeypatch.setattr(f"rpcstream.methods.microbatch.{limit}", 1000)
+    with Method(shapes, offload=offload, max_size=20) as method:
+        small, large = np.zeros(50), np.zeros(500)
+        waiting = [method(large if number % 7 == 6 else small, str(number)) for number in range(20)]
+        assert await asyncio.gather(*waiting) == [str(number) for number in range(20)]
+    assert sorted(sizes) == [(1, 500)] * 2 + [(2, 50)] * 9
+
+
 async def test_unequal_arrays_are_not_stacked_together() -> None:
     seen = []
 

@@ -553,3 +553,16 @@ DECIMAL = decimal.Decimal
 
 
 def at_the_top(value: decimal.Decimal) -> None: ...
+
+
+def test_a_tagged_array_in_the_place_of_an_object() -> None:
+    array = {"$type": "ndarray", "dtype": "<f8", "shape": [1], "data": "AAAAAAAA8D8="}
+
+    def take(first: int, table: dict[str, Any], inner: list[dict[str, Any]] | None = None) -> None: ...
+
+    bind = Signature(take, method="take", codec=Codec()).bind
+    for params in ([1, array], {"first": 1, "table": array}, [1, {}, [array]]):
+        line = orjson.dumps({"jsonrpc": "2.0", "method": "take", "params": params})
+        with pytest.raises(InvalidParams, match="Expected `object`, got an array") as caught:
+            bind(params, line)
+        assert caught.value.data["parameter"] in ("table", "inner")

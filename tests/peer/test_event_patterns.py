@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcstream import InvalidParams, MessageTooLarge, NotPermitted, ServerBusy
+from rpcstream.peer import event_queue
 from rpcstream.peer.patterns import is_pattern, matches
 from rpcstream.peer.subscriber import HEIRS_MAX
 
@@ -356,12 +357,12 @@ async def test_the_newest_last_values_wait_and_push_nothing_out(policy: str) -> 
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest", "disconnect"])
 async def test_the_bytes_of_last_values_are_bounded_by_those_of_the_queue(policy: str) -> None:
-    made = Fixture(max_events=100, policy=policy, max_message_size=10_000)
+    made = Fixture(max_events=100, policy=policy, max_message_size=11_000)
     for number in range(5):
         made.publish(f"a.{number}", str(number) + "x" * 3000, retain=True)
     session, other = made.join("a.*", stalled=True), made.join("a.0", "a.*", stalled=True)
     queue = made.topics._subscribers[session].queue  # type: ignore[index]
-    assert queue.size <= 10_000
+    assert queue.size <= 11_000
     for each in (session, other):
         each.flows.set_stalled(False)
     await turns()
@@ -372,7 +373,7 @@ async def test_the_bytes_of_last_values_are_bounded_by_those_of_the_queue(policy
 
 async def test_however_many_patterns_match_no_more_last_values_wait_than_there_may_be() -> None:
     """A connection that does not read, with every pattern that matches them all."""
-    made = Fixture(max_events=1000, max_retained=100)
+    made = Fixture(max_events=1000, max_retained=100, max_pattern_steps=1000)
     for number in range(100):
         made.publish(".".join(["x"] * 8 + [str(number)]), number, retain=True)
     session = FakeSession(stalled=True)
@@ -405,7 +406,7 @@ async def test_messages_are_forwarded_as_they_are() -> None:
 
 
 async def test_a_thousand_patterns_that_all_match() -> None:
-    made = Fixture(max_events=10)
+    made = Fixture(max_events=10, max_pattern_steps=2048)
     session, other = FakeSession(stalled=True), made.join("x.>")
     for levels in itertools.product("x*", repeat=10):
         subscribe(made, session, ".".join(levels))
@@ -419,6 +420,58 @@ async def test_a_thousand_patterns_that_all_match() -> None:
     for levels in itertools.product("x*", repeat=10):
         assert unsubscribe(made, session, ".".join(levels))
     assert (len(queue), dict(made.topics), made.publish(topic, 1)) == (0, {"x.>": 1}, 1)
+
+
+async def test_patterns_that_overlap_have_a_budget_for_each_connection_and_for_all() -> None:
+    made = Fixture(max_pattern_steps=20, max_pattern_steps_total=30)
+    sessions = [made.join() for _ in range(5)]
+    refused = 0
+    for number, session in enumerate(sessions):
+        for levels in itertools.product("x*", repeat=5):
+            try:
+                subscribe(made, session, ".".join([*levels, str(number)]))
+            except ServerBusy:
+                refused += 1
+    assert refused > 100
+    assert made.topics._patterns.steps <= 30
+    for session in sessions:
+        subscribe(made, session, "x.x.x.x.x.0")  # no pattern, so no steps
+    assert made.publish("x.x.x.x.x.0", 1) == 5
+    for session in sessions:
+        session.lose()
+    assert (len(made.topics), made.topics._weight, made.topics._patterns.steps) == (0, 0, 1)
+
+
+async def test_subscriptions_of_all_connections_have_a_limit() -> None:
+    made = Fixture(max_subscriptions_total=10)
+    first, second = made.join("a", "b", "c.d.e.*"), made.join("a", "b.*")
+    assert made.topics._weight == 2 + 4 + 1 + 2
+    subscribe(made, second, "c.d")
+    with pytest.raises(ServerBusy, match="all connections have 10 subscriptions") as caught:
+        subscribe(made, second, "x")
+    assert caught.value.data == {"limit": 10}
+    assert made.publish("x", 1) == 0
+    first.lose()
+    subscribe(made, second, "x.y.*")
+    assert made.topics._weight == 4 + 3
+
+
+async def test_what_is_moved_when_subscriptions_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_queue, "MOVED_MAX", 20)
+    made = Fixture(max_events=10)
+    session = made.join(*(f"x.{number}" for number in range(5)), stalled=True)
+    for number in range(50):
+        made.publish(f"x.{number % 5}", number)
+    queue = made.topics._subscribers[session].queue  # type: ignore[index]
+    assert len(queue) == 50
+    subscribe(made, session, "x.*")
+    for number in range(5):
+        assert unsubscribe(made, session, f"x.{number}")
+    assert len(queue) == 20
+    session.flows.set_stalled(False)
+    await turns()
+    assert session.values == sorted(session.values)
+    assert made.counters.events_sent + made.counters.events_dropped == 50
 
 
 async def test_long_patterns_of_many_levels_leave_nothing_behind() -> None:

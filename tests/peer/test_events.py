@@ -276,16 +276,65 @@ async def test_who_is_too_slow_may_be_disconnected(stalled: bool, caplog: pytest
 
 
 async def test_all_that_waits_for_one_connection_is_no_more_than_a_message_may_be() -> None:
-    made = Fixture(max_message_size=10_000)
+    made = Fixture(max_message_size=11_000)
     session = made.join("a", "b", "c", stalled=True)
     for number in range(30):
         made.publish("abc"[number % 3], str(number) + "x" * 3000)
     queue = next(iter(made.topics._subscribers.values())).queue
-    assert queue.size <= 10_000
+    assert queue.size <= 11_000
     session.flows.set_stalled(False)
     await turns()
     assert [value.strip("x") for value in session.values] == ["27", "28", "29"]
     assert made.counts == (30, 3, 27, 3)
+
+
+async def test_an_event_has_a_size_of_its_own() -> None:
+    made = Fixture(max_event_size=1000)
+    session = made.join("a")
+    with pytest.raises(MessageTooLarge) as caught:
+        made.publish("a", "x" * 1000)
+    assert caught.value.data["limit"] == 1000
+    with pytest.raises(MessageTooLarge):
+        made.publish("a", "x" * 1000, retain=True)
+    with pytest.raises(MessageTooLarge):
+        made.topics.forward("a", b"x" * 1001)
+    made.publish("a", "x" * 900)
+    await turns()
+    assert [len(value) for value in session.values] == [900]
+
+
+async def test_what_waits_for_all_connections_has_a_budget_and_leaves_room_for_each() -> None:
+    made = Fixture(max_events=1000, max_waiting_total=100_000)
+    slow = [made.join(f"t{number}", stalled=True) for number in range(9)]
+    for turn in range(300):
+        for number in range(9):
+            made.publish(f"t{number}", f"{turn}" + "x" * 1000)
+    room = made.topics.room
+    assert 50_000 < room.used <= 100_000
+    assert room.free >= 5_000
+    late = made.join("late", stalled=True)
+    assert made.publish("late", 1) == 1
+    assert made.publish("late", 2) == 1
+    for session in (*slow, late):
+        session.flows.set_stalled(False)
+    await turns(50)
+    assert late.values == [1, 2]
+    assert all(session.values[-1].startswith("299x") for session in slow)
+    assert room.used == 0
+
+
+async def test_one_event_for_many_takes_its_memory_once() -> None:
+    made = Fixture(max_events=1000, max_waiting_total=100_000)
+    slow = [made.join("t", stalled=True) for _ in range(30)]
+    made.publish("t", "x" * 40_000)
+    room = made.topics.room
+    assert 40_000 < room.used < 60_000
+    assert all(len(made.topics._subscribers[session].queue) == 1 for session in slow)  # type: ignore[index]
+    for session in slow[:29]:
+        session.lose()
+    assert 40_000 < room.used < 41_000
+    slow[29].lose()
+    assert room.used == 0
 
 
 async def test_one_connection_gets_a_share_a_turn_until_it_shows_that_it_is_full() -> None:

@@ -221,3 +221,45 @@ def test_levels_are_compared_exactly() -> None:
         table.add(f"{name}.*", name)
     for name in names:
         assert table.find(f"{name}.x") == [name]
+
+
+SHORT = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=4)
+MANY = st.builds(lambda levels, rest: ".".join([*levels, *rest]), SHORT, st.sampled_from([(), (">",)]))
+WIDE = st.integers(0, 30).map(lambda number: f"n{number}.{'*.' * (number % 4)}x")
+
+
+@given(st.lists(st.tuples(st.booleans(), st.one_of(MANY, WIDE)), max_size=60))
+def test_the_steps_are_those_of_the_topic_that_visits_most(changes: list[tuple[bool, str]]) -> None:
+    table: PatternTable[str] = PatternTable()
+    there: set[str] = set()
+    for comes, pattern in changes:
+        if comes:
+            table.add(pattern, pattern)
+            there.add(pattern)
+        elif pattern in there:
+            table.remove(pattern, pattern)
+            there.remove(pattern)
+        assert table.steps == most_steps([each.split(".") for each in there])
+
+
+def most_steps(patterns: list[list[str]]) -> int:
+    """Nodes that a topic visits, for the topic that visits most: by the definition, from the patterns alone."""
+    patterns = [pattern for pattern in patterns if pattern]
+    names = {pattern[0] for pattern in patterns}
+    below = {name: most_steps([pattern[1:] for pattern in patterns if pattern[0] == name]) for name in names}
+    exact = [steps for name, steps in below.items() if name not in ("*", ">")]
+    return 1 + below.get("*", 0) + (">" in names) + max(exact, default=0)
+
+
+def test_steps_of_many_that_never_match_together_are_few() -> None:
+    table: PatternTable[int] = PatternTable()
+    for number in range(1000):
+        table.add(f"device-{number}.*", number)
+    assert table.steps == 3
+    table.add("*.heat", -1)
+    assert table.steps == 5
+    for number in range(1000):
+        table.remove(f"device-{number}.*", number)
+    assert table.steps == 3
+    table.remove("*.heat", -1)
+    assert table.steps == 1

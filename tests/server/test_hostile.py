@@ -99,7 +99,6 @@ async def assert_served(raw: Any) -> None:
         (b'{"jsonrpc":"2.0","method":"__class__","id":1}', -32601),
         (b'{"jsonrpc":"2.0","method":"","id":1}', -32601),
         (b"[]", -32600),
-        (b"[" + b"1," * 10 + b"1]", -32004),
         (b'{"jsonrpc":"2.0","method":"echo","params":[' + b"1" * 200_000 + b'],"id":1}', -32001),
         (b"x" * 100_001, -32001),
     ],
@@ -112,6 +111,51 @@ async def test_a_bad_line_gets_its_error_and_the_connection_lives(
     assert reply["error"]["code"] == code
     assert reply["error"]["message"]
     assert reply["jsonrpc"] == "2.0"
+    await assert_served(raw)
+
+
+_CALL = b'{"jsonrpc":"2.0","method":"echo","params":[1]'
+
+
+@pytest.mark.parametrize(
+    ("members", "call_id"),
+    [
+        ([_CALL + b',"id":"a"}', _CALL + b',"id":"b"}'] * 6, "a"),
+        ([_CALL + b"}", b"1", _CALL + b',"id":[]}', _CALL + b',"id":7}'] * 3, 7),
+        ([_CALL + b"}"] * 11, None),
+        ([b"1"] * 11, None),
+    ],
+)
+async def test_a_batch_that_is_too_large_gets_an_array_with_one_error(
+    address: str, connect: Any, members: list[bytes], call_id: Any
+) -> None:
+    """With the id of the first call: clients look for their calls in an array by id."""
+    raw = await connect(address)
+    (reply,) = await raw.ask(b"[" + b",".join(members) + b"]")
+    assert (reply["id"], reply["error"]["code"]) == (call_id, -32004)
+    assert reply["error"]["data"] == {"size": len(members), "limit": 10}
+    await assert_served(raw)
+
+
+async def test_the_id_of_a_batch_that_is_too_large_is_exact(address: str, connect: Any) -> None:
+    raw = await connect(address)
+    await raw.send(b"[" + b",".join([_CALL + b',"id":1.50}'] * 11) + b"]\n")
+    assert b'"id":1.50,' in await raw.reader.readline()
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b'[{"jsonrpc":"2.0","id":"a","method":"echo","params":[' + b"1" * 200_000 + b"]}]", -32001),
+        (b'[{"jsonrpc":"2.0","id":"a","method":"echo","params":[' + b"[" * 300 + b"]" * 300 + b"]}]", -32600),
+    ],
+)
+async def test_other_refusals_of_a_whole_batch_are_arrays_too(
+    address: str, connect: Any, line: bytes, code: int
+) -> None:
+    raw = await connect(address)
+    (reply,) = await raw.ask(line)
+    assert (reply["id"], reply["error"]["code"]) == ("a", code)
     await assert_served(raw)
 
 

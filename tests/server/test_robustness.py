@@ -8,7 +8,7 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -211,6 +211,42 @@ async def test_the_queue_for_threads_is_bounded(connect: Any) -> None:
         release.set()
 
 
+async def test_a_generator_is_closed_in_a_thread_also_when_the_queue_is_full(connect: Any) -> None:
+    server = Server(threads=1, limits=Limits(max_queue=1))
+    release, entered, made, closed_in = threading.Event(), threading.Event(), list[int](), list[str]()
+
+    @server(offload="thread")
+    def count() -> Iterator[int]:
+        try:
+            while True:
+                made.append(1)
+                yield 1
+        finally:
+            closed_in.append(threading.current_thread().name)
+
+    @server(offload="thread")
+    def block() -> None:
+        entered.set()
+        release.wait(20)
+
+    async with server.listening(port=0) as address:
+        raw, other = await connect(address), await connect(address)
+        await raw.send('{"jsonrpc":"2.0","method":"count","stream":1,"id":1}\n')
+        assert (await raw.reply())["method"] == "$/item"
+        while len(made) < 2:  # one is made ahead of its credit
+            await asyncio.sleep(0)
+        assert server._running is not None
+        for is_there in (entered.is_set, lambda: server._running.invoker.waiting):  # type: ignore[union-attr]
+            await other.send('{"jsonrpc":"2.0","method":"block","id":1}\n')
+            while not is_there():
+                await asyncio.sleep(0)
+        await raw.send('{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":1}}\n')
+        assert (await other.ask('{"jsonrpc":"2.0","method":"block","id":2}'))["error"]["code"] == -32002
+        release.set()
+        assert (await raw.reply())["error"]["code"] == -32800
+    assert [name.startswith("rpcstream-") for name in closed_in] == [True]
+
+
 # -- the end of connections -----------------------------------------------------------------------------------------
 
 
@@ -394,5 +430,5 @@ async def test_the_replies_of_a_batch_are_dropped_once_they_are_too_large(connec
         assert {reply["error"]["code"] for reply in replies} == {-32001}
         assert replies[0]["error"]["data"]["size"] > 5_000_000
         many = [{"jsonrpc": "2.0", "method": "blob", "id": f"{number}{'x' * 500}"} for number in range(190)]
-        reply = await raw.ask(orjson.dumps(many))  # so many errors would be too long as well
+        (reply,) = await raw.ask(orjson.dumps(many))  # so many errors would be too long as well
         assert (reply["id"], reply["error"]["code"]) == (None, -32001)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,3 +70,48 @@ def stop() -> object:
 def slow(seconds: float) -> str:
     time.sleep(seconds)
     return "slept"
+
+
+def hold(folder: str, name: str) -> str:
+    """Say that it has begun, in a file with the worker's id, and go on until there is a file `release`."""
+    path = os.path.join(folder, name)
+    with open(path + ".new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(path + ".new", path)
+    while not os.path.exists(os.path.join(folder, "release")):
+        time.sleep(0.005)
+    return name
+
+
+def blob(size: int) -> bytes:
+    return bytes(size)
+
+
+def close_pipe() -> None:
+    """Leave the server without this worker, though it lives."""
+    os.closerange(3, 100)
+    time.sleep(1000)
+
+
+def never_ready(*args: object) -> None:
+    """In the place of what a worker does: it ends before it takes calls."""
+
+
+def deaf_hold(folder: str, name: str) -> str:
+    """As `hold`, and SIGTERM does not end it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return hold(folder, name)
+
+
+def numbers(to: int, note: str = "") -> Iterator[int]:
+    """Numbers; leaves its process id in a file when it is over."""
+    try:
+        yield from range(to)
+    finally:
+        if note:
+            Path(note).write_text(str(os.getpid()))
+
+
+def texts(count: int, size: int) -> Iterator[str]:
+    for _ in range(count):
+        yield "x" * size

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rpcstream.wire import envelope, outline
 from rpcstream.wire.framing import HEAD_SIZE, LineFramer, Oversize
 
 
@@ -74,24 +76,38 @@ def test_a_value_and_the_line_end_of_the_one_before_in_one_piece() -> None:
     assert framer.ended
 
 
-def test_a_long_message_in_pieces_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each look for the end of a value."""
+    sizes: list[int] = []
+    add = outline.Balance.add
+
+    def counting(self: outline.Balance, piece: bytes) -> None:
+        sizes.append(len(piece))
+        add(self, piece)
+
+    monkeypatch.setattr(outline.Balance, "add", counting)
+    return sizes
+
+
+def test_a_long_message_in_pieces_is_looked_at_once(looked_at: list[int]) -> None:
     """Pieces that end in a bracket cost no more than one look at each byte."""
-    from rpcstream.wire import framing
-
-    seen = 0
-    closed = framing._Balance.closed
-
-    def counting(self: framing._Balance, buffer: bytearray, last: bytes) -> bool:
-        nonlocal seen
-        before = self._seen
-        result = closed(self, buffer, last)
-        seen += self._seen - before
-        return result
-
-    monkeypatch.setattr(framing._Balance, "closed", counting)
     message = b"[" + b"[1]," * 5000 + b"[1]]"
     assert frame([*cut(message, [4]), b"\n"], max_size=100_000) == ([message], False)
-    assert 0 < seen <= len(message)
+    assert 0 < sum(looked_at) <= len(message)
+
+
+@pytest.mark.parametrize("inner", [b'{"a":"}]","b":[1]}', b"[1,2]", b'["\\"]"]'])
+def test_pieces_of_a_long_message_that_end_in_a_bracket_inside_it_are_not_looked_through(
+    inner: bytes, looked_at: list[int]
+) -> None:
+    message = b'{"method":"m","params":[' + b",".join([inner] * 30_000) + b'],"id":1}'
+    begin, size = message.index(inner), 1000 * (len(inner) + 1)
+    # Each of them ends right behind an inner value.
+    pieces = [message[: begin - 1], *cut(message[begin - 1 : -len('],"id":1}')], [size]), b'],"id":1}']
+    assert all(piece[-1] in b"]}" for piece in pieces[1:])
+    assert frame([*pieces, b"\n"], max_size=1_000_000) == ([message], False)
+    assert len(looked_at) == 1  # where it ends
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
@@ -165,9 +181,14 @@ def test_a_delimiter_may_come_in_pieces(delimiter: bytes, lines: list[bytes], si
     *whole, rest = stream.split(delimiter)
     framer = LineFramer(max_size=50, delimiter=delimiter)
     messages = [message for piece in cut(stream, sizes) for message in framer.feed(piece)]
-    assert messages == list(itertools.takewhile(bytes.strip, whole))
+    # Blanks in front of a message may be dropped as they come.
+    assert [bytes(message).lstrip() for message in messages] == [
+        line.lstrip() for line in itertools.takewhile(bytes.strip, whole)
+    ]
     assert framer.ended == (len(messages) < len(whole))
-    assert framer.finish() == ([rest] if rest.strip() and not framer.ended else [])
+    assert [bytes(last).lstrip() for last in framer.finish()] == (
+        [rest.lstrip()] if rest.strip() and not framer.ended else []
+    )
 
 
 @given(
@@ -199,3 +220,170 @@ def test_any_bytes_are_lines_and_nothing_is_kept_twice(data: bytes, sizes: list[
             assert isinstance(message, Oversize) or b"\n" not in message
         assert framer._held.size <= 50 + 20
     framer.finish()
+
+
+# -- values of any kind behind each other, with line ends, blanks or nothing between ----------------------------------
+
+
+def slowly_framed(pieces: list[bytes]) -> tuple[list[bytes], bytes]:
+    """What `LineFramer` gives, byte by byte and bracket by bracket; and what is left."""
+    messages, held = [], b""
+    for piece in pieces:
+        held += piece
+        *lines, held = held.split(b"\n")
+        messages += [line for line in lines if line.strip()]
+        if held.strip()[:1] in (b"[", b"{") and held.strip()[-1:] in (b"]", b"}") and not slow_depth(held):
+            messages.append(held)
+            held = b""
+    return [message.strip() for message in messages], held.strip()
+
+
+def slow_depth(text: bytes) -> int:
+    """Brackets that are open at the end of the text, and quotes."""
+    depth, in_string, escaped = 0, False, False
+    for byte in text:
+        if escaped:
+            escaped = False
+        elif in_string:
+            escaped = byte == ord("\\")
+            in_string = byte != ord('"')
+        elif byte == ord('"'):
+            in_string = True
+        else:
+            depth += (byte in b"[{") - (byte in b"]}")
+    return depth + in_string
+
+
+def single_values(messages: list[bytes]) -> list[bytes]:
+    """What a session makes of messages: those that are not JSON are taken apart."""
+    messages = list(messages)
+    found = []
+    while messages:
+        message = messages.pop(0)
+        values = [] if is_json(message) else envelope.values_in(message)
+        if values:
+            messages[:0] = values
+        else:
+            found.append(message.strip())
+    return found
+
+
+def is_json(text: bytes) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+small = st.recursive(
+    st.none() | st.integers(-5, 5) | st.text(st.sampled_from('[]{}"\\, a\n'), max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("[}\\", max_size=2), inner, max_size=3),
+    max_leaves=5,
+)
+values = (st.lists(small, max_size=3) | st.dictionaries(st.text("{]", max_size=2), small, max_size=3)).map(
+    lambda value: json.dumps(value).encode()
+)
+between = st.sampled_from([b"", b"", b"", b" ", b" " * 20, b"\t \r", b"\n", b"\r\n", b"  \n  "])
+cuts = st.lists(st.integers(1, 12) | st.just(1000), min_size=1, max_size=6)
+
+
+@given(st.lists(st.tuples(values, between), min_size=1, max_size=5), cuts)
+@settings(deadline=None, max_examples=400)
+def test_values_of_any_kind_behind_each_other_are_each_a_message(
+    parts: list[tuple[bytes, bytes]], sizes: list[int]
+) -> None:
+    stream = b"".join(value + blanks for value, blanks in parts)
+    pieces = cut(stream, sizes)
+    framer = LineFramer(max_size=10_000)
+    messages = [bytes(message).strip() for piece in pieces for message in framer.feed(piece)]
+    assert (messages, b"") == slowly_framed(pieces)
+    assert not framer.partial
+    assert not framer.ended
+    assert single_values(messages) == [value for value, _ in parts]
+
+
+@pytest.mark.parametrize(
+    "stream", [b'[1]{"a":2}', b'{"a":[]} [1]', b'[1]{"a":"]{"}[3]', b'{"a":1}\n[2]{"b":3}[4]\n[5]']
+)
+def test_such_values_may_be_cut_anywhere(stream: bytes) -> None:
+    expected = single_values([stream.replace(b"\n", b" ")])
+    assert len(expected) > 1
+    for first in range(1, len(stream)):
+        for second in range(first, len(stream)):
+            pieces = [stream[:first], stream[first:second], stream[second:]]
+            framer = LineFramer(max_size=1000)
+            messages = [bytes(message) for piece in pieces if piece for message in framer.feed(piece)]
+            assert single_values(messages) == expected
+            assert not framer.partial
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"[", b"]", b"{", b"}", b'"', b"\\", b" ", b"a", b",", b"\n", b"[1]", b'{"a":"}"}']),
+        max_size=40,
+    ),
+    cuts,
+)
+@settings(deadline=None, max_examples=400)
+def test_no_text_of_brackets_and_quotes_is_lost_or_taken_twice(tokens: list[bytes], sizes: list[int]) -> None:
+    stream = b"".join(tokens)
+    framer = LineFramer(max_size=10_000)
+    messages = []
+    for piece in cut(stream, sizes):
+        messages += framer.feed(piece)
+        if framer.ended:
+            return
+    messages += framer.finish()
+    squeezed = b"".join(b"".join(map(bytes, messages)).split())
+    assert squeezed == b"".join(stream.split())
+    assert b"".join(b"".join(single_values(messages)).split()) == squeezed
+
+
+@given(st.lists(st.sampled_from([b"[", b"]", b"{", b"}", b'"', b"\\", b'\\"', b"a", b'"a"']), max_size=30), cuts)
+def test_brackets_are_counted_in_any_pieces(tokens: list[bytes], sizes: list[int]) -> None:
+    text = b"".join(tokens)
+    balance = outline.Balance()
+    for piece in cut(text, sizes):
+        balance.add(piece)
+    whole = outline.Balance()
+    whole.add(text)
+    assert (balance.depth, balance.in_string) == (whole.depth, whole.in_string)
+
+
+@given(values, values, st.integers(1, 30))
+def test_where_a_value_closes_is_never_denied(first: bytes, second: bytes, size: int) -> None:
+    for text in (first, first + second, first + b" \t" + second):
+        assert outline.may_close(text)
+        assert outline.may_close(text[-size:])
+
+
+def test_blanks_are_no_message_and_are_not_kept() -> None:
+    framer = LineFramer(max_size=1000)
+    assert framer.feed(b"[1]") == [b"[1]"]
+    for _ in range(100):
+        assert framer.feed(b" \t\r" * 100) == []
+        assert not framer.partial
+        assert not framer._held.size
+    assert framer.feed(b"[2]\n") == [b"[2]"]
+
+
+def test_many_values_are_taken_in_shares() -> None:
+    """So that taking a message apart takes no longer than a turn; and what is left comes as a whole."""
+    text = b"[1]{}" * 10_000
+    shares = 0
+    rest, found = text, []
+    while values := envelope.values_in(rest):
+        assert len(values) <= outline.VALUES_MAX + 1
+        found += values[:-1]
+        rest = values[-1]
+        shares += 1
+    assert b"".join(found) + rest == text
+    assert shares == 5
+
+
+def test_brackets_in_strings_cannot_keep_the_search_busy() -> None:
+    text = b'{"a":"' + b"}{" * 500_000 + b'"}'
+    assert outline.values_in(text) == ([], text)
+    few = b'{"a":"' + b"}{" * 5000 + b'"}[]'
+    assert [len(value) for value in envelope.values_in(few)] == [len(few) - 2, 2]

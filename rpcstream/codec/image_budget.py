@@ -1,0 +1,179 @@
+"""What the images of one message may cost: pixels, passes over them, metadata; and where they may be decoded.
+
+Owns the sums. A budget is begun for a message by whoever reads its values, and found here by the hints, which are
+called without a context. Knows no file format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+from .leaf import shortened
+
+#: Pixels that every image counts for at least: opening a file of one pixel takes as long as decoding so many.
+LEAST = 4096
+
+#: Passes over all the pixels of a message: a progressive JPEG costs one for each scan. Encoders write 6 to 14 scans, so
+#: an image of the largest size has room for them; and passes of 64 megapixels that say nothing take 25 ms each.
+PASSES = 16
+
+#: Scans in one file.
+MAX_SCANS = 100
+
+#: Pixels that are decoded in the event loop, for one call: 256 x 256. Depending on format and content they take 0.3 to
+#: 5 ms, and going to a thread and back some 0.15 ms.
+INLINE_PIXELS = 65_536
+
+#: Bytes of a file that is opened in the event loop. Looking through it takes 0.1 ms.
+INLINE_BYTES = 256 * 1024
+
+#: Bytes that a pixel takes in Pillow's memory, in the modes that take most.
+PIXEL_BYTES = 4
+
+
+class ImageLimits(NamedTuple):
+    """Pixels of one image; pixels and bytes of metadata of all images of a message together."""
+
+    pixels: int
+    message_pixels: int
+    metadata: int
+
+
+class TooMuchImage(ValueError):
+    """An image, or all images of a message together, are over a limit."""
+
+
+class DecodeElsewhere(Exception):
+    """More is to be decoded than may be in this thread; nothing is wrong with it."""
+
+
+class ImageTotal:
+    """What the images of a message have cost that is read part by part, such as a batch. For one thread.
+
+    Attributes:
+        pixels: as they count, at least `LEAST` an image.
+        metadata: bytes.
+        is_tagged: may there be tagged objects in the message?
+        has_images: may some of these be images?
+    """
+
+    __slots__ = ("has_images", "is_tagged", "metadata", "pixels", "work")
+
+    def __init__(self, *, is_tagged: bool = False, has_images: bool = True) -> None:
+        self.pixels = self.work = self.metadata = 0
+        self.is_tagged = is_tagged
+        self.has_images = has_images
+
+    def __bool__(self) -> bool:
+        return self.is_tagged
+
+
+class ImageBudget:
+    """What the images of one message, or of one part of it, cost as they are decoded. For one thread at a time.
+
+    Args:
+        total: of the message, where this is for one part of it. `close` adds to it.
+        here: pixels that may be decoded in this thread before `DecodeElsewhere` is raised; None: all.
+    """
+
+    __slots__ = ("_before", "_limits", "_total", "here", "metadata", "pixels", "work")
+
+    def __init__(self, limits: ImageLimits, total: ImageTotal | None = None, *, here: int | None = None) -> None:
+        self._limits = limits
+        self._total = total
+        self._before = (total.pixels, total.work, total.metadata) if total is not None else (0, 0, 0)
+        self.here = here
+        self.pixels = self.work = self.metadata = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that the images hold."""
+        return self.pixels * PIXEL_BYTES + self.metadata
+
+    @property
+    def metadata_left(self) -> int:
+        return max(0, self._limits.metadata - self._before[2] - self.metadata)
+
+    def check_file(self, size: int) -> None:
+        """A file of so many bytes is to be opened.
+
+        Raises:
+            DecodeElsewhere: not in this thread.
+        """
+        if self.here is not None and (self.here <= 0 or size > INLINE_BYTES):
+            raise DecodeElsewhere
+
+    def check_size(self, width: int, height: int) -> None:
+        """Raises TooMuchImage if one image must not have so many pixels."""
+        limit = self._limits.pixels
+        if width > limit or height > limit or width * height > limit:
+            shown = f"{shortened(str(width))} x {shortened(str(height))}"
+            raise TooMuchImage(f"image: {shown} pixels, the limit is {limit} (max_image_pixels)")
+
+    def take_pixels(self, width: int, height: int, passes: int = 1) -> None:
+        """An image of this size is to be decoded.
+
+        Raises:
+            TooMuchImage: it, or all of the message together, are over a limit.
+            DecodeElsewhere: not in this thread.
+        """
+        self.check_size(width, height)
+        count = max(width * height, LEAST)
+        work = count * passes
+        limit = self._limits.message_pixels
+        if self._before[0] + self.pixels + count > limit:
+            raise TooMuchImage(
+                f"image: the images of the message have more than {limit} pixels together (max_message_pixels)"
+            )
+        if passes > MAX_SCANS or self._before[1] + self.work + work > PASSES * limit:
+            raise TooMuchImage(f"image: {passes} scans of {width} x {height} pixels would take too long")
+        if self.here is not None and self.work + work > self.here:
+            raise DecodeElsewhere
+        self.pixels += count
+        self.work += work
+
+    def take_metadata(self, size: int) -> None:
+        """An image brings so many bytes besides its pixels: text, profiles, EXIF.
+
+        Raises:
+            TooMuchImage: all of the message together are over the limit.
+        """
+        if size > self.metadata_left:
+            limit = self._limits.metadata
+            raise TooMuchImage(
+                f"image: the metadata of the message's images takes more than {limit} bytes (max_image_metadata)"
+            )
+        self.metadata += size
+
+    def again(self) -> None:
+        """The values are read once more from the beginning; what was decoded before is dropped."""
+        self.pixels = self.work = self.metadata = 0
+
+    def close(self) -> None:
+        """The part of the message is read."""
+        if self._total is not None:
+            self._total.pixels += self.pixels
+            self._total.work += self.work
+            self._total.metadata += self.metadata
+
+
+#: The budget of the values that are being read in this context; None where nobody has begun one.
+reading: ContextVar[ImageBudget | None] = ContextVar("rpcstream_image_budget", default=None)
+
+
+@contextmanager
+def image_budget(limits: ImageLimits, total: ImageTotal | None = None) -> Iterator[None]:
+    """What is read meanwhile is one message, or one part of one; unless it is part of another that is being read."""
+    if reading.get() is not None:
+        yield
+        return
+    budget = ImageBudget(limits, total)
+    token = reading.set(budget)
+    try:
+        yield
+    finally:
+        reading.reset(token)
+        budget.close()

@@ -1,0 +1,80 @@
+"""The event loop shared out among pieces of work that take long: slice by slice, one connection after the other.
+
+Owns who goes on next. Two lengths of time are decided here for all: how long one connection may keep the loop, and how
+long a generator may. Knows nothing of what is done in a slice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Hashable
+from time import perf_counter
+
+#: Seconds that one connection may keep the loop before the others have their turn.
+TURN = 0.02
+
+#: Seconds that a generator in the event loop may go on before others have their turn.
+SLICE = 0.005
+
+
+class Slices:
+    """Grants slices of one event loop: one in each turn of the loop, whatever the number of those that wait.
+
+    So what else the loop has to do (messages of other connections, timers) waits for one slice at most. Owners, which
+    are connections, take turns; the work of one owner goes on in the order in which it asked.
+    """
+
+    __slots__ = ("_is_due", "_since", "_used", "_waiting")
+
+    def __init__(self) -> None:
+        #: Slices that were used up in this turn of the loop.
+        self._used = 0
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
+        self._is_due = False
+        #: When the first piece of work began in this turn of the loop (s).
+        self._since: float | None = None
+
+    @property
+    def are_used(self) -> bool:
+        """Were slices used up in this turn of the loop that take `TURN` together? To be asked before another begins."""
+        return self._used * SLICE >= TURN
+
+    def is_crowded(self) -> bool:
+        """The same for work that says nothing of its slices: has what asked this kept the loop for `TURN` already?"""
+        now = perf_counter()
+        if self._since is None:
+            self._since = now
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        return now - self._since > TURN
+
+    async def come(self, owner: Hashable) -> None:
+        """A slice is used up: wait for the next one of this owner."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, deque()).append(waiter)
+        self._used += 1
+        self._schedule()
+        await waiter
+
+    def _begin_turn(self) -> None:
+        self._since = None
+
+    def _schedule(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._grant)
+
+    def _grant(self) -> None:
+        self._is_due = False
+        self._used = 0
+        while self._waiting:
+            owner = next(iter(self._waiting))
+            waiters = self._waiting.pop(owner)
+            waiter = waiters.popleft()
+            if waiters:
+                self._waiting[owner] = waiters  # behind the other owners
+            if not waiter.done():
+                waiter.set_result(None)
+                break
+        if self._waiting:
+            self._schedule()

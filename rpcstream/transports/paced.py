@@ -1,0 +1,270 @@
+"""Long messages for transports that copy what they are given, handed over in shares.
+
+Owns what waits until such a transport takes more. TLS encrypts all that it is given into buffers of its own at once,
+and asyncio in the clear (Python 3.11, Windows) copies what the system does not take: a message for many readers that
+are slow would be in memory as often as there are readers. What waits here refers to the message itself. Knows neither
+messages nor the protocol that is spoken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+#: Bytes that are handed over at a time. The transport has this once encrypted in its socket's buffer and once waiting
+#: for that: 1,000 connections that stall hold 512 MiB at most. Larger shares were not faster on loopback.
+SHARE = 256 * 1024
+
+#: Bytes that are handed over in one turn of the loop: encrypting them takes less than a millisecond.
+TURN = 4 * SHARE
+
+#: Bytes up to which a piece is copied to those that wait: less than an object of its own would need besides.
+COPY_MAX = 4 * 1024
+
+#: Seconds that the other end of TLS has to say goodbye, once all that was sent has arrived.
+GOODBYE = 2.0
+
+
+class Writer(Protocol):
+    """A protocol that writes to a `PacedTransport`."""
+
+    def set_full(self, is_full: bool) -> None:
+        """More waits than the peer should leave unread; or it has read enough of that."""
+
+
+def is_copying(transport: asyncio.BaseTransport) -> bool:
+    """Does this transport copy all that it is given at once?"""
+    if transport.get_extra_info("ssl_object") is not None:
+        return True
+    copies = sys.version_info < (3, 12) or sys.platform == "win32"
+    return copies and isinstance(transport, asyncio.Transport) and transport.get_extra_info("socket") is not None
+
+
+class PacedTransport(asyncio.Transport):
+    """Stands before a transport that copies, and is used in its place.
+
+    Its protocol calls `pause` and `resume` where the transport calls `pause_writing` and `resume_writing`, and `lost`
+    in `connection_lost`; it is told by `set_full` what these say otherwise.
+
+    Args:
+        transport: the other one.
+        writer: its protocol.
+    """
+
+    def __init__(self, transport: asyncio.Transport, writer: Writer) -> None:
+        super().__init__()
+        #: The protocol that writes here; another one, when the connection goes on with that.
+        self.writer = writer
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Any] = deque()
+        self._size = 0
+        self._high, self._low = 4 * SHARE, SHARE
+        #: The transport takes no more; the writer knows that more waits than should; `close` or `write_eof` was called.
+        self._is_blocked = self._is_full = self._is_closing = self._ends = False
+        self._turn: asyncio.Handle | None = None
+        self._goodbye: asyncio.TimerHandle | None = None
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def write(self, data: Any) -> None:
+        if self._waiting or self._is_blocked or len(data) > SHARE:
+            self._queue((data,))
+        elif not self._is_closing:
+            self._transport.write(data)
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        pieces = list(list_of_data)
+        if self._waiting or self._is_blocked or sum(map(len, pieces)) > SHARE:
+            self._queue(pieces)
+        elif not self._is_closing:
+            self._transport.write(b"".join(pieces))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """The writer is told when so much waits altogether; what the transport takes itself is less than two shares."""
+        self._high = 4 * SHARE if high is None else high
+        self._low = self._high // 4 if low is None else low
+        self._transport.set_write_buffer_limits(high=min(SHARE // 2, self._high))
+
+    def get_write_buffer_size(self) -> int:
+        return self._size + self._transport.get_write_buffer_size()
+
+    def _queue(self, pieces: Iterable[Any]) -> None:
+        if self._is_closing:
+            return
+        waiting = self._waiting
+        for piece in pieces:
+            if not piece:
+                continue
+            self._size += len(piece)
+            if len(piece) > COPY_MAX:
+                waiting.append(piece)
+            elif waiting and type(waiting[-1]) is bytearray and len(waiting[-1]) < SHARE:
+                waiting[-1] += piece
+            else:
+                waiting.append(bytearray(piece))
+        if self._turn is None:
+            self._feed()
+        self._tell()
+
+    def _feed(self) -> None:
+        """Hand over what the transport takes, as far as this turn goes."""
+        transport, waiting = self._transport, self._waiting
+        left = TURN
+        while waiting and not self._is_blocked:
+            if transport.is_closing():
+                self._drop()
+                return
+            if left <= 0:
+                self._turn = self._loop.call_soon(self._next_turn)
+                return
+            share = self._share()
+            self._size -= len(share)
+            left -= len(share)
+            transport.write(share)
+        if not waiting:
+            self._finish()
+
+    def _next_turn(self) -> None:
+        self._turn = None
+        self._feed()
+        self._tell()
+
+    def _share(self) -> Any:
+        """Take the next bytes: a part of a long piece, or short ones together."""
+        waiting = self._waiting
+        first = waiting.popleft()
+        size = len(first)
+        if size > SHARE:
+            view = memoryview(first)
+            waiting.appendleft(view[SHARE:])
+            return view[:SHARE]
+        pieces = [first]
+        while waiting and size + len(waiting[0]) <= SHARE:
+            size += len(waiting[0])
+            pieces.append(waiting.popleft())
+        return b"".join(pieces) if len(pieces) > 1 else first
+
+    def _tell(self) -> None:
+        """Tell the writer when more waits than should, and when it does not any more."""
+        size = self.get_write_buffer_size()
+        if not self._is_full:
+            if size > 0 and size >= self._high:
+                self._is_full = True
+                self.writer.set_full(True)
+        elif size <= self._low or not (self._waiting or self._is_blocked):  # else `resume` or a turn comes
+            self._is_full = False
+            self.writer.set_full(False)
+
+    # -- what the transport says, through its protocol ----------------------------------------------------------------
+
+    def pause(self) -> None:
+        self._is_blocked = True
+        self._tell()
+
+    def resume(self) -> None:
+        self._is_blocked = False
+        if self._turn is None:
+            self._feed()
+        self._tell()
+
+    def lost(self) -> None:
+        """The connection is lost."""
+        self._drop()
+        if self._goodbye is not None:
+            self._goodbye.cancel()
+
+    def at_eof(self) -> bool:
+        """The peer has said that it sends nothing more; to be called last in `eof_received`.
+
+        TLS drops what is written from the next moment on. So what waits is handed over now, unless that is more than
+        may wait unread (then the peer, which has not read it, sees that it does not get the whole).
+
+        Returns:
+            In the clear: something waits still, so the transport must not be left to close itself.
+        """
+        if not self._waiting or self._transport.is_closing():
+            return False
+        if self._transport.get_extra_info("ssl_object") is None:
+            return True
+        if self._size <= self._high:
+            left = b"".join(self._waiting)
+            self._drop()
+            self._transport.write(left)
+        return False
+
+    def _drop(self) -> None:
+        self._waiting.clear()
+        self._size = 0
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def is_closing(self) -> bool:
+        return self._is_closing or self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close once what waits has been handed over."""
+        if not self._is_closing:
+            self._is_closing = True
+            if not self._waiting:
+                self._finish()
+
+    def abort(self) -> None:
+        self._is_closing = True
+        self._drop()
+        self._transport.abort()
+
+    def can_write_eof(self) -> bool:
+        return self._transport.can_write_eof()
+
+    def write_eof(self) -> None:
+        self._ends = True
+        if not self._waiting:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Nothing waits any more: what was asked for then is done."""
+        if self._transport.is_closing():
+            return
+        if self._ends:
+            self._ends = False
+            self._transport.write_eof()
+        if self._is_closing:
+            self._transport.close()
+            if self._transport.get_extra_info("ssl_object") is not None:
+                self._goodbye = self._loop.call_later(GOODBYE, self._cut)
+
+    def _cut(self) -> None:
+        """The peer has not said goodbye; unless it still has to read, do not wait for that."""
+        from .connection import undelivered
+
+        if undelivered(self):
+            self._goodbye = self._loop.call_later(GOODBYE, self._cut)
+        else:
+            self._transport.abort()
+
+    # -- as the transport has it --------------------------------------------------------------------------------------
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._transport.set_protocol(protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._transport.get_protocol()
+
+    def is_reading(self) -> bool:
+        return self._transport.is_reading()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()

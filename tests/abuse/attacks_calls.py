@@ -1,0 +1,275 @@
+"""Calls that are cheap to ask for: endless generators, batches of slow members, bad notifications, large batches."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import orjson
+
+from rpcstream import Server
+
+from .harness import KIB, MIB, PATIENCE, Arena, Budget, Raw, attack, limits, request, spin
+
+SLOW = 0.005
+ENDLESS = 10**12
+
+
+def generators() -> Server:
+    server = Server()
+    total = 0
+
+    def numbers(to: int) -> Iterator[int]:
+        nonlocal total
+        number = 0
+        while number < to:
+            total += 1
+            yield number
+            number += 1
+
+    @server
+    def count(to: int) -> Iterator[int]:
+        yield from numbers(to)
+
+    @server
+    async def count_async(to: int) -> AsyncIterator[int]:
+        for number in numbers(to):
+            yield number
+
+    @server(offload="thread")
+    def count_in_thread(to: int) -> Iterator[int]:
+        yield from numbers(to)
+
+    @server
+    def made() -> int:
+        """Items that were made by now."""
+        return total
+
+    return server
+
+
+def slow() -> Server:
+    # So many warnings about slow handlers as are wanted are another attack's matter.
+    server = Server(slow_call=1)
+
+    @server
+    def work(value: Any = None) -> Any:
+        spin(SLOW)
+        return value
+
+    @server
+    async def work_async(value: Any = None) -> Any:
+        spin(SLOW)
+        return value
+
+    return server
+
+
+def strict() -> Server:
+    server = Server(limits=limits(max_batch=100))
+
+    @server
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    @server
+    def fail(text: str) -> None:
+        raise ValueError(text)
+
+    return server
+
+
+def http(body: bytes) -> bytes:
+    head = (
+        f"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def assert_ended(arena: Arena, patience: float) -> None:
+    """No generator makes items any more, after so many seconds at most."""
+    raw = await arena.connect()
+    end = asyncio.get_running_loop().time() + patience
+    before = -1
+    while (made := (await raw.call("made"))["result"]) != before:
+        assert asyncio.get_running_loop().time() < end, "it goes on after its caller has left"
+        before = made
+        await asyncio.sleep(0.2)
+
+
+def reset(raw: Raw) -> None:
+    """Leave so that the server is told (RST): a connection that is closed looks like one that only says no more."""
+    raw.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    raw.close()
+
+
+async def assert_refused(arena: Arena, method: str, code: int, **members: Any) -> None:
+    raw = await arena.connect()
+    reply = await raw.call(method, [ENDLESS], **members)
+    assert reply["error"]["code"] == code, reply
+
+
+@attack(2, "an endless generator without stream", server=generators, budget=Budget(memory=200 * MIB))
+async def endless(arena: Arena) -> None:
+    await assert_refused(arena, "count", -32001)
+
+
+@attack(2, "the same, async", server=generators, budget=Budget(memory=200 * MIB), in_suite=False)
+async def endless_async(arena: Arena) -> None:
+    await assert_refused(arena, "count_async", -32001)
+
+
+@attack(2, "endless generators that may take half a second", server=generators, budget=Budget(memory=200 * MIB))
+async def endless_with_timeout(arena: Arena) -> None:
+    await asyncio.gather(
+        *(assert_refused(arena, method, -32003, timeout=0.5) for method in ("count", "count_async", "count_in_thread"))
+    )
+
+
+@attack(
+    2,
+    "100 endless generators at a time on one connection",
+    server=generators,
+    budget=Budget(memory=300 * MIB),
+    in_suite=False,
+)
+async def many_endless(arena: Arena) -> None:
+    raw = await arena.connect()
+    for number in range(100):
+        raw.write(request("count_async", [ENDLESS], number, timeout=4 if arena.whole else 2))
+    replies = [await raw.reply() for _ in range(100)]
+    assert {reply["error"]["code"] for reply in replies} <= {-32001, -32002, -32003}
+
+
+@attack(2, "a notification of an endless generator, its caller gone", server=generators, budget=Budget(memory=64 * MIB))
+async def endless_notification(arena: Arena) -> None:
+    for method in ("count", "count_async", "count_in_thread"):
+        raw = await arena.connect()
+        await raw.send(request(method, [ENDLESS], None))
+        await asyncio.sleep(0.3)
+        reset(raw)
+    await assert_ended(arena, 2)
+    if arena.whole:  # the server finds out now and then
+        raw = await arena.connect()
+        await raw.send(request("count", [ENDLESS], None))
+        await asyncio.sleep(0.3)
+        raw.close()
+        await assert_ended(arena, 20)
+
+
+@attack(
+    2,
+    "an endless generator over HTTP, its caller gone",
+    server=generators,
+    budget=Budget(memory=64 * MIB),
+    in_suite=False,
+)
+async def endless_over_http(arena: Arena) -> None:
+    for call_id in (1, None):
+        raw = await arena.connect()
+        await raw.send(http(request("count", [ENDLESS], call_id)))
+        await asyncio.sleep(0.5)
+        raw.close()
+    await assert_ended(arena, 2)
+
+
+def batch(count: int, method: str) -> bytes:
+    return b"[" + b",".join(request(method, [number], number).strip() for number in range(count)) + b"]"
+
+
+@attack(5, "a batch of 1,000 calls of 5 ms", server=slow, budget=Budget(memory=64 * MIB), slowest=SLOW)
+async def slow_batch(arena: Arena) -> None:
+    raw = await arena.connect()
+    count = 1000 if arena.whole else 300
+    await raw.send(batch(count, "work") + b"\n")
+    assert [reply["result"] for reply in await raw.reply()] == list(range(count))
+
+
+@attack(5, "the same of async methods", server=slow, budget=Budget(memory=64 * MIB), slowest=SLOW, in_suite=False)
+async def slow_async_batch(arena: Arena) -> None:
+    raw = await arena.connect()
+    count = 1000 if arena.whole else 300
+    await raw.send(batch(count, "work_async") + b"\n")
+    assert [reply["result"] for reply in await raw.reply()] == list(range(count))
+
+
+@attack(5, "the same over HTTP", server=slow, budget=Budget(memory=64 * MIB), slowest=SLOW, in_suite=False)
+async def slow_batch_over_http(arena: Arena) -> None:
+    raw = await arena.connect()
+    count = 1000 if arena.whole else 300
+    await raw.send(http(batch(count, "work")))
+    async with asyncio.timeout(PATIENCE):
+        head = await raw.reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 "), head
+        replies = orjson.loads(await raw.reader.readuntil(b"}]"))
+    assert [reply["result"] for reply in replies] == list(range(count))
+
+
+async def flood(arena: Arena, line: bytes) -> None:
+    raw = await arena.connect()
+    size = (8 if arena.whole else 2) * MIB
+    for _ in range(size // (1000 * len(line))):
+        await raw.send(line * 1000)
+    assert (await raw.call("rpc.ping"))["result"] == "pong"
+
+
+@attack(17, "bad notifications", server=strict, budget=Budget(memory=64 * MIB, log=32 * KIB))
+async def bad_notifications(arena: Arena) -> None:
+    await flood(arena, request("add", ["x"], None))
+
+
+@attack(
+    17,
+    "bad notifications with long names in them",
+    server=strict,
+    budget=Budget(memory=64 * MIB, log=32 * KIB),
+    in_suite=False,
+)
+async def long_notifications(arena: Arena) -> None:
+    await flood(arena, request("add", {"x" * 1000: 1, "\n\x1b[2J": 2}, None))
+
+
+@attack(17, "a call that fails, again and again", server=strict, budget=Budget(memory=64 * MIB, log=256 * KIB))
+async def failing_calls(arena: Arena) -> None:
+    raw = await arena.connect()
+    count = 20_000 if arena.whole else 3000
+    raw.write(request("fail", ["x" * 100]) * count)
+    for _ in range(count):
+        assert (await raw.reply())["error"]["code"] == -32603
+
+
+@attack(25, "a batch over max_batch", server=strict, budget=Budget(memory=64 * MIB))
+async def large_batch(arena: Arena) -> None:
+    raw = await arena.connect()
+    await raw.send(batch(101, "add") + b"\n")
+    replies = await raw.reply()
+    assert isinstance(replies, list), replies
+    assert [(reply["id"], reply["error"]["code"]) for reply in replies] == [(0, -32004)]
+
+
+def subscriptions() -> Server:
+    from rpcstream import Context
+
+    server = Server()
+
+    @server
+    def subscribe(ctx: Context) -> str:
+        ctx.peer.notify.subscription("0xabc", after_reply=True)
+        return "0xabc"
+
+    return server
+
+
+@attack(27, "a notification behind one's own reply", server=subscriptions, budget=Budget(memory=64 * MIB))
+async def behind_a_reply(arena: Arena) -> None:
+    raw = await arena.connect()
+    raw.write(request("subscribe") * 100)
+    heard = [await raw.reply() for _ in range(200)]
+    # The replies of one read come together, then what was said after them.
+    assert [message.get("result") for message in heard if "id" in message] == ["0xabc"] * 100
+    assert heard.index({"jsonrpc": "2.0", "method": "subscription", "params": ["0xabc"]}) > 0
+    assert "result" in await raw.call("subscribe")
+    assert (await raw.reply())["params"] == ["0xabc"]

@@ -1,0 +1,283 @@
+"""What clients of a hub may do to it: with rules, offers, long lists, patterns, events and time-outs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from pathlib import Path
+
+import orjson
+
+from rpcstream import Server
+from rpcstream.hub import Hub, Rule
+
+from .harness import KIB, MIB, Arena, Budget, Raw, attack, limits, request
+
+#: Rules of a hub where everybody is who they say.
+CAMERA = Rule("camera", name="camera", register="camera.>")
+SENSORS = Rule("sensors", register="sensors.*")
+GPU = Rule("gpu", name="gpu-1", register="vectorize")
+CALLER = Rule("caller", name="caller", call=">")
+
+
+def hub() -> Hub:
+    return Hub(keepalive_timeout=None)
+
+
+def hub_with_rules() -> Hub:
+    return Hub(rules=[CAMERA, SENSORS, GPU, CALLER], authenticate=lambda credentials: credentials.token)
+
+
+def small_hub() -> Hub:
+    """What waits for slow connections has little room here, so that the attack need not be large."""
+    return Hub(keepalive_timeout=None, limits=limits(max_waiting_total=64 * MIB))
+
+
+def ticking() -> Server:
+    server = Server()
+
+    @server
+    def tick(first: int, count: int) -> int:
+        return sum([server.publish(f"t{number}", first) for number in range(first, first + count)])
+
+    return server
+
+
+async def known(arena: Arena, user: str) -> Raw:
+    raw = await arena.connect()
+    assert "result" in await raw.call("rpc.authenticate", {"token": user})
+    return raw
+
+
+async def registered(arena: Arena, name: str, methods: list[str]) -> Raw:
+    raw = await arena.connect()
+    reply = await raw.call("rpc.register", {"name": name, "methods": methods})
+    assert "result" in reply, reply
+    return raw
+
+
+def error_of(reply: dict[str, dict[str, int]]) -> int:
+    return reply.get("error", {}).get("code", 0)
+
+
+def must(fact: object, what: str) -> None:
+    """Also where Python leaves assertions out."""
+    if not fact:
+        raise AssertionError(what)
+
+
+@attack(
+    3,
+    "a client that its rules allow one thing offers what others are called for",
+    server=hub_with_rules,
+    budget=Budget(memory=16 * MIB),
+    token="caller",
+)
+async def rules_of_registering(arena: Arena) -> None:
+    camera, sensors, caller = [await known(arena, user) for user in ("camera", "sensors", "caller")]
+    gpu = await known(arena, "gpu")
+    must("result" in await gpu.call("rpc.register", {"name": "gpu-1", "methods": ["vectorize"]}), "gpu-1 may register")
+    gpu.close()
+    while error_of(await caller.call("gpu-1.vectorize")) != -32601:
+        await asyncio.sleep(0.01)
+    for method in ("vectorize", "login", "gpu-1.vectorize", "front"):
+        reply = await camera.call("rpc.register", {"name": "camera", "methods": [method]})
+        must(error_of(reply) == -32006, f"the camera may not offer {method}: {reply}")
+    for name in ("sensors", "gpu-1", "camera"):
+        reply = await sensors.call("rpc.register", {"name": name, "methods": ["shutdown"]})
+        must(error_of(reply) == -32006, f"nor sensors shutdown, as {name}: {reply}")
+    for called in ("vectorize", "login", "gpu-1.vectorize", "sensors.shutdown"):
+        must(error_of(await caller.call(called)) == -32601, f"{called} is nobody's")
+
+
+@attack(
+    5,
+    "300 rpc.methods and 100 rpc.discover at a hub with 20,000 methods, twenty at a time; it changes all the time",
+    server=hub,
+    budget=Budget(memory=192 * MIB, log=512 * KIB),
+)
+async def long_lists(arena: Arena) -> None:
+    for number in range(20 if arena.whole else 12):
+        await registered(arena, f"client-{number}", [f"method-{number}-{each}" for each in range(1000)])
+    changing = await arena.connect()
+    for start, method in itertools.product(range(0, 300 if arena.whole else 20, 20), ("rpc.methods", "rpc.discover")):
+        raw = await arena.connect()
+        batch = [{"jsonrpc": "2.0", "id": number, "method": method} for number in range(20)]
+        raw.write(orjson.dumps(batch) + b"\n")
+        await changing.send(request("rpc.register", {"name": "changing", "methods": [f"m{start}"]}))
+        replies = await raw.reply()
+        must(len(replies) == 20, "all are answered")
+        raw.write(b"".join([request(method, call_id=number) for number in range(5)]))
+        for _ in range(5):
+            reply = await raw.reply()
+            must(len(reply["result"] if method == "rpc.methods" else reply["result"]["methods"]) >= 12_000, "in full")
+        raw.close()
+
+
+@attack(
+    7,
+    "300 connections offer 1,000 methods with short names each",
+    server=hub,
+    budget=Budget(memory=192 * MIB, log=256 * KIB),
+)
+async def offers(arena: Arena) -> None:
+    refused = 0
+    for number in range(300):
+        raw = await arena.connect()
+        methods = [f"m{number}x{each}" for each in range(1000)]
+        reply = await raw.call("rpc.register", {"name": f"c{number}", "methods": methods})
+        must("result" in reply or error_of(reply) == -32002, f"{reply}"[:200])
+        refused += "error" in reply
+    must(refused, "300,000 methods are more than the default limits have room for")
+
+
+@attack(
+    7,
+    "1,000 small events of each of 100 topics for a connection that does not read",
+    server=ticking,
+    budget=Budget(memory=128 * MIB),
+)
+async def small_events(arena: Arena) -> None:
+    raw, caller = await arena.connect(), await arena.connect()
+    for number in range(100):
+        must("result" in await raw.call("rpc.subscribe", {"topic": f"t{number}"}), "subscribed")
+    raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    for _ in range(1500):
+        must((await caller.call("tick", [0, 100]))["result"] == 100, "published")
+
+
+@attack(
+    11,
+    "30 connections with 1,024 patterns that match the same topic, and 200 events",
+    server=hub,
+    budget=Budget(memory=192 * MIB, wait=0.1),
+)
+async def patterns(arena: Arena) -> None:
+    raws = []
+    for number in range(30):
+        raw = await arena.connect()
+        texts = [f"{each:010b}".replace("0", "a").replace("1", "*") for each in range(1024)]
+        rest = ["a"] * 22
+        rest[number % 22] = "*"
+        lines = [request("rpc.subscribe", [".".join([*text, *rest])]) for text in texts]
+        await raw.send(b"".join(lines))
+        for _ in lines:
+            reply = await raw.reply()
+            must("result" in reply or error_of(reply) == -32002, f"{reply}")
+        raws.append(raw)
+    publisher = await arena.connect()
+    for _ in range(200 if arena.whole else 30):
+        must("result" in await publisher.call("rpc.publish", [".".join(["a"] * 32), 1]), "published")
+
+
+@attack(
+    12,
+    "40 MiB of different events for each of 10 connections that do not read",
+    server=small_hub,
+    budget=Budget(memory=224 * MIB),
+)
+async def large_events(arena: Arena) -> None:
+    publisher = await arena.connect()
+    for number in range(10):
+        raw = await arena.connect()
+        must("result" in await raw.call("rpc.subscribe", {"topic": f"large.{number}"}), "subscribed")
+        raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    for turn in range(20):
+        for number in range(10):
+            reply = await publisher.call("rpc.publish", [f"large.{number}", f"{turn}.{number}" + "x" * 2 * MIB])
+            must("result" in reply, f"{reply}"[:200])
+    small = await arena.connect()
+    must("result" in await small.call("rpc.subscribe", {"topic": "small"}), "subscribed")
+    must((await publisher.call("rpc.publish", ["small", 1]))["result"] == 1, "those that read are sent theirs")
+    must((await small.reply())["params"]["value"] == 1, "which come")
+
+
+@attack(
+    12,
+    "a client publishes 30 MiB, where events have 16 at most",
+    server=hub,
+    budget=Budget(memory=192 * MIB),
+)
+async def too_large_an_event(arena: Arena) -> None:
+    raws = [await arena.connect() for _ in range(30)]
+    for raw in raws:
+        must("result" in await raw.call("rpc.subscribe", {"topic": "large"}), "subscribed")
+    publisher = await arena.connect()
+    for number in range(3):
+        reply = await publisher.call("rpc.publish", ["large", f"{number}" + "x" * 30 * MIB])
+        must(error_of(reply) == -32001, f"{reply}"[:200])
+
+
+#: Processor seconds of the server for 3,000 calls that are too late, besides those for the other caller.
+DEADLINES = 1.0
+
+
+@attack(
+    15,
+    "30,000 calls wait at a provider, and 3,000 of them end one after the other, each at its own time",
+    server=hub,
+    budget=Budget(memory=192 * MIB),
+)
+async def deadlines(arena: Arena) -> None:
+    provider = await registered(arena, "p", ["work"])
+    reading = asyncio.ensure_future(_drain(provider))
+    raws = [await arena.connect() for _ in range(30)]
+    for raw in raws:
+        raw.write(b"".join([request("work", [], each, timeout=600) for each in range(900)]))
+        must((await raw.call("rpc.ping", call_id="ping"))["result"] == "pong", "all are under way")
+    watch = await arena.connect()
+    used, requests = await _spent(arena, watch)
+    await asyncio.sleep(1)
+    more, others = await _spent(arena, watch)
+    for_each = (more - used) / (others - requests)  # the other caller goes on
+    for number, raw in enumerate(raws):
+        times = [1.0 + (each + number / 30) * (0.06 if arena.whole else 0.02) for each in range(100)]
+        raw.write(b"".join([request("work", [], 900 + each, timeout=seconds) for each, seconds in enumerate(times)]))
+    for raw in raws:
+        must((await raw.call("rpc.ping", call_id="ping"))["result"] == "pong", "these, too")
+    used, requests = await _spent(arena, watch)
+    for raw in raws:
+        for _ in range(100):
+            must(error_of(await raw.reply()) == -32003, "it is too late")
+    more, others = await _spent(arena, watch)
+    reading.cancel()
+    spent = more - used - (others - requests) * for_each
+    must(spent < DEADLINES, f"it took {spent:.1f} s of the processor, {DEADLINES} are allowed")
+
+
+async def _spent(arena: Arena, watch: Raw) -> tuple[float, int]:
+    """Processor seconds of the server until now, and requests that it had."""
+    fields = Path(f"/proc/{arena.pid}/stat").read_text().rpartition(")")[2].split()
+    seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return seconds, (await watch.call("rpc.stats"))["result"]["requests"]
+
+
+async def _drain(raw: Raw) -> None:
+    while await raw.reader.read(MIB):
+        pass
+
+
+@attack(
+    19,
+    "a tagged array in every place of a registration",
+    server=hub,
+    budget=Budget(memory=48 * MIB, log=16 * KIB),
+)
+async def tagged_registrations(arena: Arena) -> None:
+    array = {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AACAPw=="}
+    good = {"name": "p", "methods": [{"name": "m"}], "components": {"X": {}}}
+    raw = await arena.connect()
+    for bad in (
+        {**good, "name": array},
+        {**good, "methods": array},
+        {**good, "methods": [array]},
+        {**good, "methods": [{"name": array}]},
+        {**good, "methods": [{"name": "m", "params": array}]},
+        {**good, "components": array},
+        {**good, "components": {"X": array}},
+        ["p", [], array],
+    ):
+        for _ in range(20):
+            reply = await raw.call("rpc.register", bad)
+            must(error_of(reply) == -32602, f"{bad}: {reply}")

@@ -1,0 +1,198 @@
+"""Threads, worker processes, the end of a server: workers that die, calls that are cancelled, handlers that go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+
+from rpcstream import Server
+
+from .harness import KIB, MIB, PATIENCE, ROOT, Arena, Budget, Raw, attack, request
+
+LOST = {"reason": "worker lost"}
+
+
+def process_id(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def workers() -> Server:
+    server = Server(processes=2)
+    server.add(process_id, offload="process")
+    server.add(die, offload="process")
+    return server
+
+
+def threads() -> Server:
+    server = Server(threads=2)
+    release = threading.Event()
+
+    @server(offload="thread")
+    def hang(payload: str) -> None:
+        release.wait()
+
+    return server
+
+
+def swallowing() -> Server:
+    server = Server(drain_timeout=0.2)
+
+    @server
+    async def swallow() -> None:
+        while True:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                pass
+
+    @server
+    async def keep_thread() -> None:
+        await asyncio.to_thread(time.sleep, 1000)
+
+    @server
+    def keep_loop() -> None:
+        time.sleep(1000)
+
+    return server
+
+
+@attack(4, "one of two worker processes is killed while 56 calls wait", server=workers, budget=Budget(memory=32 * MIB))
+async def killed_worker(arena: Arena) -> None:
+    await _kill(arena, 1)
+
+
+@attack(
+    4,
+    "all worker processes are killed at once, 56 calls wait",
+    server=workers,
+    budget=Budget(memory=32 * MIB),
+    in_suite=False,
+)
+async def killed_workers(arena: Arena) -> None:
+    await _kill(arena, 2)
+
+
+async def _kill(arena: Arena, victims: int) -> None:
+    """Fails unless at most the calls at work fail, and say why."""
+    raw = await arena.connect()
+    raw.write(b"".join(request("process_id", [0.3], number) for number in range(4)))  # both workers are started
+    seen = {(await raw.reply())["result"] for _ in range(4)}
+    assert len(seen) == 2, f"{len(seen)} workers ran"
+    raw.write(b"".join(request("process_id", [0.05], number) for number in range(56)))
+    replies = [await raw.reply()]
+    for victim in list(seen)[:victims]:
+        os.kill(victim, signal.SIGKILL)
+    replies += [await raw.reply() for _ in range(55)]
+    failed = [reply["error"] for reply in replies if "error" in reply]
+    assert len(failed) <= victims, f"{len(failed)} of 56 calls failed when {victims} workers were killed"
+    assert all(error["data"] == LOST for error in failed), failed
+
+
+@attack(
+    4,
+    "a function that kills its worker each time, again and again",
+    server=workers,
+    budget=Budget(memory=32 * MIB),
+    in_suite=False,
+)
+async def killers(arena: Arena) -> None:
+    raw = await arena.connect()
+    deaths, end = 0, time.monotonic() + (15 if arena.whole else 5)
+    raw.write(request("die") * 4)
+    while time.monotonic() < end:
+        assert (await raw.reply())["error"]["code"] == -32603
+        deaths += 1
+        raw.write(request("die"))
+    # Two places, each with pauses of 0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5 ... seconds, and one answer each beside.
+    assert deaths <= (22 if arena.whole else 16), f"{deaths} worker processes were started and died"
+
+
+@attack(
+    16,
+    "calls for threads that are cancelled at once, while no thread is free",
+    server=threads,
+    budget=Budget(memory=16 * MIB),
+)
+async def cancelled_for_threads(arena: Arena) -> None:
+    hanging, raw = await arena.connect(), await arena.connect()
+    hanging.write(request("hang", [""]) * 2)
+    calls = 100_000 if arena.whole else 30_000
+    for first in range(0, calls, 500):
+        numbers = range(first, first + 500)
+        cancels = b"".join(request("$/cancelRequest", {"id": number}, None) for number in numbers)
+        raw.write(b"".join(request("hang", ["x" * 200], number) for number in numbers) + cancels)
+        for _ in numbers:
+            assert (await raw.reply())["error"]["code"] == -32800
+
+
+@attack(
+    22,
+    "SIGTERM while handlers swallow their cancellation, keep a thread, keep the loop",
+    server=swallowing,
+    budget=Budget(memory=16 * MIB),
+)
+async def first_signal(arena: Arena) -> None:
+    """On servers of its own, since the one of the arena is to live."""
+    for loop in ("asyncio", "uvloop") if arena.whole and _has_uvloop() else ("asyncio",):
+        methods = ("swallow", "keep_thread", "keep_loop")
+        stopped = await asyncio.gather(*(_stopped(loop, method) for method in methods))
+        for method, (status, log) in zip(methods, stopped, strict=True):
+            assert status == (128 + signal.SIGTERM if method == "keep_loop" else 0), (loop, method, status)
+            assert f"{method}'" in log, f"the log does not name {method}: {log[-2000:]}"
+            assert len(log) < 16 * KIB
+
+
+async def _stopped(loop: str, method: str) -> tuple[int, str]:
+    """The status and the log of a server that gets one SIGTERM while this method is at work."""
+    made_by = f"{__name__}:{swallowing.__name__}"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", f"{__package__}.serve", made_by, "--loop", loop),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        host, _, port = (await process.stdout.readline()).decode().strip().rpartition(":")
+        raw = Raw(*await asyncio.open_connection(host, int(port)))
+        await raw.call("rpc.ping")
+        raw.write(request(method))
+        await _begun(raw, method)
+        process.terminate()
+        try:
+            _, log = await asyncio.wait_for(process.communicate(), PATIENCE / 3)
+        except TimeoutError:
+            raise AssertionError(f"{method} keeps the process alive after SIGTERM ({loop})") from None
+        assert process.returncode is not None
+        raw.close()
+        return process.returncode, log.decode(errors="replace")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _begun(raw: Raw, method: str) -> None:
+    """The method runs: what is asked after it is answered, or is not, where it keeps the loop."""
+    raw.write(request("rpc.ping"))
+    answered = asyncio.ensure_future(raw.reply())
+    await asyncio.wait({answered}, timeout=1.0 if method == "keep_loop" else PATIENCE)
+    assert answered.done() == (method != "keep_loop")
+    answered.cancel()
+
+
+def _has_uvloop() -> bool:
+    try:
+        import uvloop  # noqa: F401
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,260 @@
+"""What comes before a message is understood: TLS, handshakes, wrong tokens, no more descriptors."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import resource
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import trustme
+
+from rpcstream import TLS, Server
+
+from .harness import KIB, MIB, Arena, Budget, Raw, attack, limits, request
+
+TOKEN = "correct-horse-battery-staple"
+
+#: Descriptors of the servers that are to run out of them: some are in use before the first connection.
+DESCRIPTORS = 80
+
+#: Seconds in which a stranger must show who it is, of the servers here.
+SECONDS = 1.0
+
+
+def _certificate() -> TLS:
+    """Of an authority of its own; gone with the process."""
+    folder = Path(tempfile.mkdtemp(prefix="rpcstream-abuse-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    issued = trustme.CA().issue_cert("127.0.0.1", "localhost")
+    issued.private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
+    return TLS(certificate=folder / "server.pem")
+
+
+# -- events over TLS ------------------------------------------------------------------------------------------------
+
+
+def encrypted() -> Server:
+    server = Server(tls=_certificate(), limits=limits(max_event_size=64 * MIB))
+    # Made once: what is measured is what the readers cost.
+    text = "x" * (30 * MIB)
+
+    @server
+    async def tell(size: int) -> int:
+        return server.publish("big", text[:size])
+
+    return server
+
+
+async def stalled_readers(arena: Arena) -> None:
+    readers, size = (30, 30 * MIB) if arena.whole else (12, 20 * MIB)
+    for _ in range(readers):
+        raw = await arena.connect(tls=True)
+        assert (await raw.call("rpc.subscribe", ["big"]))["result"]["topic"] == "big"
+        raw.writer.transport.pause_reading()
+    publisher = await arena.connect(tls=True)
+    reply = await publisher.call("tell", [size])
+    assert reply["result"] == readers, reply
+    await asyncio.sleep(1.0)
+
+
+#: The event itself, with what was made of it on the way, and for each reader what its transport has in hand.
+EVENT_MEMORY = 3 * 30 * MIB + 30 * 2 * MIB
+
+
+@attack(
+    12,
+    "one event of 30 MiB over TLS to 30 subscribers that do not read",
+    server=encrypted,
+    budget=Budget(memory=EVENT_MEMORY),
+    slowest=0.1,
+)
+async def tls_event(arena: Arena) -> None:
+    await stalled_readers(arena)
+
+
+@attack(
+    12,
+    "the same, plain asyncio",
+    server=encrypted,
+    budget=Budget(memory=EVENT_MEMORY),
+    slowest=0.1,
+    loop="asyncio",
+    in_suite=False,
+)
+async def tls_event_asyncio(arena: Arena) -> None:
+    await stalled_readers(arena)
+
+
+# -- strangers ------------------------------------------------------------------------------------------------------
+
+
+def guarded() -> Server:
+    return Server(token=TOKEN, limits=limits(auth_timeout=SECONDS))
+
+
+async def end_of(raw: Raw) -> None:
+    """Read until the server has closed the connection."""
+    with contextlib.suppress(ConnectionError):
+        while await raw.reader.read(64 * KIB):
+            pass
+
+
+def wrong_post(number: int) -> bytes:
+    body = request("rpc.ping").strip()
+    head = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}Authorization: Bearer guess-{number}\r\n\r\n".encode() + body
+
+
+@attack(
+    13,
+    "an HTTP connection that guesses tokens without an end",
+    server=guarded,
+    budget=Budget(memory=16 * MIB),
+    token=TOKEN,
+)
+async def guesses(arena: Arena) -> None:
+    raw = await arena.connect()
+    raw.write(b"".join(map(wrong_post, range(20_000 if arena.whole else 2_000))))
+    taken = 0
+    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        while await asyncio.wait_for(raw.reader.readuntil(b"HTTP/1.1 401"), 10 * SECONDS):
+            taken += 1
+    assert 0 < taken <= 3, f"{taken} wrong tokens were looked at on one connection"
+
+
+@attack(
+    13,
+    "connections that are answered 401 now and then, and stay",
+    server=guarded,
+    budget=Budget(memory=16 * MIB),
+    token=TOKEN,
+)
+async def lingering(arena: Arena) -> None:
+    count = 200 if arena.whole else 50
+    ends = [await arena.connect() for _ in range(count)]
+    begin = time.monotonic()
+    for raw in ends:
+        raw.write(wrong_post(0))
+
+    await asyncio.wait_for(asyncio.gather(*map(end_of, ends)), 10 * SECONDS)
+    assert time.monotonic() - begin < 5 * SECONDS
+
+
+def guarded_tls() -> Server:
+    return Server(
+        token=TOKEN,
+        tls=_certificate(),
+        limits=limits(auth_timeout=SECONDS, max_connections=100, handshake_timeout=SECONDS),
+    )
+
+
+@attack(
+    13,
+    "half-made TLS handshakes in place of connections",
+    server=guarded_tls,
+    budget=Budget(memory=64 * MIB),
+    token=TOKEN,
+)
+async def half_handshakes(arena: Arena) -> None:
+    """They count as connections, end in their time, and a caller with the token gets in meanwhile."""
+    # The other caller is known before they come, or it would be one of them.
+    own = await arena.connect(tls=True)
+    await own.call("rpc.authenticate", [TOKEN])
+    before, asked = 0, 0
+    while asked - before < 5:
+        before, asked = asked, (await own.call("rpc.stats"))["result"]["requests"]
+        await asyncio.sleep(0.05)
+    halves = []
+    for _ in range(300):
+        raw = await arena.connect()
+        raw.write(b"\x16\x03\x01\x02\x00\x01")
+        halves.append(raw)
+    known = await asyncio.wait_for(arena.connect(tls=True), 10)
+    assert (await known.call("rpc.authenticate", [TOKEN]))["result"] is True
+    stats = await known.call("rpc.stats")
+    assert stats["result"]["connections"] <= 100
+    assert len(list(Path(f"/proc/{arena.pid}/fd").iterdir())) < 200, "handshakes do not count as connections"
+    await asyncio.wait_for(asyncio.gather(*map(end_of, halves)), 10 * SECONDS)
+    assert (await known.call("rpc.ping"))["result"] == "pong"
+
+
+# -- descriptors ----------------------------------------------------------------------------------------------------
+
+
+def starved() -> Server:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    return Server()
+
+
+async def exhaust(arena: Arena) -> None:
+    """More connections than the server has descriptors for; afterwards it takes new ones again."""
+    before = _processor(arena.pid)
+    begin = time.monotonic()
+    ends = [await arena.connect() for _ in range(2 * DESCRIPTORS)]
+    await asyncio.sleep(5.0 if arena.whole else 2.0)
+    passed = time.monotonic() - begin
+    spent = _processor(arena.pid) - before
+    late = ends.pop()
+    for raw in ends:
+        raw.close()
+    for raw in (late, await arena.connect()):
+        reply = await raw.call("rpc.ping")
+        assert reply is not None, "a newcomer was closed without a word"
+        assert reply["result"] == "pong"
+    # The other caller asks all the time, which may take half a core.
+    assert spent < 0.7 * passed, f"{spent:.1f} s of processor time in {passed:.1f} s"
+
+
+def _processor(pid: int) -> float:
+    """Seconds of processor time that a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+@attack(
+    14,
+    "more connections than descriptors, uvloop",
+    server=starved,
+    budget=Budget(memory=16 * MIB, log=4 * KIB),
+    in_suite=False,
+)
+async def descriptors(arena: Arena) -> None:
+    await exhaust(arena)
+
+
+@attack(
+    14,
+    "more connections than descriptors, plain asyncio",
+    server=starved,
+    budget=Budget(memory=16 * MIB, log=4 * KIB),
+    loop="asyncio",
+)
+async def descriptors_asyncio(arena: Arena) -> None:
+    await exhaust(arena)
+
+
+# -- where calls are taken ------------------------------------------------------------------------------------------
+
+
+def at_a_path() -> Server:
+    return Server(path=["/", "/rpc"])
+
+
+@attack(
+    28, "calls by HTTP at the paths that are given, and at others", server=at_a_path, budget=Budget(memory=16 * MIB)
+)
+async def paths(arena: Arena) -> None:
+    body = request("rpc.ping").strip()
+    for path, status in (("/", 200), ("/rpc", 200), ("/rpc?a=1", 200), ("/rpc/", 404), ("/other", 404)):
+        raw = await arena.connect()
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        )
+        await raw.send(head.encode() + b"\r\n\r\n" + body)
+        said = await asyncio.wait_for(raw.reader.readline(), 10)
+        assert said.split()[1] == str(status).encode(), (path, said)

@@ -1,0 +1,369 @@
+"""Attacks on a server in a process of its own, and what they cost another caller, the memory and the log.
+
+An attack is an async function that gets an `Arena` and does its worst with raw connections; `@attack` enters it in the
+table with its budget. `run` starts a fresh server for it, lets another caller (a further process, `ping.py`) ask
+`rpc.ping` without a pause from before the attack until after it, and reports:
+
+* wait: how long that caller waited at most, in seconds of processor time of the server's event loop (what the machine
+  does besides does not count), and in seconds of the clock, which is reported and not judged;
+* memory: how far the resident memory of the server rose at most over what it had when all was quiet;
+* log: the bytes that the server wrote to its log.
+
+A handler of a target that is to keep the loop busy uses `spin`, since sleeping takes no processor time.
+
+    @attack(5, "a batch of slow calls", server=slow, budget=Budget(memory=32 * MIB), slowest=0.005)
+    async def batch(arena: Arena) -> None:
+        raw = await arena.connect()
+        await raw.ask(...)
+
+Linux only: it reads `/proc`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rpcstream import Limits
+
+KIB = 1024
+MIB = 1024 * KIB
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+
+#: Seconds: what another caller may wait under any attack, besides the slowest sync handler of the server.
+WAIT = 0.25
+
+#: Seconds after which a server that does not answer counts as frozen.
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What an attack may cost.
+
+    Attributes:
+        memory: bytes over the quiet server.
+        log: bytes that may be logged.
+        wait: processor seconds of the event loop that another caller may wait for, without `slowest`.
+    """
+
+    memory: int
+    log: int = 64 * KIB
+    wait: float = WAIT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """One row of the table; `number` is that of the fault it shows, several attacks may share it."""
+
+    number: int
+    title: str
+    name: str
+    server: Callable[[], Any]
+    budget: Budget
+    slowest: float
+    loop: str
+    token: str | None
+    in_suite: bool
+    act: Callable[[Arena], Awaitable[None]]
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What an attack cost.
+
+    Attributes:
+        quiet: median wait (s) of the other caller before the attack, by the clock.
+        longest: its longest wait (s) during the attack, by the clock.
+        held: the same in processor time of the server's event loop.
+        pings: how many of its calls were answered during the attack.
+        memory: bytes over the quiet server, at the peak.
+        log: bytes.
+        seconds: how long the attack took.
+        failure: what went wrong otherwise; empty when nothing did.
+    """
+
+    attack: Attack
+    quiet: float = 0.0
+    longest: float = 0.0
+    held: float = 0.0
+    pings: int = 0
+    memory: int = 0
+    log: int = 0
+    seconds: float = 0.0
+    failure: str = ""
+
+    @property
+    def problems(self) -> list[str]:
+        """What is over the budget, in words."""
+        budget, found = self.attack.budget, []
+        if self.failure:
+            found.append(self.failure)
+        allowed = budget.wait + self.attack.slowest
+        if self.held > allowed:
+            found.append(f"another caller waited for {self.held:.2f} s of the event loop, {allowed:.2f} s are allowed")
+        if self.memory > budget.memory:
+            found.append(f"memory rose by {self.memory / MIB:.0f} MiB, {budget.memory / MIB:.0f} MiB are allowed")
+        if self.log > budget.log:
+            found.append(f"{self.log} bytes were logged, {budget.log} are allowed")
+        return found
+
+
+#: All attacks, in the order of their entry.
+ATTACKS: list[Attack] = []
+
+
+def attack(
+    number: int,
+    title: str,
+    *,
+    server: Callable[[], Any],
+    budget: Budget,
+    slowest: float = 0.0,
+    loop: str = "auto",
+    token: str | None = None,
+    in_suite: bool = True,
+) -> Callable[[Callable[[Arena], Awaitable[None]]], Callable[[Arena], Awaitable[None]]]:
+    """Decorator: enter an attack in the table.
+
+    Args:
+        server: a function of a module in this folder that gives the server, or the hub, to be attacked.
+        slowest: seconds of processor time that the slowest sync handler of it takes.
+        loop: "auto" (uvloop where it is installed) or "asyncio".
+        token: the other caller authenticates with it.
+        in_suite: its short form is run with the other tests; variants are left to `python -m tests.abuse`.
+    """
+
+    def enter(act: Callable[[Arena], Awaitable[None]]) -> Callable[[Arena], Awaitable[None]]:
+        ATTACKS.append(
+            Attack(
+                number=number,
+                title=title,
+                name=act.__name__,
+                server=server,
+                budget=budget,
+                slowest=slowest,
+                loop=loop,
+                token=token,
+                in_suite=in_suite,
+                act=act,
+            )
+        )
+        return act
+
+    return enter
+
+
+def attacks_of(module: str) -> list[Attack]:
+    """Those that were entered by a module that is loaded."""
+    return [each for each in ATTACKS if each.act.__module__ == module]
+
+
+def all_attacks() -> list[Attack]:
+    """The table, by number; loads every `attacks_….py` of this folder."""
+    for path in sorted(HERE.glob("attacks_*.py")):
+        importlib.import_module(f"{__package__}.{path.stem}")
+    return sorted(ATTACKS, key=lambda each: each.number)
+
+
+class Raw:
+    """A connection of the attacker: bytes out, lines in."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def write(self, data: bytes) -> None:
+        """Send without waiting."""
+        self.writer.write(data)
+
+    async def send(self, data: bytes) -> None:
+        """Send, and wait until the system has taken most of it."""
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def reply(self) -> Any:
+        """The next line, parsed; None at the end of the connection."""
+        line = await asyncio.wait_for(self.reader.readline(), PATIENCE)
+        return json.loads(line) if line else None
+
+    async def call(self, method: str, params: Any = None, call_id: Any = 1, **members: Any) -> Any:
+        """Send a request and take the next line for its answer."""
+        await self.send(request(method, params, call_id, **members))
+        return await self.reply()
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+class Arena:
+    """What an attack has: the address of a fresh server, connections to it, and where it stands in the process table.
+
+    Attributes:
+        address: "127.0.0.1:PORT".
+        pid: of the server.
+        whole: the whole attack is wanted, not its short form for the test suite.
+    """
+
+    def __init__(self, address: str, pid: int, *, whole: bool, stack: AsyncExitStack) -> None:
+        self.address = address
+        self.host, _, port = address.rpartition(":")
+        self.port = int(port)
+        self.pid = pid
+        self.whole = whole
+        self._stack = stack
+
+    async def connect(self, *, tls: bool = False) -> Raw:
+        """One more connection, closed after the attack. With TLS, any certificate is taken."""
+        reader, writer = await asyncio.open_connection(
+            self.host, self.port, limit=256 * MIB, ssl=insecure_tls() if tls else None
+        )
+        raw = Raw(reader, writer)
+        self._stack.callback(raw.close)
+        return raw
+
+    def memory(self) -> int:
+        """Resident memory of the server now (bytes)."""
+        return _status_of(self.pid, "VmRSS")
+
+
+def request(method: str, params: Any = None, call_id: Any = 1, **members: Any) -> bytes:
+    """A line with a request; a notification where the id is None."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    if call_id is not None:
+        message["id"] = call_id
+    if params is not None:
+        message["params"] = params
+    return orjson.dumps({**message, **members}) + b"\n"
+
+
+def limits(**wanted: Any) -> Limits:
+    """Limits with these fields; those that this version does not know are left out, so that older code can be shown
+    to fail."""
+    known = {each.name for each in fields(Limits)}
+    return Limits(**{name: value for name, value in wanted.items() if name in known})
+
+
+def insecure_tls() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def spin(seconds: float) -> None:
+    """Keep this thread busy for so many seconds of its processor time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+@dataclass
+class _Server:
+    """The server's process."""
+
+    process: subprocess.Popen[str]
+    log: Path
+    address: str
+    uses_tls: bool = field(default=False)
+
+
+def _start_server(of: Attack, folder: Path) -> _Server:
+    log = folder / "server.log"
+    made_by = f"{of.server.__module__}:{of.server.__qualname__}"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.serve", made_by, "--loop", of.loop],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    if not said:
+        process.wait()
+        raise RuntimeError(f"the server did not start:\n{log.read_text(errors='replace')[-3000:]}")
+    scheme, _, address = said.strip().rpartition("//")
+    return _Server(process, log, address, uses_tls=scheme.startswith("tls"))
+
+
+def run(of: Attack, *, whole: bool) -> Report:
+    """Start a server, attack it, and report. Nothing of it is left when this returns."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = _start_server(of, Path(folder))
+        try:
+            return asyncio.run(_attacked(of, server, whole=whole))
+        finally:
+            server.process.kill()
+            server.process.communicate()
+
+
+async def _attacked(of: Attack, server: _Server, *, whole: bool) -> Report:
+    report = Report(attack=of)
+    pid = server.process.pid
+    pinger = subprocess.Popen(
+        [
+            *(sys.executable, "-I", str(HERE / "ping.py"), server.address, str(pid), str(PATIENCE)),
+            *(["--tls"] if server.uses_tls else []),
+            *(["--token", of.token] if of.token else []),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        await asyncio.sleep(0.3)
+        quiet_memory = _status_of(pid, "VmRSS")
+        quiet_log = server.log.stat().st_size
+        before = time.monotonic()
+        assert pinger.stdin is not None
+        pinger.stdin.write("attack\n")
+        pinger.stdin.flush()
+        try:
+            async with AsyncExitStack() as stack:
+                await of.act(Arena(server.address, pid, whole=whole, stack=stack))
+                report.seconds = time.monotonic() - before
+                said, _ = await asyncio.to_thread(pinger.communicate)
+        except Exception as error:
+            report.failure = f"{type(error).__name__}: {error}"
+            said, _ = await asyncio.to_thread(pinger.communicate)
+        pings = json.loads(said) if said else {"failure": "the other caller died"}
+        if server.process.poll() is not None:
+            report.failure = f"the server ended with status {server.process.returncode}; {report.failure}"
+            return report
+        if pings.get("failure"):
+            report.failure = f"{pings['failure']}; {report.failure}".rstrip("; ")
+            return report
+        report.quiet = statistics.median(pings["quiet"]) if pings["quiet"] else 0.0
+        report.longest, report.held, report.pings = pings["longest"], pings["held"], pings["count"]
+        report.memory = max(0, _status_of(pid, "VmHWM") - quiet_memory)
+        report.log = server.log.stat().st_size - quiet_log
+        return report
+    finally:
+        pinger.kill()
+        pinger.communicate()
+
+
+def _status_of(pid: int, name: str) -> int:
+    """A figure of `/proc/PID/status`, in bytes."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * KIB
+    raise RuntimeError(f"the process {pid} has no {name}")

@@ -1,0 +1,56 @@
+"""The harness itself: what is over a budget is reported, each of the three by itself."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import pytest
+
+from rpcstream import Server
+
+from .harness import ATTACKS, KIB, MIB, Arena, Budget, attack, run, spin
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def careless() -> Server:
+    """A server whose handler takes whatever the test wants it to take."""
+    server = Server(slow_call=3600)
+    kept: list[bytes] = []
+
+    @server
+    def take(seconds: float, memory: int, log: int) -> None:
+        spin(seconds)
+        kept.append(b"x" * memory)
+        logging.getLogger("test").warning("%s", "x" * log)
+
+    return server
+
+
+async def act(arena: Arena) -> None:
+    raw = await arena.connect()
+    for memory in (64 * MIB, 0, 0, 0):  # on a busy machine the other caller does not ask at any time
+        assert "result" in await raw.call("take", [0.5, memory, 64 * KIB])
+
+
+def test_what_is_over_a_budget_is_reported() -> None:
+    attack(0, "careless", server=careless, budget=Budget(memory=32 * MIB))(act)
+    report = run(ATTACKS.pop(), whole=False)
+    assert [problem.split()[0] for problem in report.problems[:2]] == ["another", "memory"]
+    assert "bytes were logged" in report.problems[2]
+    assert report.pings > 0
+
+
+def test_what_is_within_is_not() -> None:
+    attack(0, "careful", server=careless, budget=Budget(memory=96 * MIB, log=512 * KIB), slowest=2.5)(act)
+    assert not run(ATTACKS.pop(), whole=False).problems
+
+
+async def fail(arena: Arena) -> None:
+    raise AssertionError("something else is wrong")
+
+
+def test_what_an_attack_finds_itself_is_reported() -> None:
+    attack(0, "fails", server=careless, budget=Budget(memory=96 * MIB))(fail)
+    assert run(ATTACKS.pop(), whole=False).problems == ["AssertionError: something else is wrong"]

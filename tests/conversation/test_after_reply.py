@@ -1,0 +1,268 @@
+"""What a handler has done after its reply: on the wire it comes behind the reply, whatever the transport."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from rpcstream import Context, RpcError, Server
+
+from .talking import Errors, Talk, request, until
+
+
+def subscriptions() -> Server:
+    """Each method gives the id of a subscription and notifies about it at once, in its own way."""
+    server = Server()
+
+    @server
+    def sync(ctx: Context) -> str:
+        ctx.peer.notify.subscription("0xabc", after_reply=True)
+        return "0xabc"
+
+    @server
+    async def awaiting(ctx: Context) -> str:
+        ctx.peer.notify.subscription("0xabc", after_reply=True)
+        await asyncio.sleep(0)
+        return "0xabc"
+
+    @server
+    async def hurried(ctx: Context) -> str:
+        ctx.peer.notify.subscription("0xabc", after_reply=True)
+        return "0xabc"
+
+    @server(offload="thread")
+    def threaded(ctx: Context) -> str:
+        ctx.peer.notify.subscription("0xabc", after_reply=True)
+        return "0xabc"
+
+    @server(ordered=True)
+    def ordered(ctx: Context) -> str:
+        ctx.peer.notify.subscription("0xabc", after_reply=True)
+        return "0xabc"
+
+    @server
+    def called(ctx: Context) -> str:
+        ctx.after_reply(lambda: ctx.peer.notify.subscription("0xabc"))
+        return "0xabc"
+
+    @server
+    def items(ctx: Context) -> Iterator[int]:
+        ctx.peer.notify.subscription("0xabc", after_reply=True)
+        yield 1
+
+    @server
+    async def async_items(ctx: Context) -> AsyncIterator[int]:
+        ctx.peer.notify.subscription("0xabc", after_reply=True)
+        yield 1
+
+    return server
+
+
+METHODS = ("sync", "awaiting", "hurried", "threaded", "ordered", "called")
+
+
+def is_notification(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("method") == "subscription"
+
+
+@pytest.mark.lasting
+@pytest.mark.parametrize("method", METHODS)
+async def test_the_reply_is_on_the_wire_before_the_notification(talk: Talk, method: str) -> None:
+    async with talk.raw(subscriptions()) as raw:
+        for number in range(3):
+            raw.call(method, id=number)
+            assert await raw.receive() == {"jsonrpc": "2.0", "id": number, "result": "0xabc"}
+            assert await raw.receive() == {"jsonrpc": "2.0", "method": "subscription", "params": ["0xabc"]}
+
+
+@pytest.mark.lasting
+@pytest.mark.parametrize("method", METHODS)
+async def test_the_reply_of_a_batch_is_before_them(talk: Talk, method: str) -> None:
+    async with talk.raw(subscriptions()) as raw:
+        raw.send([request(method, id=1), request("awaiting", id=2), request("rpc.ping", id=3)])
+        replies, *told = await raw.receive_many(3)
+        assert [reply["result"] for reply in replies] == ["0xabc", "0xabc", "pong"]
+        assert all(map(is_notification, told))
+        await raw.silence()
+
+
+@pytest.mark.lasting
+@pytest.mark.parametrize("method", ["items", "async_items"])
+@pytest.mark.parametrize("members", [{}, {"stream": 5}])
+async def test_the_reply_that_ends_a_stream_is_before_it(talk: Talk, method: str, members: dict[str, int]) -> None:
+    async with talk.raw(subscriptions()) as raw:
+        raw.call(method, **members)
+        if members:
+            assert (await raw.receive())["method"] == "$/item"
+        assert await raw.result() == (None if members else [1])
+        assert is_notification(await raw.receive())
+
+
+@pytest.mark.lasting
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_notification_has_no_reply_to_wait_for(talk: Talk, method: str) -> None:
+    async with talk.raw(subscriptions()) as raw:
+        raw.send({"jsonrpc": "2.0", "method": method})
+        assert is_notification(await raw.receive())
+        await raw.silence()
+
+
+@pytest.mark.lasting
+async def test_functions_are_called_in_the_order_in_which_they_were_given(talk: Talk) -> None:
+    server = Server()
+
+    @server
+    def work(ctx: Context) -> None:
+        for number in range(3):
+            ctx.peer.notify.told(number, after_reply=True)
+
+    async with talk.raw(server) as raw:
+        await raw.reply("work")
+        assert [message["params"] for message in await raw.receive_many(3)] == [[0], [1], [2]]
+
+
+@pytest.mark.lasting
+async def test_nothing_is_done_after_a_call_that_failed(talk: Talk) -> None:
+    server = Server()
+    called: list[str] = []
+
+    @server
+    def fails(ctx: Context) -> None:
+        ctx.after_reply(lambda: called.append("fails"))
+        raise RpcError(7, "no")
+
+    @server
+    async def fails_later(ctx: Context) -> None:
+        ctx.after_reply(lambda: called.append("fails later"))
+        await asyncio.sleep(0)
+        raise RpcError(7, "no")
+
+    @server
+    async def waits(ctx: Context) -> None:
+        ctx.after_reply(lambda: called.append("waits"))
+        await asyncio.sleep(3600)
+
+    @server
+    def too_long(ctx: Context) -> str:
+        ctx.after_reply(lambda: called.append("too long"))
+        return "x" * server.limits.max_message_size
+
+    async with talk.raw(server) as raw:
+        assert await raw.code("fails") == 7
+        assert await raw.code("fails_later") == 7
+        assert await raw.code("too_long") == -32001
+        raw.call("waits")
+        raw.cancel(1)
+        assert await raw.code() == -32800
+        await raw.silence()
+    assert called == []
+
+
+@pytest.mark.lasting
+async def test_nothing_is_done_when_the_caller_is_gone(talk: Talk) -> None:
+    server = Server()
+    called: list[str] = []
+    gone, left = asyncio.Event(), asyncio.Event()
+
+    @server(detached=True)
+    async def work(ctx: Context) -> None:
+        ctx.after_reply(lambda: called.append("called"))
+        left.set()
+        await gone.wait()
+
+    async with talk.raw(server) as raw:
+        raw.call("work")
+        await left.wait()
+        await talk.lose(raw)
+        gone.set()
+        await talk.settled()
+    assert called == []
+
+
+async def test_functions_are_called_after_the_response_of_http_too(talk: Talk) -> None:
+    """Where there is nobody to notify; but the handler may have something else to do."""
+    server = Server()
+    called: list[str] = []
+
+    @server
+    def sync(ctx: Context) -> str:
+        ctx.after_reply(lambda: called.append("sync"))
+        return "done"
+
+    @server
+    async def awaiting(ctx: Context) -> str:
+        ctx.after_reply(lambda: called.append("awaiting"))
+        await asyncio.sleep(0)
+        return "done"
+
+    async with talk.client(server) as client:
+        assert await client.sync() == "done"
+        assert await client.awaiting() == "done"
+        await until(lambda: len(called) == 2)
+    assert called == ["sync", "awaiting"]
+
+
+@pytest.mark.lasting
+async def test_a_function_that_fails_is_logged_and_hurts_nobody(talk: Talk, errors: Errors) -> None:
+    server = Server()
+
+    @server
+    def work(ctx: Context) -> None:
+        ctx.after_reply(lambda: 1 / 0)
+        ctx.peer.notify.told(after_reply=True)
+
+    async with talk.raw(server) as raw:
+        await raw.reply("work")
+        assert (await raw.receive())["method"] == "told"
+    errors.expect("what 'work' wanted done after its reply failed.*\n(.*\n)*.*ZeroDivisionError")
+
+
+async def test_what_cannot_be_done_after_a_reply_is_said_at_once(talk: Talk) -> None:
+    server = Server()
+    contexts: list[Context] = []
+
+    @server
+    def work(ctx: Context) -> str:
+        contexts.append(ctx)
+
+        async def later() -> None: ...
+
+        with pytest.raises(TypeError, match="plain function"):
+            ctx.after_reply(later)
+        return "done"
+
+    async with talk.client(server) as client:
+        assert await client.work() == "done"
+        with pytest.raises(RuntimeError, match="is done"):
+            contexts[0].after_reply(lambda: None)
+
+
+@pytest.mark.lasting
+async def test_what_a_client_offers_has_it_too(talk: Talk) -> None:
+    server = Server()
+    heard: list[str] = []
+
+    @server
+    async def ask(ctx: Context) -> str:
+        answer: str = await ctx.peer.subscribe()
+        heard.append("answer")
+        return answer
+
+    @server
+    def subscription(name: str) -> None:
+        heard.append("notification")
+
+    async with talk.place(server) as place:
+        client = place.client()
+
+        @client
+        def subscribe(ctx: Context) -> str:
+            ctx.peer.notify.subscription("0xabc", after_reply=True)
+            return "0xabc"
+
+        assert await client.ask() == "0xabc"
+        await until(lambda: len(heard) == 2)
+    assert heard == ["answer", "notification"]

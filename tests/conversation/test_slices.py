@@ -1,0 +1,432 @@
+"""Generators that are collected, and batches that take long: others have their turns, and what was promised holds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rpcstream import Context, Limits, RpcError, Server
+from rpcstream.peer.slices import SLICE, TURN
+
+from .talking import Errors, Talk, request, until
+
+
+class Counting:
+    """A server with generators of every kind that give numbers until they are told to stop, and note how they end."""
+
+    def __init__(self, **options: Any) -> None:
+        self.server = server = Server(**options)
+        self.made = 0
+        self.ended: list[str] = []
+
+        def numbers(name: str, to: int) -> Iterator[int]:
+            try:
+                for number in range(to):
+                    self.made += 1
+                    yield number
+            finally:
+                self.ended.append(name)
+
+        @server
+        def sync(to: int) -> Iterator[int]:
+            yield from numbers("sync", to)
+
+        @server(offload="thread")
+        def threaded(to: int) -> Iterator[int]:
+            yield from numbers("threaded", to)
+
+        @server(ordered=True)
+        def ordered(to: int) -> Iterator[int]:
+            yield from numbers("ordered", to)
+
+        @server
+        async def awaiting(to: int) -> AsyncIterator[int]:
+            for number in numbers("awaiting", to):
+                yield number
+
+        @server(detached=True)
+        def detached(to: int) -> Iterator[int]:
+            yield from numbers("detached", to)
+
+        @server
+        def plain(value: Any) -> Any:
+            return value
+
+
+KINDS = ("sync", "threaded", "ordered", "awaiting")
+ENDLESS = 10**12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("to", [0, 1, 31, 32, 33, 255, 256, 257, 5000])
+async def test_all_items_come_whatever_their_number(talk: Talk, kind: str, to: int) -> None:
+    async with talk.client(Counting().server) as client:
+        assert await client.call(kind, to) == list(range(to))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_endless_generator_is_stopped_at_the_size_of_a_message(talk: Talk, kind: str) -> None:
+    counting = Counting(limits=Limits(max_message_size=20_000))
+    async with talk.client(counting.server) as client:
+        with pytest.raises(RpcError) as caught:
+            await client.call(kind, ENDLESS)
+        assert (caught.value.code, caught.value.data["limit"]) == (-32001, 20_000)
+        assert counting.ended == [kind]
+        # What is held as it is, and what is made before that is looked at, comes on top.
+        assert counting.made < 20_000
+
+
+@pytest.mark.lasting
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_timeout_of_a_request_stops_it(talk: Talk, kind: str) -> None:
+    counting = Counting()
+    async with talk.raw(counting.server) as raw:
+        assert await raw.code(kind, ENDLESS, timeout=0.05) == -32003
+        await until(lambda: counting.ended == [kind])
+
+
+@pytest.mark.lasting
+async def test_a_sync_generator_may_have_a_timeout_of_its_own(talk: Talk) -> None:
+    server = Server()
+
+    @server(timeout=0.05)
+    def count() -> Iterator[int]:
+        while True:
+            yield 1
+
+    async with talk.raw(server) as raw:
+        assert await raw.code("count") == -32003
+
+
+@pytest.mark.lasting
+@pytest.mark.parametrize("kind", KINDS)
+async def test_it_can_be_cancelled(talk: Talk, kind: str) -> None:
+    counting = Counting()
+    async with talk.raw(counting.server) as raw:
+        raw.call(kind, ENDLESS)
+        await until(lambda: counting.made)
+        raw.cancel(1)
+        assert await raw.code() == -32800
+        await until(lambda: counting.ended == [kind])
+
+
+@pytest.mark.lasting
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("notified", [False, True])
+async def test_it_ends_with_its_caller(talk: Talk, kind: str, notified: bool) -> None:
+    counting = Counting()
+    async with talk.raw(counting.server) as raw:
+        message = request(kind, ENDLESS)
+        if notified:
+            del message["id"]
+        raw.send(message)
+        await until(lambda: counting.made)
+        await talk.lose(raw)
+        await until(lambda: counting.ended == [kind])
+
+
+@pytest.mark.lasting
+async def test_a_detached_one_goes_on(talk: Talk) -> None:
+    counting = Counting()
+    async with talk.raw(counting.server) as raw:
+        raw.send({"jsonrpc": "2.0", "method": "detached", "params": [300_000]})
+        await until(lambda: counting.made)
+        await talk.lose(raw)
+        await until(lambda: counting.ended == ["detached"])
+    assert counting.made == 300_000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_notification_keeps_nothing(talk: Talk, kind: str) -> None:
+    counting = Counting(limits=Limits(max_message_size=1000))
+    async with talk.client(counting.server) as client:
+        await client.notify(kind, 3000)
+        await until(lambda: counting.ended == [kind])
+    assert counting.made == 3000
+
+
+@pytest.mark.lasting
+@pytest.mark.parametrize("kind", KINDS)
+async def test_others_have_their_turns_meanwhile(talk: Talk, kind: str) -> None:
+    counting = Counting()
+    async with talk.place(counting.server) as place:
+        greedy, other = await place.raw(), await place.raw()
+        greedy.call(kind, ENDLESS)
+        await until(lambda: counting.made)
+        for number in range(10):
+            assert await other.result("plain", number, id=number) == number
+        assert not counting.ended
+        greedy.cancel(1)
+        assert await greedy.code() == -32800
+        await until(lambda: counting.ended)
+
+
+@pytest.mark.lasting
+async def test_what_is_asked_for_behind_a_sync_generator_waits_for_it(talk: Talk) -> None:
+    """Sync handlers are carried out one after the other, in the order in which they were asked for."""
+    server = Server()
+    events: list[Any] = []
+
+    @server
+    def slow(times: int) -> Iterator[int]:
+        for number in range(times):
+            time.sleep(SLICE)
+            events.append(number)
+            yield number
+
+    @server
+    def plain(name: str) -> str:
+        events.append(name)
+        return name
+
+    async with talk.raw(server) as raw:
+        raw.send(request("slow", 8), request("plain", "behind", id=2))
+        assert [reply["id"] for reply in await raw.receive_many(2)] == [1, 2]
+    assert events == [*range(8), "behind"]
+
+
+@pytest.mark.lasting
+async def test_items_are_checked_wherever_they_stand(talk: Talk, errors: Errors) -> None:
+    server = Server()
+
+    @server
+    def wrong(at: int) -> Iterator[int]:
+        yield from range(at)
+        yield "no number"  # type: ignore[misc]
+
+    @server
+    def converted(to: int) -> Iterator[float]:
+        yield from range(to)
+
+    async with talk.client(server) as client:
+        for at in (0, 40, 700):
+            with pytest.raises(RpcError, match="Internal"):
+                await client.wrong(at)
+            errors.expect("result is not what the return hint says")
+        result = await client.converted(1000)
+        assert result == list(range(1000))
+        assert set(map(type, result)) == {float}
+
+
+@pytest.mark.lasting
+async def test_one_connection_may_not_collect_for_all(talk: Talk) -> None:
+    """Calls of async generators go on side by side; what they hold together is bounded."""
+    server = Server(limits=Limits(max_message_size=150_000))
+    go = asyncio.Event()
+
+    @server
+    async def collects() -> AsyncIterator[str]:
+        for _ in range(140):
+            yield "x" * 1000
+        await go.wait()
+
+    async with talk.raw(server) as raw:
+        for number in range(5):
+            raw.call("collects", id=number)
+        refused = await raw.receive_many(3)
+        assert [reply["error"]["code"] for reply in refused] == [-32002] * 3
+        assert refused[0]["error"]["data"]["limit"] == 300_000
+        go.set()
+        for reply in await raw.receive_many(2):
+            assert len(reply["result"]) == 140
+        assert len(await raw.result("collects", id="again")) == 140
+
+
+# -- batches --------------------------------------------------------------------------------------------------------
+
+
+class Batched:
+    """A server with a sync method that takes longer than a turn allows ten of, and one that notes when it is called."""
+
+    def __init__(self) -> None:
+        self.server = server = Server()
+        self.events: list[Any] = []
+        self.during: Callable[[Any], object] = lambda name: None
+
+        @server
+        def slow(name: Any) -> Any:
+            time.sleep(TURN / 4)
+            self.events.append(name)
+            self.during(name)
+            return name
+
+        @server
+        async def awaiting(name: Any) -> Any:
+            self.events.append(name)
+            return name
+
+        @server
+        def plain(name: Any) -> Any:
+            self.events.append(name)
+            return name
+
+
+def slow_batch(count: int, method: str = "slow") -> list[dict[str, Any]]:
+    return [request(method, number, id=number) for number in range(count)]
+
+
+@pytest.mark.lasting
+async def test_others_have_their_turns_within_a_batch(talk: Talk) -> None:
+    batched = Batched()
+    async with talk.place(batched.server) as place:
+        greedy, other = await place.raw(), await place.raw()
+        greedy.send(slow_batch(40))
+        await until(lambda: batched.events)
+        assert await other.result("plain", "other") == "other"
+        assert batched.events.index("other") < 30
+        assert [reply["result"] for reply in await greedy.receive()] == list(range(40))
+
+
+@pytest.mark.lasting
+async def test_others_have_their_turns_between_the_beginnings_of_async_members(talk: Talk) -> None:
+    server = Server()
+    events: list[Any] = []
+
+    @server
+    async def slow(name: Any) -> Any:
+        time.sleep(TURN / 4)
+        events.append(name)
+        return name
+
+    async with talk.place(server) as place:
+        greedy, other = await place.raw(), await place.raw()
+        greedy.send(slow_batch(40))
+        await until(lambda: events)
+        assert await other.result("rpc.ping") == "pong"
+        assert len(events) < 30
+        assert [reply["result"] for reply in await greedy.receive()] == list(range(40))
+    assert events == list(range(40))
+
+
+@pytest.mark.lasting
+async def test_what_comes_behind_a_batch_waits_for_its_sync_members(talk: Talk) -> None:
+    batched = Batched()
+    async with talk.raw(batched.server) as raw:
+        raw.send([*slow_batch(20), request("awaiting", "async member", id="a")], request("plain", "behind", id="b"))
+        await until(lambda: batched.events)
+        raw.call("plain", "later", id="c")
+        replies = await raw.receive_many(3)
+    assert batched.events.index("behind") > 19
+    assert [event for event in batched.events if event != "async member"] == [*range(20), "behind", "later"]
+    batch = next(reply for reply in replies if isinstance(reply, list))
+    assert [reply["id"] for reply in batch] == [*range(20), "a"]
+
+
+@pytest.mark.lasting
+async def test_a_member_can_be_cancelled_before_its_turn(talk: Talk) -> None:
+    batched = Batched()
+    async with talk.raw(batched.server) as raw:
+        raw.send([*slow_batch(40), request("awaiting", "async", id="x")])
+        await until(lambda: batched.events)
+        raw.cancel(38)
+        raw.cancel("38")  # is another id
+        raw.cancel("x")
+        raw.cancel("never")
+        replies = await raw.receive()
+        codes = {reply["id"]: reply["error"]["code"] for reply in replies if "error" in reply}
+        assert codes == {38: -32800, "x": -32800}
+    assert batched.events == [number for number in range(40) if number != 38]
+
+
+@pytest.mark.lasting
+async def test_the_rest_of_a_batch_is_not_begun_when_the_caller_is_gone(talk: Talk) -> None:
+    batched = Batched()
+    async with talk.raw(batched.server) as raw:
+        raw.send([request("awaiting", "async", id="a"), *slow_batch(200)])
+        await until(lambda: batched.events)
+        await talk.lose(raw)
+        await talk.settled()
+    assert 0 < len(batched.events) < 150
+    assert "async" not in batched.events
+
+
+async def test_all_of_a_batch_is_carried_out_over_http(talk: Talk) -> None:
+    batched = Batched()
+    async with talk.client(batched.server) as client:
+        async with client.batch() as batch:
+            calls = [batch.slow(number) for number in range(20)]
+            batch.notify.slow("notified")
+            last = batch.awaiting("last")
+        assert [call.result() for call in calls] == list(range(20))
+        assert last.result() == "last"
+    assert batched.events == [*range(20), "notified", "last"]
+
+
+async def test_a_batch_of_notifications_is_carried_out_to_its_end(talk: Talk) -> None:
+    batched = Batched()
+    async with talk.client(batched.server) as client:
+        async with client.batch() as batch:
+            for number in range(20):
+                batch.notify.slow(number)
+        await until(lambda: len(batched.events) == 20)
+        assert await client.plain("there") == "there"
+
+
+@pytest.mark.lasting
+async def test_the_time_that_a_member_waits_counts(talk: Talk) -> None:
+    server = Server()
+
+    @server
+    def slow() -> None:
+        time.sleep(TURN)
+
+    @server
+    async def awaiting() -> str:
+        return "in time"
+
+    async with talk.raw(server) as raw:
+        members = [request("slow", id=number) for number in range(5)]
+        late = request("awaiting", id="late", timeout=2 * TURN)
+        early = request("awaiting", id="early", timeout=60)
+        raw.send([*members, late, early])
+        *_, told, answered = await raw.receive()
+        assert (told["id"], told["error"]["code"]) == ("late", -32003)
+        assert answered["result"] == "in time"
+
+
+@pytest.mark.lasting
+async def test_a_server_that_stops_finishes_the_batches_that_it_has_read(talk: Talk) -> None:
+    batched = Batched()
+    batched.during = lambda name: batched.server.stop() if name == 3 else None
+    server = batched.server
+
+    @server
+    async def stopper(ctx: Context) -> None:
+        """Ends the connection in an orderly way, as a server that stops does."""
+        ctx.session.drain()
+
+    async with talk.raw(server) as raw:
+        raw.send([request("stopper", id="s"), *slow_batch(20)])
+        replies = await raw.receive()
+        assert [reply["id"] for reply in replies] == ["s", *range(20)]
+
+
+def test_threads_stop_when_nobody_waits() -> None:
+    """The one kind that no event loop can cancel looks itself."""
+    from rpcstream import Codec
+    from rpcstream.methods.collecting import Budget, Collection
+
+    collection = Collection(
+        Codec(), None, 2**40, side="server", keeps=True, budget=Budget(2**40, 2**40), owner=1, held=[]
+    )
+    begun, closed = threading.Event(), threading.Event()
+
+    def numbers() -> Iterator[int]:
+        try:
+            while True:
+                begun.set()
+                yield 1
+        finally:
+            closed.set()
+
+    thread = threading.Thread(target=collection.collect, args=(numbers(),))
+    thread.start()
+    assert begun.wait(10)
+    collection.is_stopped = True
+    thread.join(10)
+    assert closed.is_set()

@@ -1,0 +1,131 @@
+"""A cancel finds the call with its id, however many run, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rpcstream.peer.elsewhere import Elsewhere
+from rpcstream.peer.memory import MessageMemory
+from rpcstream.peer.work import Work
+
+IDS = st.sampled_from([1, 2, 1.0, True, None, "1", "2", "i1", "s1", "", "'1'", -1, 2**70])
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["start", "member", "enter", "cancel", "cancel", "finish"]), IDS, st.integers(0, 9)),
+    max_size=40,
+)
+
+
+class Call(Elsewhere):
+    """Remembers that it was cancelled."""
+
+    __slots__ = ("is_cancelled",)
+
+    def __init__(self, call_id: Any) -> None:
+        super().__init__(call_id)
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+def same(left: Any, right: Any) -> bool:
+    return type(left) is type(right) and bool(left == right)
+
+
+async def followed(steps: list[tuple[str, Any, int]]) -> None:
+    memory = MessageMemory(10**6, 1)
+    work, there = Work(memory), list[tuple[Any, Any]]()
+    keeper = asyncio.create_task(asyncio.sleep(3600))
+    work.start(keeper, [{}])  # the batch that members belong to
+    for step, call_id, number in steps:
+        if step == "enter":
+            call = Call(call_id)
+            work.enter(call)
+            there.append((call, call_id))
+        elif step in ("start", "member"):
+            task = asyncio.create_task(asyncio.sleep(3600))
+            message = {"id": call_id, "method": "m"} if call_id is not None else {"method": "m"}
+            if step == "start":
+                work.start(task, message, number)
+            else:
+                work.start_member(task, message)
+            there.append((task, call_id))
+        elif step == "cancel" and type(call_id) in (int, str):
+            wanted = [what for what, own in there if same(own, call_id)]
+            before = [is_cancelled(what) for what in wanted]
+            assert work.cancel(call_id) is bool(wanted)
+            after = [is_cancelled(what) for what in wanted]
+            assert sum(after) <= sum(before) + 1
+            assert any(after) or not wanted
+            assert not any(is_cancelled(what) for what, own in there if not was_asked(own, steps))
+        elif step == "finish" and there:
+            what, _ = there.pop(number % len(there))
+            if isinstance(what, Call):
+                assert work.leave(what)
+            elif what in work.running:
+                work.finish(what)
+            else:
+                what.cancel()
+                while what in work.members:
+                    await asyncio.sleep(0)
+    assert work.held == memory.at_work
+    for what, _ in there:
+        if isinstance(what, Call):
+            work.leave(what)
+        elif what in work.running:
+            work.finish(what)
+    tasks = [keeper, *[what for what, _ in there if isinstance(what, asyncio.Task)]]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    work.finish(keeper)
+    assert (work.load, work.held, memory.at_work, bool(work)) == (0, 0, 0, False)
+    assert not work.cancel(1)
+    assert work._by_id is None
+
+
+def is_cancelled(what: Any) -> bool:
+    return what.is_cancelled if isinstance(what, Call) else bool(what.cancelling() or what.cancelled())
+
+
+def was_asked(call_id: Any, steps: list[tuple[str, Any, int]]) -> bool:
+    return any(step == "cancel" and same(asked, call_id) for step, asked, _ in steps)
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_a_cancel_finds_its_call(steps: list[tuple[str, Any, int]]) -> None:
+    asyncio.run(followed(steps))
+
+
+async def test_of_several_calls_with_one_id_the_first_is_cancelled_until_it_has_ended() -> None:
+    work = Work(MessageMemory(10**6, 1))
+    tasks = [asyncio.create_task(asyncio.sleep(3600)) for _ in range(3)]
+    messages = [{"id": 7}, {"id": 7}, {"id": "7"}]
+    for task, message in zip(tasks, messages, strict=True):
+        work.start(task, message)
+    assert work.cancel(7)
+    assert work.cancel(7)
+    assert [bool(task.cancelling()) for task in tasks] == [True, False, False]
+    await asyncio.wait(tasks[:1])
+    work.finish(tasks[0])
+    assert work.cancel(7)
+    assert [bool(task.cancelling()) for task in tasks] == [True, True, False]
+    await asyncio.wait(tasks[:2])
+    work.finish(tasks[1])
+    assert not work.cancel(7)
+    assert work.cancel("7")
+    await asyncio.wait(tasks)
+    work.finish(tasks[2])
+
+
+async def test_an_idle_connection_keeps_nothing_for_cancels() -> None:
+    work = Work(MessageMemory(10**6, 1))
+    for call_id in range(100):
+        assert not work.cancel(call_id)
+    assert work._by_id is None

@@ -1,0 +1,82 @@
+"""How many values a text has and how deep they are, compared with what a parser finds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rpcstream.wire import envelope, structure
+from rpcstream.wire.structure import deepest, values_over, values_roughly
+
+TEXTS = st.text(alphabet='abc"\\[]{},:é\n', max_size=8)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXTS,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXTS, inner, max_size=5),
+    max_leaves=30,
+)
+
+
+def depth_of(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(depth_of, value.values()), default=0)
+    return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
+
+
+def quarters_of(value: Any) -> int:
+    """What a value costs, in quarters: its commas, its strings, its arrays and objects."""
+    if isinstance(value, str):
+        return 4
+    if isinstance(value, list):
+        return 16 + 4 * max(len(value) - 1, 0) + sum(map(quarters_of, value))
+    if isinstance(value, dict):
+        return 16 + 4 * max(len(value) - 1, 0) + 4 * len(value) + sum(map(quarters_of, value.values()))
+    return 0
+
+
+@settings(deadline=None)  # the first one imports numpy
+@given(VALUES)
+def test_values_and_depth_are_what_a_parser_finds(value: Any) -> None:
+    for text in (orjson.dumps(value), json.dumps(value, indent=1).encode()):
+        assert deepest(text) == depth_of(value)
+        count = quarters_of(value) // 4
+        assert structure._exactly(text) == count
+        assert structure._roughly(text) >= count
+        assert values_roughly(text) >= count
+
+
+@settings(deadline=None)
+@given(st.lists(VALUES, min_size=2, max_size=4), st.integers(1, 70))
+def test_pieces_make_no_difference(value: list[Any], piece: int) -> None:
+    text = orjson.dumps(value)
+    before = deepest(text), structure._exactly(text), structure._roughly(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structure, "_PIECE", piece)
+        assert (deepest(text), structure._exactly(text), structure._roughly(text)) == before
+
+
+@settings(deadline=None)
+@given(VALUES, st.integers(1, 12))
+def test_a_long_text_is_as_deep_as_a_short_one(value: Any, limit: int) -> None:
+    text = orjson.dumps(value)
+    padded = text + b" " * (16 * 1024)
+    assert envelope.is_deeper(padded, limit) == envelope.is_deeper(text, limit) == (depth_of(value) > limit)
+
+
+def test_a_text_is_over_the_limit_by_what_stands_outside_strings() -> None:
+    numbers = b"[" + b"1," * 999 + b"1]"
+    assert values_over(numbers, 1003) == 0
+    assert values_over(numbers, 1002) == 1003
+    commas = b'["' + b",[{" * 1000 + b'\\",["]'
+    assert values_over(commas, 100) == 0
+    assert values_roughly(commas) > 100
+
+
+def test_what_is_no_json_is_counted_all_the_same() -> None:
+    assert values_over(b"[" * 1000, 3999) == 4000
+    assert values_over(b'"' * 999, 100) > 100
+    assert values_over(b"\\" * 1000, 100) == 0
