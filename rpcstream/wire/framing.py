@@ -7,11 +7,12 @@ see where its outermost bracket closes (`wire.outline`); does not parse, and kno
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from .gathered import Gathered
-from .outline import CLOSING, Balance, may_close
+from .outline import CLOSING, Balance, borders_in, end_of_last_value, may_close
 
 #: Bytes; a message from here on is long: it may have payloads that are better cut out before it is parsed.
 LONG = 16 * 1024
@@ -155,7 +156,7 @@ class LineFramer:
             lines = [self._sized(line) for line in lines]
         if tail:
             self._held.append(tail)
-            self._hold(lines)
+            self._hold(lines, tail)
         return lines
 
     def _feed_rest(self, data: bytes) -> list[Message]:
@@ -169,7 +170,7 @@ class LineFramer:
         end = (begun + data if begun else data).find(delimiter) - len(begun)
         if end < -len(begun):
             held.append(data)
-            self._hold(messages)
+            self._hold(messages, data)
             return messages
         held.append(data[: max(end, 0)])
         line = held.take(without=max(-end, 0))
@@ -190,9 +191,16 @@ class LineFramer:
             messages += self._feed_lines(data, start)
         return messages
 
-    def _hold(self, messages: list[Message]) -> None:
-        """What is held has no delimiter: keep it, unless it is a complete value, too long, or nothing but blanks."""
+    def _hold(self, messages: list[Message], piece: bytes) -> None:
+        """What is held has no delimiter: keep it, unless it is a complete value, too long, or nothing but blanks.
+
+        Args:
+            messages: complete ones are added to it.
+            piece: what has come last of what is held.
+        """
         held = self._held
+        if not self._skipping and (borders := borders_in(piece)):
+            self._cut(messages, piece, borders)
         if self._skipping or not held.mark:
             held.drop(self._width - 1)  # a delimiter may have begun in it
         elif held.mark in CLOSING and self._is_closed(held):
@@ -205,6 +213,35 @@ class LineFramer:
         elif self._reception is not None and not self._reception.grow(held.size):
             messages.append(Oversize(held.size, held.first(HEAD_SIZE), self._reception.limit, is_refused=True))
             self._skip(held)
+
+    def _cut(self, messages: list[Message], piece: bytes, borders: Iterable[int]) -> None:
+        """Values follow each other in a piece, it seems: take those that are complete from what is held.
+
+        The one that had begun before the piece is a message. Those that begin in the piece are one together, which its
+        reader takes apart: so much of it at a time as others allow.
+        """
+        held = self._held
+        look = self._look()
+        if not look.is_value:
+            return
+        begun = held.size - len(piece)
+        fresh = piece
+        if begun:
+            end = next((end for end in borders if look.closes_at(held, begun + end)), 0)
+            if not end:
+                return
+            fresh = piece[end:]
+            self._cut_at(messages, fresh)
+        if end := end_of_last_value(fresh):
+            self._cut_at(messages, fresh[end:])
+
+    def _cut_at(self, messages: list[Message], rest: bytes) -> None:
+        """A message ends where this rest of what is held begins."""
+        held = self._held
+        messages.append(self._sized(held.take(without=len(rest))))
+        self._received()
+        self._balance = None
+        held.append(rest)
 
     def _skip(self, held: _Held) -> None:
         """Drop the message that is held, as far as it has come and as it comes."""
@@ -222,16 +259,16 @@ class LineFramer:
         So that a long message in pieces costs nothing, unless a piece happens to end in a bracket: then the last bytes
         tell most often that it is one inside another. Else it costs no more than one look at each byte.
         """
-        balance = self._balance
-        if balance is None:
-            balance = self._balance = _Look(held.first_mark())
-        if not balance.is_value or (
-            held.size - balance.seen > _GLANCE_FIRST and not may_close(held.last(_GLANCE).rstrip())
-        ):
+        look = self._look()
+        if not look.is_value or (held.size - look.seen > _GLANCE_FIRST and not may_close(held.last(_GLANCE).rstrip())):
             return False
-        balance.add(held.last(held.size - balance.seen))
-        balance.seen = held.size
-        return balance.is_closed
+        return look.closes_at(held, held.size)
+
+    def _look(self) -> _Look:
+        """What is known of the value that is held."""
+        if self._balance is None:
+            self._balance = _Look(self._held.first_mark())
+        return self._balance
 
     def _sized(self, message: Message) -> Message:
         size = len(message)
@@ -319,3 +356,9 @@ class _Look(Balance):
         super().__init__()
         self.is_value = first in (b"[", b"{")
         self.seen = 0
+
+    def closes_at(self, held: _Held, end: int) -> bool:
+        """Is nothing open in what is held up to this place, which is not before the last one that was asked for?"""
+        self.add(held.last(held.size - self.seen)[: end - self.seen])
+        self.seen = end
+        return self.is_closed

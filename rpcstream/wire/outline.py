@@ -7,6 +7,7 @@ delimiter. Brackets are counted, whatever their kind; those inside strings do no
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 OPENING, CLOSING = b"[{", b"]}"
 
@@ -18,6 +19,12 @@ _FALSE_BORDERS_MAX = 20_000
 
 #: Outside strings, no JSON value has this in it.
 _BORDER = re.compile(rb"[\]}][ \t\r\n]*+[\[{]")
+#: The same of values that stand right behind each other.
+_CLOSE_BORDERS = (b"}{", b"][", b"}[", b"]{")
+_CLOSE_BORDER = re.compile(rb"[\]}][\[{]")
+#: How many of those in a piece are looked at from its beginning, and from its end (each look is at all before it).
+_BORDERS_TRIED = 64
+_LAST_BORDERS_TRIED = 4
 _NOT_MARKS = bytes(byte for byte in range(256) if byte not in b'"{}[]')
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _BLANKS = b" \t\r\n"
@@ -89,6 +96,31 @@ def may_close(end: bytes) -> bool:
                 before = text[:place].rstrip(_BLANKS)
                 return not before or before[-1] in CLOSING
     return True
+
+
+def borders_in(piece: bytes) -> list[int]:
+    """Where one value perhaps ends and another begins right behind it, in order; the first `_BORDERS_TRIED` places.
+
+    Some may stand in strings. A piece without any costs 0.1 ns a byte.
+    """
+    if not any(border in piece for border in _CLOSE_BORDERS):
+        return []
+    return [found.start() + 1 for found in islice(_CLOSE_BORDER.finditer(piece), _BORDERS_TRIED)]
+
+
+def end_of_last_value(text: bytes) -> int:
+    """Where the last complete value ends in a text that begins with a value and ends inside another; 0 if that is not
+    to be seen."""
+    end = len(text)
+    for _ in range(_LAST_BORDERS_TRIED):
+        end = max(text.rfind(border, 0, end) for border in _CLOSE_BORDERS) + 1
+        if not end:
+            break
+        balance = Balance()
+        balance.add(text[:end])
+        if balance.is_closed:
+            return end
+    return 0
 
 
 def values_in(text: bytes) -> tuple[list[bytes], bytes]:

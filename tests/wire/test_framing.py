@@ -297,7 +297,8 @@ def test_values_of_any_kind_behind_each_other_are_each_a_message(
     pieces = cut(stream, sizes)
     framer = LineFramer(max_size=10_000)
     messages = [bytes(message).strip() for piece in pieces for message in framer.feed(piece)]
-    assert (messages, b"") == slowly_framed(pieces)
+    slow, rest = slowly_framed(pieces)
+    assert (single_values(messages), b"") == (single_values(slow), rest)
     assert not framer.partial
     assert not framer.ended
     assert single_values(messages) == [value for value, _ in parts]
@@ -316,6 +317,39 @@ def test_such_values_may_be_cut_anywhere(stream: bytes) -> None:
             messages = [bytes(message) for piece in pieces if piece for message in framer.feed(piece)]
             assert single_values(messages) == expected
             assert not framer.partial
+
+
+LARGE = b'{"large":"' + b"}{ x" * (outline.VALUES_MAX // 16) * 32 + b"0123456789abcdef" * 2**16 + b'"}'
+
+
+@pytest.mark.parametrize("off", [-2, -1, 0, 1, 2])
+@pytest.mark.parametrize("also", [0, 5000, 600_000])
+def test_a_large_value_among_small_ones_is_a_message_wherever_they_are_cut(off: int, also: int) -> None:
+    """Longer than what is taken apart, so nothing may be held together with it."""
+    assert len(LARGE) > envelope.MAX_LOOKED_THROUGH
+    small = [b'{"a":1}', b"[2]", b'{"b":"}{"}']
+    stream = b"".join([*small, LARGE, *small])
+    first, last = sum(map(len, small)) + off, len(stream) - sum(map(len, small)) + off
+    cuts = sorted({first, last, first + also, len(stream)} | set(range(first, last, 256 * 1024)))
+    framer = LineFramer(max_size=10_000_000)
+    messages: list[bytes] = []
+    for start, end in itertools.pairwise([0, *cuts]):
+        messages += map(bytes, framer.feed(stream[start:end]))
+    assert single_values(messages) == [*small, LARGE, *small]
+    assert not framer.partial
+
+
+def test_small_values_without_end_are_given_as_they_come(looked_at: list[int]) -> None:
+    """Where no piece ends with a value, what is held does not grow."""
+    value = b'{"jsonrpc":"2.0","method":"note","params":["}{",[1]]}'
+    pieces = cut(value * 40_000, [65_521])
+    framer = LineFramer(max_size=10_000_000)
+    count = 0
+    for piece in pieces[:-1]:
+        count += len(single_values(list(map(bytes, framer.feed(piece)))))
+        assert framer._held.size < len(value)
+    assert count >= 39_000
+    assert sum(looked_at) < 4 * len(value) * 40_000
 
 
 @given(
