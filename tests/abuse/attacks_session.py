@@ -219,7 +219,7 @@ def generous() -> Server:
     10,
     "large answers that are asked for on 40 connections and not read",
     server=generous,
-    budget=Budget(memory=160 * MIB),
+    budget=Budget(memory=224 * MIB),
 )
 async def unread_answers(arena: Arena) -> None:
     raws = []
