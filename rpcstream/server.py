@@ -16,34 +16,25 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar, overload
 
+from .auth.credentials import Authenticate, Authenticator
 from .codec import Codec
 from .errors import RegistrationError
+from .events.queue import Policy
+from .events.topics import Topics
 from .limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
 from .methods.allow import AllowRule
-from .methods.declared import caller_namespace
+from .methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
 from .methods.dispatch import Dispatcher
 from .methods.gate import Gate, GatedSession
+from .methods.introspect import caller_namespace
 from .methods.invoke import Invoker, check_picklable, default_processes, default_threads
 from .methods.microbatch import Batches
-from .methods.own import add_auth_method, add_event_methods, add_own_methods
 from .methods.registry import Method, MethodRegistry, Offload
 from .methods.threads import DaemonExecutor
 from .observe.counters import Counters
-from .peer.event_queue import Policy
-from .peer.events import Topics
-from .peer.identity import Authenticate, Authenticator
 from .peer.memory import MessageMemory
 from .peer.session import Session
-from .process import (
-    CLEAN_UP,
-    LoopName,
-    StopNow,
-    freeze_memory,
-    in_words,
-    loop_factory,
-    run_to_end,
-    stop_on_signals,
-)
+from .process import CLEAN_UP, LoopName, StopNow, freeze_memory, in_words, loop_factory, run_to_end, stop_on_signals
 from .text import get_logger
 from .tls import TLS, Certificates
 from .transports.access import AccessRules

@@ -28,9 +28,9 @@ from websockets.asyncio.server import ServerConnection, serve
 
 import rpcstream
 from rpcstream.limits import DEFAULT_LIMITS
+from rpcstream.peer.inflight import RunningCalls
 from rpcstream.peer.pending import PendingCalls
 from rpcstream.peer.session import Session
-from rpcstream.peer.work import Work
 from rpcstream.transports.websocket import WebSocketStream
 from rpcstream.wire.frames import BINARY, TEXT, FrameReader, frame
 from rpcstream.wire.http import Request
@@ -85,7 +85,7 @@ class EchoSession:
 
     def __init__(self) -> None:
         self.pending = PendingCalls()
-        self.work = Work()
+        self.work = RunningCalls()
         self._stream: EchoStream | None = None
 
     def connected(self, stream: EchoStream) -> None:

@@ -14,16 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import (
-    Client,
-    ConnectFailed,
-    ConnectionLost,
-    Context,
-    Limits,
-    MessageTooLarge,
-    MethodNotFound,
-    Server,
-)
+from rpcstream import Client, ConnectFailed, ConnectionLost, Context, Limits, MessageTooLarge, MethodNotFound, Server
 from rpcstream.peer import deadline
 from rpcstream.process import loop_factory
 from rpcstream.testing import FakeTimeLoop, memory_client, serve_in_thread

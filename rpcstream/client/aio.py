@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 from ..codec import Codec
 from ..errors import ConnectFailed, ConnectionLost
 from ..limits import DEFAULT_LIMITS, Limits
-from ..peer.call import NOT_GIVEN, Call, Marshaller, Outgoing, RawCall, check_params, params_of
-from ..peer.calls import AsyncWaiter, OnProgress
 from ..peer.deadline import INFINITE, inherited, time_left
+from ..peer.marshal import NOT_GIVEN, Call, Marshaller, Outgoing, RawCall, check_params, params_of
+from ..peer.outgoing import AsyncWaiter, OnProgress
 from ..peer.proxy import NAMES_KEPT, Method, Methods, remote_name
 from ..peer.remote import Peer
 from ..peer.session import Session
@@ -24,14 +24,14 @@ from ..peer.stream import Stream, StreamCall
 from ..wire.pieces import Written
 from .address import Address, check_lasting
 from .aio_batch import AsyncBatch
-from .hub import Telling
-from .links import Links
-from .offered import Offered
-from .offering import Offering
-from .reach import Connect
-from .repeats import Repeats
+from .callbacks import Callbacks
+from .connect import Connect
+from .hub import HubRegistration
+from .hub_messages import HubMessages
+from .options import File, Settings, Trace, make_settings
+from .pool import ConnectionPool
+from .repeats import CallRetries
 from .retry import LOSSES, Backoff, Unsent
-from .settings import File, Settings, Trace, make_settings
 from .subscriptions import Subscriptions
 
 if TYPE_CHECKING:  # reads files, which most clients do without
@@ -140,13 +140,13 @@ class AsyncClient:
         self._timeout = settings.timeout
         self._is_http = settings.address.is_http
         self._marshaller = Marshaller(settings.codec, settings.limits, str(settings.address))
-        self._offered = Offered(settings)
-        self._links = Links(settings, self._marshaller, lambda: self._offered.dispatcher, connect)
-        self._offering = Offering(self._links, self._marshaller, settings, lambda: self._offered)
+        self._offered = Callbacks(settings)
+        self._links = ConnectionPool(settings, self._marshaller, lambda: self._offered.dispatcher, connect)
+        self._offering = HubRegistration(self._links, self._marshaller, settings, lambda: self._offered)
         self._subscriptions = Subscriptions(self._links, self._marshaller, settings)
-        self._repeats = Repeats(settings, self._links, lambda: self._submit("rpc.discover"))
+        self._repeats = CallRetries(settings, self._links, lambda: self._submit("rpc.discover"))
         self._tasks: set[asyncio.Task[Any]] = set()
-        telling: Telling[Coroutine[Any, Any, int], Coroutine[Any, Any, bool]] = Telling(self.request)
+        telling: HubMessages[Coroutine[Any, Any, int], Coroutine[Any, Any, bool]] = HubMessages(self.request)
         #: For notifications, which have no answer: `await client.notify.name(…)`.
         self.notify = Methods(self._notify)
         #: For calls that go on by themselves: `client.submit.name(…)` gives an `asyncio.Task`, whose
@@ -156,11 +156,11 @@ class AsyncClient:
         self.stream = Methods(self._stream)
         #: For events: `async for value in client.subscribe("ticks")`; see `Subscriptions.subscribe`.
         self.subscribe = self._subscriptions.subscribe
-        #: For a hub: `await client.offer()` lets all there call what is marked with `@client`; see `Offering`.
+        #: For a hub: `await client.offer()` lets all there call what is marked with `@client`; see `HubRegistration`.
         self.offer, self.withdraw = self._offering.offer, self._offering.withdraw
-        #: For a hub: `await client.publish("sensors.room1", 21.5)`, `…notify_client("gpu-1", "reload")`; see `Telling`.
+        #: For a hub: `await client.publish("sensors.room1", 21.5)`, `…notify_client(…)`; see `HubMessages`.
         self.publish, self.notify_client = telling.publish, telling.notify_client
-        #: For a program that only offers: returns when the client is closed; see `Links.wait_closed`.
+        #: For a program that only offers: returns when the client is closed; see `ConnectionPool.wait_closed`.
         self.wait_closed = self._links.wait_closed
 
     @classmethod

@@ -18,7 +18,7 @@ from ..errors import (
     MessageTooLarge,
     error_from_wire,
 )
-from ..peer.call import NOT_GIVEN, Marshaller, Soon, check_params, params_of, told
+from ..peer.marshal import NOT_GIVEN, Marshaller, Soon, check_params, params_of, told
 from ..peer.pending import PendingCalls, Waiter
 from ..peer.proxy import Method, Methods, remote_name
 from ..wire import envelope

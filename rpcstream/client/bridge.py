@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from ..errors import ConnectionLost
 from ..peer.blocking import BlockingStream, Bridge
 from ..peer.stream import Stream
-from .connections import CLOSED, generation
 from .subscriptions import Subscription
+from .sync_pool import CLOSED, generation
 
 T = TypeVar("T")
 

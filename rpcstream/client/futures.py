@@ -16,14 +16,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CallTimeout, ConnectionLost
-from ..peer.call import Outgoing, overdue
 from ..peer.deadline import INFINITE
+from ..peer.marshal import Outgoing, overdue
 from ..text import get_logger
-from .connection import Connection
-from .connections import generation
+from .sync_connection import SyncConnection
+from .sync_pool import generation
 
 if TYPE_CHECKING:
-    from ..peer.calls import OnProgress
+    from ..peer.outgoing import OnProgress
 
 _log = get_logger("rpcstream.client")
 
@@ -152,7 +152,7 @@ class Futures:
         self._lock = threading.Lock()
         self._callbacks = Worker("rpcstream-callbacks")
         self._alarm = Alarm(self._expire)
-        self._on: dict[Connection, _OnConnection] = {}
+        self._on: dict[SyncConnection, _OnConnection] = {}
         self._generation = generation()
 
     @property
@@ -166,7 +166,7 @@ class Futures:
 
     def submit(
         self,
-        connection: Connection,
+        connection: SyncConnection,
         outgoing: Outgoing,
         future: CallFuture,
         deadline: float,
@@ -248,7 +248,7 @@ class _OnConnection:
     A call is taken out of `_waiting` exactly once, while the connection's lock is held: by whoever then resolves it.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SyncConnection) -> None:
         self.connection = connection
         self._waiting: dict[_FutureCall, None] = {}
         self._reader = Worker("rpcstream-reader")

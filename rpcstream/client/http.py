@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..errors import ConnectFailed, ConnectionLost, EncodeError
-from ..peer.call import Outgoing
 from ..peer.deadline import free_context
+from ..peer.marshal import Outgoing
 from ..peer.session import Session
 from ..peer.uploads import holds_streams
 from ..wire import envelope
@@ -22,7 +22,7 @@ from .dial import failure
 from .http_connection import KeptConnection
 from .http_exchange import Exchange
 from .http_text import LINES, outline
-from .settings import Settings
+from .options import Settings
 
 #: Makes a connection with the protocol that the given function makes.
 Dial = Callable[[Callable[[], KeptConnection]], Awaitable[KeptConnection]]

@@ -24,14 +24,14 @@ from ..errors import (
     RpcError,
     ServerBusy,
 )
-from ..peer import control
+from ..peer import control_messages
 from ..peer.session import Session
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.framing import LONG
 from ..wire.pieces import Written
 from .http_text import LINES, Splitter, without_items, words
-from .settings import Trace
+from .options import Trace
 
 log = get_logger("rpcstream.client")
 
@@ -236,7 +236,7 @@ class Exchange:
         if self._credit is None and _is_item(message):
             self._gather(name, line)
         else:
-            control.handle(self._session, message, read)
+            control_messages.handle(self._session, message, read)
 
     def _gather(self, call_id: Any, line: bytes) -> None:
         """An item for a call that is no stream, but asked for lines to hear of its progress."""

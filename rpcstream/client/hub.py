@@ -1,131 +1,240 @@
-"""What a client says to a hub, and how it reads what the hub answers (wire page, "The hub").
+"""What a client is at a hub: its name, and the methods that it offers to all who are there.
 
-Owns the params of `rpc.register`, `rpc.publish` and `rpc.notify`, once for both faces. Pure: knows no connection.
+Owns the registration, which lives on one of the client's connections: made when the client connects or with `offer`,
+made anew on another connection when that one is lost. What a registration looks like is known in `hub`, what the
+methods are in `offered`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import partial
 
-from ..errors import EncodeError, InternalError, MethodNotFound, RpcError
-from ..peer.call import NOT_GIVEN, params_of
-from ..peer.patterns import CLIENT_NAME
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound, RpcError
+from ..peer.deadline import INFINITE, time_left
+from ..peer.interfaces import Channel
+from ..peer.marshal import NOT_GIVEN, Call, Marshaller
+from ..text import get_logger
+from .address import check_lasting
+from .callbacks import Callbacks
+from .connection import ClientConnection
+from .hub_messages import explained, registered, registration
+from .options import Settings
+from .pool import ConnectionPool
 
-Sent = TypeVar("Sent")
-Said = TypeVar("Said")
+log = get_logger("rpcstream.client")
 
-
-class Registration(NamedTuple):
-    """What a hub answers to `rpc.register`.
-
-    Attributes:
-        name: of the client, its own or one that the hub made.
-        key: with it, and only so, the name can be registered from another connection.
-        methods: what the client offers now.
-    """
-
-    name: str
-    key: str
-    methods: list[str]
+_REGISTER, _UNREGISTER = "rpc.register", "rpc.unregister"
 
 
-class Telling(Generic[Sent, Said]):
-    """What a client tells others by way of the hub.
+class HubRegistration:
+    """The registration of one client.
 
     Args:
-        request: the client's own; what it gives (a value, or a coroutine of it) is given here.
+        offered: gives what the client has marked to be offered.
+
+    Attributes:
+        name: the client's name at the hub; None until there is one.
     """
 
-    def __init__(self, request: Callable[..., Any]) -> None:
-        self._request = request
+    def __init__(
+        self, links: ConnectionPool, marshaller: Marshaller, settings: Settings, offered: Callable[[], Callbacks]
+    ) -> None:
+        self.name = settings.name
+        self._links = links
+        self._marshaller = marshaller
+        self._settings = settings
+        self._offered = offered
+        #: What makes the name ours on another connection, as the hub said.
+        self._key: str | None = None
+        #: There is to be a registration on the next connection; the methods in it, and which of them are shared.
+        self._is_wanted = settings.name is not None
+        self._methods: dict[str, bool] = {}
+        #: The hub has taken one.
+        self._was_taken = False
+        self._link: ClientConnection | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        #: One registration at a time: the next one may need the name and the key of this one.
+        self._lock = asyncio.Lock()
+        self._moving: asyncio.Task[None] | None = None
+        links.greetings.append(self._greet)
 
-    def publish(self, topic: str, value: Any, retain: bool = False, *, timeout: float | None = NOT_GIVEN) -> Sent:
-        """Send a value to all who have subscribed to a topic at the hub; gives to how many connections it is sent.
+    async def offer(self, *, shared: bool = False) -> list[str]:
+        """Offer what is marked with `@client` to all on the hub; gives the names that this client offers now.
+
+        Everybody there can call them then, by their own name and as `name.method`. What is marked later is offered by
+        another `offer`. A lost connection takes the offer with it: a client with `reconnect` makes it again by itself,
+        before anything else on the new connection, and so does one without when its next call connects. What the hub
+        refuses then (somebody else offers the method meanwhile) is logged, and the rest offered all the same: the
+        client goes on, and so do its calls.
+
+        With nothing marked it is the name alone that is registered.
 
         Args:
-            topic: levels with dots between them, such as "sensors.room1"; no pattern.
-            value: anything that a call may have as an argument, but no iterator.
-            retain: the hub keeps the value, and sends it to those who subscribe later, until another is retained;
-                None as the value makes it forget the last one.
-            timeout: seconds, as for a call.
+            shared: others may offer the same methods, and calls are balanced. For single ones: `@client(shared=True)`.
 
-        Raises what a call raises; MethodNotFound where the server is no hub.
+        Raises:
+            InvalidParams: the hub refuses: a name is taken, or a method is offered by another client. Nothing has
+                changed.
+            MethodNotFound: the server is no hub.
+            RpcError: the hub refuses for another reason (NotPermitted, ServerBusy, …).
+            ConnectFailed, ConnectionLost, CallTimeout: there was no connection, or no answer within
+                `registration_timeout`.
+            RuntimeError: the client calls over HTTP, which has no connection that lasts; or it is closed.
         """
-        result: Sent = self._request("rpc.publish", publication(topic, value, retain), timeout=timeout)
-        return result
+        check_lasting(self._settings.address, "offering a method to the server")
+        offered = self._offered()
+        methods = {name: shared or self._methods.get(name, False) or name in offered.shared for name in offered.names}
+        loop = asyncio.get_running_loop()
+        self._enter(loop)
+        deadline = self._deadline(loop)
+        try:
+            names = await self._offer(methods, loop, deadline)
+        except MethodNotFound as error:
+            raise explained(error, "registrations") from None
+        self._is_wanted, self._methods = True, methods
+        return names
 
-    def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> Said:
-        """Send a notification to the client that is registered under this name at the hub; gives True.
+    async def withdraw(self, *names: str) -> list[str]:
+        """Offer these methods no more; without names: none at all, and give up the client's name too.
 
-        It is not known whether that client has such a method, nor what it did.
-
-        Args:
-            args, kwargs: the arguments, all by position or all by name.
-
-        Raises what a call raises; InvalidParams where no client has this name.
+        Gives the methods that were withdrawn. Without a connection there is nothing to be withdrawn, and they are not
+        offered on the next one. Raises what a call raises.
         """
-        params: dict[str, Any] = {"client": client, "method": method}
-        given = params_of(method, args, kwargs)
-        if given is not None:
-            for value in given.values() if isinstance(given, dict) else given:
-                _check_whole(value, f"an argument of {method!r} of {client!r}")
-            params["params"] = given
-        result: Said = self._request("rpc.notify", params)
-        return result
+        loop = asyncio.get_running_loop()
+        self._enter(loop)
+        deadline = self._deadline(loop)
+        async with self._lock:
+            for name in names or list(self._methods):
+                self._methods.pop(name, None)
+            link = self._link
+            if not names:
+                self._is_wanted, self._link = False, None
+                self.name, self._key = self._settings.name, None
+            if link is None or not link.is_open:
+                return []
+            params = {"methods": list(names)} if names else None
+            call = Call(self._marshaller, _UNREGISTER, params, NOT_GIVEN, list[str])
+            try:
+                withdrawn: list[str] = await link.calls.ask(call, deadline)
+            except ConnectionLost:
+                return list(names)  # and with it everything
+            return withdrawn
 
+    def close(self) -> None:
+        """The client is closed: with its connections ends what it offered."""
+        self._is_wanted = False
+        if self._moving is not None and not self._moving.get_loop().is_closed():
+            self._moving.cancel()
 
-def check_name(name: Any) -> None:
-    """Raises TypeError or ValueError unless a client may have this name."""
-    if type(name) is not str:
-        raise TypeError(f"the name of a client is a str, got {type(name).__name__}")
-    if CLIENT_NAME.fullmatch(name) is None or name == "rpc":
-        reason = "has 1 to 128 of A-Z, a-z, 0-9, '_' and '-', and is not 'rpc'"
-        raise ValueError(f"the name of a client {reason}; got {name[:200]!r}")
+    # -- where it is registered -------------------------------------------------------------------------------------
 
+    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In another event loop than before nothing is registered yet."""
+        if self._loop is not loop:
+            self._loop, self._link, self._lock = loop, None, asyncio.Lock()
 
-def registration(
-    name: str | None, key: str | None, methods: list[dict[str, Any]], components: dict[str, Any]
-) -> dict[str, Any]:
-    """The params of `rpc.register`; what is not known, or empty, is left out."""
-    members = {"name": name, "key": key, "methods": methods, "components": components}
-    return {member: value for member, value in members.items() if value}
+    @property
+    def _standing(self) -> ClientConnection | None:
+        """The connection that the client is registered on, if it still stands."""
+        return self._link if self._link is not None and self._link.is_open else None
 
+    def _deadline(self, loop: asyncio.AbstractEventLoop) -> float:
+        seconds = time_left(self._settings.registration_timeout)
+        return INFINITE if seconds is None else loop.time() + seconds
 
-def registered(reply: Any, address: str) -> Registration:
-    """The answer to `rpc.register`; InternalError for one that is none."""
-    if isinstance(reply, dict):
-        name, key, methods = (reply.get(member) for member in Registration._fields)
-        strings = isinstance(methods, list) and all(type(method) is str for method in methods)
-        if type(name) is str and type(key) is str and strings:
-            return Registration(name, key, methods)  # type: ignore[arg-type]
-    error = InternalError("The hub's answer to rpc.register cannot be read", {"reply": _without_key(reply)})
-    error.method, error.address = "rpc.register", address
-    raise error
+    async def _offer(self, methods: dict[str, bool], loop: asyncio.AbstractEventLoop, deadline: float) -> list[str]:
+        while True:
+            link = before = self._standing
+            if link is None:
+                link = self._links.ready(loop) or await self._links.get(_REGISTER, deadline)
+            try:
+                async with self._lock:
+                    # The greeting may have chosen another one meanwhile. Only one at a time can have the name.
+                    return await self._register(self._standing or link, methods, deadline)
+            except ConnectionLost:
+                # An old connection may have been lost long ago, unseen. A registration can be made twice.
+                if self._settings.reconnect is None and before is None:
+                    raise
 
+    async def _greet(self, link: ClientConnection) -> None:
+        """On a new connection, before calls are sent on it: register, unless another connection has that."""
+        self._enter(link.loop)
+        if not self._is_wanted:
+            return
+        try:
+            async with self._lock:
+                if self._is_wanted and self._standing is None:
+                    await self._register_anew(link)
+        except CallTimeout as error:
+            seconds = self._settings.registration_timeout
+            reason = f"the hub did not answer the registration within {seconds:g} s" if seconds else error.reason
+            raise ConnectFailed(reason, address=self._marshaller.address) from error
 
-def explained(error: RpcError, what: str) -> RpcError:
-    """The error of a registration; one that tells that the server is no hub says so."""
-    if not isinstance(error, MethodNotFound):
-        return error
-    clear = MethodNotFound(f"The server is no hub: it does not take {what}", error.data)
-    clear.method, clear.address = error.method, error.address
-    return clear
+    async def _register_anew(self, link: ClientConnection) -> None:
+        """As a greeting does. What was registered before and is refused now is no reason to be without a connection."""
+        deadline = self._deadline(link.loop)
+        try:
+            await self._register(link, self._methods, deadline)
+        except RpcError as error:
+            error = explained(error, "registrations")
+            if not self._was_taken:
+                who = f" as {self.name!r}" if self.name is not None else ""
+                reason = f"the client could not be registered{who}: {error}"
+                raise ConnectFailed(reason, address=self._marshaller.address) from error
+            log.warning("%s takes the registration no more: %s", self._marshaller.address, error)
+            await self._register_singly(link, deadline)
 
+    async def _register_singly(self, link: ClientConnection, deadline: float) -> None:
+        """The hub does not take all of it any more: the name first, then each method that it does take."""
+        try:
+            await self._register(link, {}, deadline)
+        except RpcError as error:
+            if self._settings.name is not None:
+                log.error("%r is not registered any more at %s: %s", self.name, self._marshaller.address, error)
+                return
+            self.name = self._key = None  # the hub made the name, and has given it to another since then
+        for name, shared in list(self._methods.items()):
+            try:
+                await self._register(link, {name: shared}, deadline)
+            except RpcError as error:
+                log.error("%r is not offered any more at %s: %s", name, self._marshaller.address, error)
 
-def publication(topic: Any, value: Any, retain: bool) -> dict[str, Any]:
-    """The params of `rpc.publish`."""
-    if not isinstance(topic, str):
-        raise TypeError(f"a topic is a str, got {type(topic).__name__}")
-    _check_whole(value, f"an event of {topic!r}")
-    return {"topic": topic, "value": value, **({"retain": True} if retain else {})}
+    async def _register(self, link: ClientConnection, methods: dict[str, bool], deadline: float) -> list[str]:
+        described, components = self._offered().described(methods)
+        params = registration(self.name, self._key, described, components)
+        call = Call(self._marshaller, _REGISTER, params, NOT_GIVEN, NOT_GIVEN)
+        if link is not self._link:
+            link.session.on_lost.append(partial(self._lost, link))
+        channel = link.session.channel
+        if channel is None or not link.is_open:
+            raise self._loss(channel)
+        reply = registered(await link.calls.ask(call, deadline), self._marshaller.address)
+        self.name, self._key, self._was_taken = reply.name, reply.key, True
+        if not link.is_open:  # it was lost together with the answer
+            raise self._loss(channel)
+        self._link = link
+        return reply.methods
 
+    def _loss(self, channel: Channel | None) -> ConnectionLost:
+        reason = (channel and channel.reason) or "the peer closed the connection"
+        return ConnectionLost(reason, method=_REGISTER, address=self._marshaller.address)
 
-def _check_whole(value: object, what: str) -> None:
-    """Raises EncodeError for what a call would send item by item."""
-    if any(hasattr(type(value), step) for step in ("__next__", "__anext__", "__aiter__")):
-        raise EncodeError(f"{what} cannot be an iterator ({type(value).__name__}): send a list, or item by item")
+    def _lost(self, link: ClientConnection) -> None:
+        """The connection is gone: go to another one of the pool. If there is none, the next one has its greeting."""
+        if link is not self._link:
+            return
+        self._link = None
+        if self._is_wanted and not self._links.is_closed and not link.loop.is_closed() and self._links.open_links:
+            self._moving = link.loop.create_task(self._move())
 
-
-def _without_key(reply: Any) -> Any:
-    return {**reply, "key": "***"} if isinstance(reply, dict) and "key" in reply else reply
+    async def _move(self) -> None:
+        async with self._lock:
+            for link in self._links.open_links:
+                if self._standing is not None or not self._is_wanted:
+                    return
+                try:
+                    return await self._register_anew(link)
+                except (RpcError, OSError) as error:  # with the errors of connections and time-outs
+                    log.warning("could not be registered on another connection: %s", error)

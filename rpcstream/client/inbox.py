@@ -14,13 +14,13 @@ from typing import Any
 import orjson
 
 from ..codec.payloads import TooManyValues
-from ..peer.call import Marshaller
+from ..peer.marshal import Marshaller
 from ..peer.pending import PendingCalls
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.framing import LONG, LineFramer, Message, Oversize
-from .inbound import Inbound
-from .settings import Settings
+from .incoming import Inbound
+from .options import Settings
 
 
 class Inbox:

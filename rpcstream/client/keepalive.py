@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..peer.call import NOT_GIVEN, Call, Marshaller
 from ..peer.deadline import INFINITE
-from .link import Link
+from ..peer.marshal import NOT_GIVEN, Call, Marshaller
+from .connection import ClientConnection
 
 
 class Keepalive:
@@ -24,7 +24,7 @@ class Keepalive:
         seconds: after so long, and at most half of it more, a silent server is given up.
     """
 
-    def __init__(self, link: Link, marshaller: Marshaller, seconds: float) -> None:
+    def __init__(self, link: ClientConnection, marshaller: Marshaller, seconds: float) -> None:
         self._link = link
         self._marshaller = marshaller
         self._seconds = seconds

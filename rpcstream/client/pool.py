@@ -1,31 +1,362 @@
-"""Which of a client's connections takes the next call. Pure: opens nothing."""
+"""The connections of one async client: made when they are needed, kept, made anew when they were lost.
+
+Owns the pool and the making of connections, which calls that come meanwhile share. Knows nothing of calls but how many
+wait where.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+from weakref import WeakSet
+
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound, RpcError
+from ..peer.deadline import INFINITE, free_context
+from ..peer.interfaces import Channel
+from ..peer.marshal import NOT_GIVEN, Call, Marshaller
+from ..peer.remote import Peer
+from ..peer.stream_table import StreamTable
+from ..text import get_logger
+from .address import check_lasting
+from .connect import Connect, join
+from .connection import ClientConnection, Methods
+from .dial import failure
+from .keepalive import Keepalive
+from .options import Settings
+from .placement import choose
+from .retry import Unsent
+
+log = get_logger("rpcstream.client")
+
+CLOSED = "the client was closed"
+
+#: Seconds that a closing client leaves to the server to take what was sent.
+CLOSE_TIME = 2.0
+
+#: Bytes that are sent in one turn of the loop before it must go round, so that they are written.
+WRITE_MAX = 256 * 1024
+
+#: Turns of the loop after which what the socket held has been read, and what was sent is written.
+TURNS = 5
+
+#: A connection that has lasted so long (s) was a good one: the next pause before connecting is a short one again.
+STABLE = 5.0
+
+#: Called with a connection that has just been made, before any call is sent on it.
+Greeting = Callable[[ClientConnection], Awaitable[object]]
 
 
-class Place(Protocol):
-    """A place in the pool, with or without an open connection in it."""
+class ConnectionPool:
+    """Gives a call its connection.
+
+    Attributes:
+        greetings: run on each new connection, in order; one that fails ends it.
+        on_state: called with each new `state`.
+    """
+
+    def __init__(self, settings: Settings, marshaller: Marshaller, methods: Methods, connect: Connect | None) -> None:
+        self.address = str(settings.address)
+        self.is_closed = False
+        self.greetings: list[Greeting] = []
+        address = settings.address
+        if settings.token is not None and not (address.is_http or address.is_websocket):
+            self.greetings.append(self._authenticate)
+        #: Behind these, and before what is registered and subscribed to again, comes what users say first.
+        self._introductions = len(self.greetings)
+        self._settings = settings
+        self._marshaller = marshaller
+        self._methods = methods
+        self._custom = connect
+        self._places = [_Place() for _ in range(settings.pool)]
+        self._only = self._places[0] if settings.pool == 1 else None
+        #: All whose sockets may be open: those in the pool, those that are greeted, and those that have ended but for
+        #: the server's goodbye, or for what it still asked of the client.
+        self._links: WeakSet[ClientConnection] = WeakSet()
+        self._write_max = min(WRITE_MAX, settings.limits.write_buffer)
+        self._state = "idle"
+        #: Why the last attempt to connect failed, where more are made.
+        self._failure: str | None = None
+        #: Told when a connection is lost, and when the client is closed.
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._last_lost: Channel | None = None
+
+    @property
+    def state(self) -> str:
+        """What the first connection of the pool is like: "idle" (not wanted yet, or lost and not wanted since),
+        "connecting", "connected", "waiting" (to connect again), "closed"."""
+        return self._state
+
+    def ready(self, loop: asyncio.AbstractEventLoop) -> ClientConnection | None:
+        """A connection on which a call can be sent at once; None if something has to be waited for first."""
+        place = self._only or choose(self._places)
+        link = place.link
+        if link is None or link.loop is not loop:
+            return None
+        session = link.session
+        if not session.is_open or self._is_full(session.flows) or link.has_unread():
+            return None
+        return link
+
+    async def get(self, method: str, deadline: float) -> ClientConnection:
+        """A connection that is open and takes calls.
+
+        Args:
+            method: for errors.
+            deadline: loop time, seconds; may be infinite.
+
+        Raises:
+            ConnectFailed, CallTimeout, Unsent: there is none.
+            RuntimeError: the client is closed.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout_at(None if deadline == INFINITE else deadline):
+                while True:
+                    if self.is_closed:
+                        raise RuntimeError(f"{method!r} was called on a closed client (of {self.address})")
+                    link = await self._open(self._only or choose(self._places), loop)
+                    if not link.is_open:
+                        if self._settings.reconnect is not None:
+                            continue
+                        reason = link.reason() or "the peer closed the connection at once"
+                        raise Unsent(link.session.pending.explained(reason))
+                    for _ in range(TURNS):
+                        if not (link.is_open and link.has_unread()):
+                            break
+                        await asyncio.sleep(0)
+                    if link.is_open and link.renew is not None and link.has_unread():
+                        await link.renew()
+                    if link.is_open and self._is_full(link.session.flows):
+                        await link.session.flows.flowing()
+                    if link.is_open:
+                        return link
+        except ConnectFailed as error:
+            # Calls that share the attempt share its error; each is told of its own method.
+            raise ConnectFailed(error.reason, method=method, address=self.address) from error
+        except Unsent as error:
+            raise Unsent(error.reason, method=method, address=self.address) from None
+        except TimeoutError:
+            reason = "no connection in time" + (f"; {self._failure}" if self._failure is not None else "")
+            raise CallTimeout(reason, method=method, address=self.address) from None
+
+    def greet(self, hello: Callable[[Peer], Awaitable[object]]) -> None:
+        """Run a user's function on each new connection, before what the server may take only from those it knows."""
+        self.greetings.insert(self._introductions, greeting(hello))
+        self._introductions += 1
+
+    async def wait_closed(self) -> None:
+        """Wait until the client is closed, as a program does that only offers.
+
+        Raises:
+            RuntimeError: the client calls over HTTP, which has no connection that lasts.
+            ConnectionLost: there is no connection any more, and the client does not `reconnect`.
+        """
+        check_lasting(self._settings.address, "wait_closed")
+        loop = asyncio.get_running_loop()
+        while not self.is_closed:
+            if self._settings.reconnect is None and not self.open_links:
+                channel = self._last_lost
+                reason = "there is no connection" if channel is None else channel.reason or "the peer closed it"
+                raise ConnectionLost(reason, address=self.address)
+            changed = loop.create_future()
+            self._waiting.add(changed)
+            try:
+                await changed
+            finally:
+                self._waiting.discard(changed)
+
+    def begin(self) -> None:
+        """Connect although nothing is to be sent yet."""
+        for place in self._places:
+            self._begin(place, asyncio.get_running_loop())
+
+    @property
+    def open_links(self) -> list[ClientConnection]:
+        """The connections that stand now."""
+        return [place.link for place in self._places if place.link is not None and place.link.is_open]
+
+    @property
+    def dropped(self) -> int:
+        """Replies on the present connections that nobody waited for."""
+        return sum(place.link.session.pending.dropped for place in self._places if place.link is not None)
+
+    async def close(self) -> None:
+        """End all; what waits fails."""
+        self.is_closed = True
+        self._tell_waiting()
+        loop = asyncio.get_running_loop()
+        closing = []
+        for place in self._places:
+            if place.opening is not None and place.opening.get_loop() is loop:
+                place.opening.cancel()
+                await asyncio.wait([place.opening])
+        for link in list(self._links):
+            if link.loop is loop:
+                if link.session.channel is not None:
+                    link.close(CLOSED)
+                closing.append(link.gone(CLOSE_TIME))
+        await asyncio.gather(*closing)
+        self._set_state("closed")
+
+    def _is_full(self, flows: StreamTable) -> bool:
+        """Is a call to wait before it is sent?"""
+        return flows.stalled or flows.unsent > self._write_max
+
+    # -- making connections -----------------------------------------------------------------------------------------
+
+    async def _open(self, place: _Place, loop: asyncio.AbstractEventLoop) -> ClientConnection:
+        """The connection of a place, made once for all who want it at the same time."""
+        link = place.link
+        if link is not None and link.is_open and link.loop is loop:
+            return link
+        # Whoever gives up does not take the connection from the others.
+        try:
+            return await asyncio.shield(self._begin(place, loop))
+        except asyncio.CancelledError:
+            if self.is_closed:
+                raise ConnectFailed(CLOSED, address=self.address) from None
+            raise
+
+    def _begin(self, place: _Place, loop: asyncio.AbstractEventLoop) -> asyncio.Task[ClientConnection]:
+        if place.opening is None or place.opening.get_loop() is not loop:
+            # It is not only for the call that wants it first, which may have a deadline.
+            place.opening = loop.create_task(self._connect(place), context=free_context())
+            place.opening.add_done_callback(look_at)
+        return place.opening
+
+    async def _connect(self, place: _Place) -> ClientConnection:
+        """Make the connection of a place; again and again, if the client is to reconnect."""
+        backoff = self._settings.reconnect
+        try:
+            while True:
+                if place.failures and backoff is not None:
+                    self._set_state("waiting", place)
+                    await asyncio.sleep(backoff.pause(place.failures))
+                self._set_state("connecting", place)
+                try:
+                    place.link = link = await self._connected()
+                    self._failure = None
+                    break
+                except ConnectFailed as error:
+                    if backoff is None:
+                        self._set_state("idle", place)
+                        raise
+                    place.failures += 1
+                    self._failure = error.reason
+                    log.info("%s; trying again", error)
+        finally:
+            place.opening = None
+        place.since = link.loop.time()
+        self._set_state("connected", place)
+        channel = link.session.channel
+        if link.is_open:
+            link.session.on_end = lambda: self._was_lost(place, link, channel)
+        else:
+            self._was_lost(place, link, channel)
+        return link
+
+    async def _connected(self) -> ClientConnection:
+        """A new connection, greeted.
+
+        Raises:
+            ConnectFailed: nobody is there, or a greeting failed.
+        """
+        limit = self._settings.connect_timeout
+        link = ClientConnection(self._settings, self._marshaller, self._methods)
+        try:
+            async with asyncio.timeout(limit):
+                await join(link, self._settings, self._custom)
+                self._links.add(link)
+                for greet in self.greetings:
+                    await greet(link)
+                if self._settings.keepalive is not None and link.is_open:
+                    Keepalive(link, self._marshaller, self._settings.keepalive)
+        except ConnectFailed:
+            link.lose("the connection could not be made whole")
+            raise
+        except OSError as error:
+            link.lose("the connection could not be made whole")
+            raise ConnectFailed(failure(error, limit), address=self.address) from error
+        except RpcError as error:
+            link.lose("the server refused what was said first")
+            raise ConnectFailed(f"the server refused what was said first: {error}", address=self.address) from error
+        except Exception as error:
+            link.lose("the connection could not be made whole")
+            log.exception("a connection to %s could not be made", self.address)
+            raise ConnectFailed(f"could not connect: {error!r}", address=self.address) from error
+        except BaseException:
+            link.lose("the connection was given up while it was made")
+            raise
+        return link
+
+    def _was_lost(self, place: _Place, link: ClientConnection, channel: Channel | None) -> None:
+        if self.is_closed or place.link is not link:
+            return
+        self._last_lost = channel
+        self._tell_waiting()
+        link.see_off()
+        # One that was lost at once is like one that could not be made.
+        place.failures = 1 if link.loop.time() - place.since > STABLE else place.failures + 1
+        if self._settings.reconnect is None or link.loop.is_closed():
+            self._set_state("idle", place)
+        else:
+            self._begin(place, link.loop)
+
+    def _tell_waiting(self) -> None:
+        for changed in self._waiting:
+            if not (changed.done() or changed.get_loop().is_closed()):
+                changed.set_result(None)
+
+    def _set_state(self, state: str, place: _Place | None = None) -> None:
+        if (place is None or place is self._places[0]) and state != self._state:
+            self._state = state
+            if self._settings.on_state is not None:
+                try:
+                    self._settings.on_state(state)
+                except Exception:
+                    log.exception("on_state of a client failed")
+
+    async def _authenticate(self, link: ClientConnection) -> None:
+        """Say the token, before anything else. A server that knows no tokens wants none."""
+        call = Call(self._marshaller, "rpc.authenticate", {"token": self._settings.token}, NOT_GIVEN, NOT_GIVEN)
+        try:
+            await link.calls.ask(call, INFINITE)
+        except MethodNotFound:
+            pass
+
+
+def greeting(hello: Callable[[Peer], Awaitable[object]]) -> Greeting:
+    """A user's function as a greeting."""
+
+    async def greet(link: ClientConnection) -> None:
+        await hello(Peer(link.session))
+
+    return greet
+
+
+def look_at(task: asyncio.Task[Any]) -> None:
+    """If all who waited have given up, the failure is nobody's business any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+class _Place:
+    """A place in the pool, with its connection or the task that makes it."""
+
+    __slots__ = ("failures", "link", "opening", "since")
+
+    def __init__(self) -> None:
+        #: Attempts since the last good connection that failed, or whose connection did not last; when it was made.
+        self.failures = 0
+        self.since = 0.0
+        self.link: ClientConnection | None = None
+        self.opening: asyncio.Task[ClientConnection] | None = None
 
     @property
     def load(self) -> int:
-        """Calls that wait for their answer here."""
-        ...
+        return 0 if self.link is None else len(self.link.session.pending)
 
     @property
     def is_open(self) -> bool:
-        """Is there a connection? Opening one takes time."""
-        ...
-
-
-P = TypeVar("P", bound=Place)
-
-
-def choose(places: Sequence[P]) -> P:
-    """The place with the fewest calls; of those one that is open already. So a place is opened only when all open
-    ones have something to do."""
-    if len(places) == 1:
-        return places[0]
-    return min(places, key=lambda place: (place.load, not place.is_open))
+        return self.link is not None and self.link.is_open

@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..peer.event_queue import EventQueue
-from ..peer.patterns import PatternTable, is_pattern
+from ..events.patterns import PatternTable, is_pattern
+from ..events.queue import EventQueue
 
 #: An event as it came: the params of its message, and the message.
 Event = tuple[dict[str, Any], bytes | bytearray]
 
 
-class Reader:
+class LocalSubscriber:
     """What has come for one reader of a topic, or of a pattern of topics, and how that ends.
 
     Attributes:
@@ -56,14 +56,14 @@ class Reader:
         return self.queue.take()
 
 
-class Readers(Mapping[str, list[Reader]]):
+class LocalSubscribers(Mapping[str, list[LocalSubscriber]]):
     """The readers by what they read, topics and patterns; what nobody reads is not there."""
 
     def __init__(self) -> None:
-        self._by_topic: dict[str, list[Reader]] = {}
+        self._by_topic: dict[str, list[LocalSubscriber]] = {}
         self._patterns: PatternTable[str] = PatternTable()
 
-    def __getitem__(self, topic: str) -> list[Reader]:
+    def __getitem__(self, topic: str) -> list[LocalSubscriber]:
         return self._by_topic[topic]
 
     def __iter__(self) -> Iterator[str]:
@@ -72,7 +72,7 @@ class Readers(Mapping[str, list[Reader]]):
     def __len__(self) -> int:
         return len(self._by_topic)
 
-    def add(self, reader: Reader) -> None:
+    def add(self, reader: LocalSubscriber) -> None:
         """Enter a reader; once more is the same."""
         topic = reader.topic
         readers = self._by_topic.get(topic)
@@ -83,7 +83,7 @@ class Readers(Mapping[str, list[Reader]]):
         if reader not in readers:
             readers.append(reader)
 
-    def remove(self, reader: Reader) -> bool:
+    def remove(self, reader: LocalSubscriber) -> bool:
         """Take a reader out; was it there, and the last one of its topic?"""
         readers = self._by_topic.get(reader.topic, [])
         if reader not in readers:
@@ -93,7 +93,7 @@ class Readers(Mapping[str, list[Reader]]):
             self.pop(reader.topic)
         return not readers
 
-    def pop(self, topic: str) -> list[Reader]:
+    def pop(self, topic: str) -> list[LocalSubscriber]:
         """Take all readers of a topic or pattern out."""
         readers = self._by_topic.pop(topic, None)
         if readers is None:
@@ -107,7 +107,7 @@ class Readers(Mapping[str, list[Reader]]):
         self._by_topic.clear()
         self._patterns = PatternTable()
 
-    def of(self, topic: str) -> list[Reader]:
+    def of(self, topic: str) -> list[LocalSubscriber]:
         """Those whom an event of the topic is for, each once."""
         found = list(self._by_topic.get(topic, ()))
         for pattern in self._patterns.find(topic) if self._patterns else ():

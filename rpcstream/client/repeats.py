@@ -11,19 +11,19 @@ from typing import Any
 
 from ..errors import ProviderGone, RpcError
 from ..peer.deadline import INFINITE
-from .links import Links, look_at
+from .options import Settings
+from .pool import ConnectionPool, look_at
 from .retry import check_idempotent, idempotent_methods, pause_before_retry
-from .settings import Settings
 
 
-class Repeats:
+class CallRetries:
     """Decides for the calls of one client.
 
     Args:
         discover: asks the server what it offers (`rpc.discover`).
     """
 
-    def __init__(self, settings: Settings, links: Links, discover: Callable[[], asyncio.Task[Any]]) -> None:
+    def __init__(self, settings: Settings, links: ConnectionPool, discover: Callable[[], asyncio.Task[Any]]) -> None:
         self._settings = settings
         self._links = links
         self._discover = discover

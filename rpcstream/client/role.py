@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..peer.calls import OnProgress
+    from ..peer.outgoing import OnProgress
 
 
 class Waiter:

@@ -2,7 +2,7 @@
 
 Owns the one subscription at the server that all readers of a topic, or of a pattern of topics, share: made with the
 first of them, made again on a new connection, given up with the last. Who is given which event is the matter of
-`Readers`; what waits and what is dropped, the `EventQueue`'s; what a value looks like, the marshaller's.
+`LocalSubscribers`; what waits and what is dropped, the `EventQueue`'s; what a value looks like, the marshaller's.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import ConnectionLost, RpcError
-from ..peer.call import NOT_GIVEN, Call, Marshaller
-from ..peer.calls import AsyncWaiter
+from ..events.queue import EventQueue, Policy
 from ..peer.deadline import INFINITE, time_left
-from ..peer.event_queue import EventQueue, Policy
 from ..peer.interfaces import Channel
+from ..peer.marshal import NOT_GIVEN, Call, Marshaller
+from ..peer.outgoing import AsyncWaiter
 from .address import check_lasting
-from .link import Link
-from .links import Links
-from .readers import Event, Reader, Readers
-from .settings import Settings
+from .connection import ClientConnection
+from .options import Settings
+from .pool import ConnectionPool
+from .readers import Event, LocalSubscriber, LocalSubscribers
 
 
 class Subscriptions:
     """All subscriptions of one client. They live on one of its connections."""
 
-    def __init__(self, links: Links, marshaller: Marshaller, settings: Settings) -> None:
+    def __init__(self, links: ConnectionPool, marshaller: Marshaller, settings: Settings) -> None:
         self.marshaller = marshaller
         self._links = links
         self._settings = settings
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._readers = Readers()
+        self._readers = LocalSubscribers()
         #: The connection that events come on, and what the server has confirmed on it.
-        self._link: Link | None = None
+        self._link: ClientConnection | None = None
         self._confirmed: set[str] = set()
         links.greetings.append(self._greet)
 
@@ -62,11 +62,11 @@ class Subscriptions:
         if not isinstance(topic, str):
             raise TypeError(f"a topic is a str, got {type(topic).__name__}")
         queue: EventQueue[Event] = EventQueue(max_queue, self._settings.limits.max_message_size, policy)
-        return Subscription(self, Reader(topic, queue), returns)
+        return Subscription(self, LocalSubscriber(topic, queue), returns)
 
     # -- readers come and go ----------------------------------------------------------------------------------------
 
-    async def add(self, reader: Reader) -> None:
+    async def add(self, reader: LocalSubscriber) -> None:
         """Let a reader have the events of its topic from now on; subscribe to it, unless that has been done.
 
         Raises what a call raises; nothing has been subscribed to then.
@@ -98,13 +98,13 @@ class Subscriptions:
             raise
         reader.has_begun = True
 
-    def remove(self, reader: Reader) -> None:
+    def remove(self, reader: LocalSubscriber) -> None:
         """It reads no more. With the last reader of a topic the server is told, as far as it is there."""
         link = self._link
         if self._forget(reader) and link is not None and link.is_open and not link.loop.is_closed():
             link.calls.send(self.marshaller.notification("rpc.unsubscribe", {"topic": reader.topic}))
 
-    def _forget(self, reader: Reader) -> bool:
+    def _forget(self, reader: LocalSubscriber) -> bool:
         """Was that the last reader of its topic?"""
         is_last = self._readers.remove(reader)
         if is_last:
@@ -124,14 +124,14 @@ class Subscriptions:
             self._readers.clear()
             self._confirmed.clear()
 
-    async def _greet(self, link: Link) -> None:
+    async def _greet(self, link: ClientConnection) -> None:
         """On a new connection, before calls are sent on it: what was subscribed to on one that was lost."""
         self._enter(link.loop)
         if self._readers:
             seconds = self._settings.timeout
             await self._take(link, INFINITE if seconds is None else link.loop.time() + seconds)
 
-    async def _take(self, link: Link, deadline: float) -> None:
+    async def _take(self, link: ClientConnection, deadline: float) -> None:
         """Have events come on this connection, unless there is one; those of topics that are read already, too."""
         if self._link is not None and self._link.is_open:
             return
@@ -142,7 +142,7 @@ class Subscriptions:
         again = [topic for topic, readers in self._readers.items() if any(reader.has_begun for reader in readers)]
         await asyncio.gather(*(self._ask_again(link, topic, deadline) for topic in again))
 
-    async def _ask(self, link: Link, topic: str, deadline: float) -> None:
+    async def _ask(self, link: ClientConnection, topic: str, deadline: float) -> None:
         def confirmed() -> None:
             if link is self._link and topic in self._readers:
                 self._confirmed.add(topic)
@@ -157,7 +157,7 @@ class Subscriptions:
             raise
         call.outcome(reply, line)
 
-    async def _ask_again(self, link: Link, topic: str, deadline: float) -> None:
+    async def _ask_again(self, link: ClientConnection, topic: str, deadline: float) -> None:
         if not link.is_open:
             return  # lost at once: the next connection has its turn
         try:
@@ -170,7 +170,7 @@ class Subscriptions:
             for reader in self._readers.get(topic, []):
                 reader.reconnects += reader.has_begun
 
-    def _lost(self, link: Link, channel: Channel | None) -> None:
+    def _lost(self, link: ClientConnection, channel: Channel | None) -> None:
         if link is not self._link:
             return
         self._link = None
@@ -180,7 +180,7 @@ class Subscriptions:
             self._end(lambda topic: self._loss(topic, reason))
 
     def _end(self, make_error: Callable[[str], Exception | None]) -> None:
-        ended, self._readers = self._readers, Readers()
+        ended, self._readers = self._readers, LocalSubscribers()
         self._confirmed.clear()
         for topic, readers in ended.items():
             for reader in readers:
@@ -239,7 +239,7 @@ class Subscription(AsyncIterator[Any]):
         TypeError: a value does not fit `returns`. The next one can be read.
     """
 
-    def __init__(self, subscriptions: Subscriptions, reader: Reader, returns: Any) -> None:
+    def __init__(self, subscriptions: Subscriptions, reader: LocalSubscriber, returns: Any) -> None:
         self.topic = reader.topic
         self._subscriptions = subscriptions
         self._reader = reader

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from ..codec import Codec
 from ..limits import DEFAULT_LIMITS, Limits
-from ..peer.call import NOT_GIVEN, Call, Marshaller, RawCall, check_params, params_of
+from ..peer.marshal import NOT_GIVEN, Call, Marshaller, RawCall, check_params, params_of
 from ..peer.proxy import NAMES_KEPT, Method, Methods, remote_name
 from .address import Address
-from .at_hub import AtHub
-from .caller import Caller
-from .hub import Telling
+from .hub_messages import HubMessages
+from .options import File, Trace, make_settings
 from .retry import Backoff
-from .settings import File, Trace, make_settings
 from .sync_batch import SyncBatch
+from .sync_engine import SyncEngine
+from .sync_hub import SyncHubRegistration
 
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
     from concurrent.futures import Future
 
     from ..config import ConfigSource
-    from ..peer.calls import OnProgress
-    from ..peer.event_queue import Policy
+    from ..events.queue import Policy
+    from ..peer.outgoing import OnProgress
     from ..peer.remote import BlockingPeer
     from .bridge import ClientStream, ClientSubscription
 
@@ -133,7 +133,7 @@ class Client:
             on_send=on_send,
         )
         self._marshaller = Marshaller(self._settings.codec, limits, str(self._settings.address))
-        self._caller = Caller(self._settings, self._marshaller)
+        self._caller = SyncEngine(self._settings, self._marshaller)
         self._connections = self._caller.connections
         self._perform = self._caller.perform
         self._send = self._caller.send
@@ -146,13 +146,13 @@ class Client:
         #: For methods that stream: `for item in client.stream.name(…)`; options as for `call`. Gives a
         #: `ClientStream`. The time-out is for the whole stream.
         self.stream = Methods(self._stream)
-        telling: Telling[int, bool] = Telling(self.request)
-        #: For a hub: `client.publish("sensors.room1", 21.5)`, `client.notify_client("gpu-1", "reload")`; see `Telling`.
+        telling: HubMessages[int, bool] = HubMessages(self.request)
+        #: For a hub: `client.publish("sensors.room1", 21.5)`, `client.notify_client(…)`; see `HubMessages`.
         self.publish, self.notify_client = telling.publish, telling.notify_client
-        at_hub = AtHub(self._caller)
-        #: For a hub: `client.offer()` lets all there call what is marked with `@client`; see `AtHub`.
+        at_hub = SyncHubRegistration(self._caller)
+        #: For a hub: `client.offer()` lets all there call what is marked with `@client`; see `SyncHubRegistration`.
         self.offer, self.withdraw = at_hub.offer, at_hub.withdraw
-        #: For a program that only offers: returns when another thread has closed the client; see `AtHub.wait_closed`.
+        #: For a program that only offers: returns when another thread has closed the client.
         self.wait_closed = at_hub.wait_closed
 
     @classmethod

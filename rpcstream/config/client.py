@@ -9,12 +9,12 @@ from typing import Any
 from ..limits import Limits
 from .errors import ConfigError
 from .kinds import Choice, File, Flag, Seconds, Text, Whole
-from .options import ConfigSource, Found, Option, Table
+from .options import ConfigSource, Option, Resolved, Schema
 from .tables import LIMITS, TOKEN, take_limits, take_token, values_of
 
 PREFIX = "RPCSTREAM_"
 
-CLIENT = Table(
+CLIENT = Schema(
     (
         Option(name="address", kind=Text(), displaces=("host", "port")),
         Option(name="host", kind=Text(), displaces=("address",)),
@@ -78,7 +78,7 @@ def client_options(
     return options
 
 
-def _take_address(found: dict[str, Found]) -> str | None:
+def _take_address(found: dict[str, Resolved]) -> str | None:
     address, host, port = (found.pop(name, None) for name in ("address", "host", "port"))
     if address is not None and address.value is not None:
         return str(address.value)

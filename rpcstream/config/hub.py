@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..limits import Limits
 from .errors import ConfigError
 from .kinds import Choice, File, Flag, Mode, Paths, Seconds, Tables, Text, Texts, Whole
-from .options import ConfigSource, Found, Option, Table, log
+from .options import ConfigSource, Option, Resolved, Schema, log
 from .tables import LIMITS, TOKEN, take_limits, take_token, values_of
 from .users import User, read_users
 
@@ -29,7 +29,7 @@ PING_INTERVAL = 20.0
 
 _TLS = ("certificate", "key", "password", "ca")
 
-HUB = Table(
+HUB = Schema(
     (
         Option(name="host", kind=Text(), displaces=("unix",)),
         Option(name="port", kind=Whole(0, 65535), displaces=("unix",)),
@@ -159,15 +159,15 @@ def _is_tables(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(each, Mapping) for each in value)
 
 
-def _set_ping_interval(found: dict[str, Found]) -> None:
+def _set_ping_interval(found: dict[str, Resolved]) -> None:
     """To a third of the keep-alive timeout, where only that is given and the usual interval is longer."""
     keepalive = found.get("keepalive_timeout")
     if keepalive is not None and keepalive.value is not None and "ping_interval" not in found:
         seconds = min(PING_INTERVAL, keepalive.value / 3)
-        found["ping_interval"] = Found(value=seconds, place=keepalive.place)
+        found["ping_interval"] = Resolved(value=seconds, place=keepalive.place)
 
 
-def _take_tls(found: dict[str, Found]) -> dict[str, Any]:
+def _take_tls(found: dict[str, Resolved]) -> dict[str, Any]:
     """The certificate, out of what was found."""
     given = {name: found.pop(f"tls_{name}") for name in _TLS if f"tls_{name}" in found}
     given = {name: each for name, each in given.items() if each.value is not None}

@@ -48,14 +48,14 @@ class Option:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Resolved:
     """A value, and in words where it stands."""
 
     value: Any
     place: str
 
 
-class Table:
+class Schema:
     """The options of one kind of program.
 
     Args:
@@ -73,7 +73,7 @@ class Table:
 
     def resolve(
         self, source: ConfigSource, arguments: Mapping[str, Any], *, prefix: str, environ: Mapping[str, str]
-    ) -> dict[str, Found]:
+    ) -> dict[str, Resolved]:
         """The values of all options that any source gives.
 
         Args:
@@ -84,7 +84,7 @@ class Table:
             ConfigError: an unknown option, a value that makes no sense.
             OSError: the file cannot be read.
         """
-        found: dict[str, Found] = {}
+        found: dict[str, Resolved] = {}
         displaced: set[str] = set()
         sources = (
             self._of_arguments(arguments),
@@ -115,19 +115,19 @@ class Table:
 
     # -- the sources ------------------------------------------------------------------------------------------------
 
-    def _of_arguments(self, values: Mapping[str, Any]) -> dict[str, Found]:
-        given: dict[str, Found] = {}
+    def _of_arguments(self, values: Mapping[str, Any]) -> dict[str, Resolved]:
+        given: dict[str, Resolved] = {}
         for name, value in self._spread(values, "argument"):
             option = self._option(name, "argument")
             place = f"argument {name}"
             if value is None:
-                self._put(given, option, Found(value=None, place=place))
+                self._put(given, option, Resolved(value=None, place=place))
             else:
                 self._put(given, option, self._checked(option, name, value, place, is_argument=True))
         return given
 
-    def _of_environment(self, environ: Mapping[str, str], prefix: str) -> dict[str, Found]:
-        given: dict[str, Found] = {}
+    def _of_environment(self, environ: Mapping[str, str], prefix: str) -> dict[str, Resolved]:
+        given: dict[str, Resolved] = {}
         for name, option in self._options.items():
             text = environ.get(prefix + name.upper(), "") if option.kind.is_text else ""
             if text:
@@ -135,7 +135,7 @@ class Table:
                 self._put(given, option, self._checked(option, name, option.kind.parse(text), place))
         return given
 
-    def _of_file(self, source: ConfigSource) -> dict[str, Found]:
+    def _of_file(self, source: ConfigSource) -> dict[str, Resolved]:
         if source is None:
             return {}
         if isinstance(source, Mapping):
@@ -145,12 +145,12 @@ class Table:
             folder = os.path.dirname(os.path.abspath(title))
         else:
             raise TypeError(f"a configuration is a file's path or a mapping, got {type(source).__name__}")
-        given: dict[str, Found] = {}
+        given: dict[str, Resolved] = {}
         for name, value in self._spread(values, title):
             option = self._option(name, title)
             each = self._checked(option, name, value, f"{title}: {name}")
             if folder:
-                each = Found(value=option.kind.seen_from(each.value, folder), place=each.place)
+                each = Resolved(value=option.kind.seen_from(each.value, folder), place=each.place)
             self._put(given, option, each)
         return given
 
@@ -177,13 +177,13 @@ class Table:
             raise ConfigError(f"{title}: unknown option {name!r} of {self._what}{self._nearest(name)}")
         return option
 
-    def _put(self, given: dict[str, Found], option: Option, found: Found) -> None:
+    def _put(self, given: dict[str, Resolved], option: Option, found: Resolved) -> None:
         if option.name in given:
             raise ConfigError(f"{found.place}: {option.name} is given already ({given[option.name].place})")
         given[option.name] = found
 
     @staticmethod
-    def _checked(option: Option, name: str, value: Any, place: str, *, is_argument: bool = False) -> Found:
+    def _checked(option: Option, name: str, value: Any, place: str, *, is_argument: bool = False) -> Resolved:
         kind = option.kind
         try:
             if isinstance(kind, Seconds) and name.endswith("_ms"):
@@ -193,7 +193,7 @@ class Table:
         except ValueError as error:
             got = type(value).__name__ if option.is_secret else f"{value!r:.100}"
             raise ConfigError(f"{place} must be {error}, got {got}") from None
-        return Found(value=value, place=place)
+        return Resolved(value=value, place=place)
 
     def _nearest(self, name: Any) -> str:
         return _nearest(name, [*self._options, *self._groups])

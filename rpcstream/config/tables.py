@@ -9,7 +9,7 @@ from typing import Any
 from ..limits import Limits
 from .errors import ConfigError
 from .kinds import File, Seconds, Text, Whole
-from .options import Found, Option
+from .options import Option, Resolved
 
 #: Every field of `Limits` is an option of that name.
 LIMITS = tuple(
@@ -26,7 +26,7 @@ TOKEN = (
 MAX_TOKEN_FILE = 64 * 1024
 
 
-def take_limits(found: dict[str, Found], base: Limits | None) -> Limits | None:
+def take_limits(found: dict[str, Resolved], base: Limits | None) -> Limits | None:
     """The limits out of what was found, which they are taken from; None for the usual ones.
 
     Raises:
@@ -52,7 +52,7 @@ def _may_be_none(name: str) -> bool:
     return any(option.name == name and option.kind.takes_none for option in LIMITS)
 
 
-def take_token(found: dict[str, Found]) -> str | None:
+def take_token(found: dict[str, Resolved]) -> str | None:
     """The token, taken out of what was found, read from its file where it stands in one.
 
     Raises:
@@ -88,6 +88,6 @@ def read_token(path: str, place: str) -> str:
     return text
 
 
-def values_of(found: Mapping[str, Found], *, keep_none: tuple[str, ...] = ()) -> dict[str, Any]:
+def values_of(found: Mapping[str, Resolved], *, keep_none: tuple[str, ...] = ()) -> dict[str, Any]:
     """The plain values. What is None has no value, unless None is one."""
     return {name: each.value for name, each in found.items() if each.value is not None or name in keep_none}

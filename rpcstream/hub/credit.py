@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..peer.flow_control import CREDIT_MAX
 from ..peer.session import Session
-from ..peer.streams import CREDIT_MAX
 from ..wire import envelope
 
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, get_args
 
 from ..errors import ProviderGone
-from ..peer.event_queue import Room
+from ..events.queue import Room
 from ..peer.session import Session
-from . import rewrite
-from .clients import Client
+from . import passthrough
+from .members import Member
 from .offers import Offer, check_name, fault, schema_cost
 
 #: How the calls of a shared method are shared out.
@@ -37,7 +37,7 @@ class Route:
 
     __slots__ = ("_turn", "clients", "is_own", "method", "shared", "text")
 
-    def __init__(self, offer: Offer, client: Client, text: bytes, *, is_own: bool) -> None:
+    def __init__(self, offer: Offer, client: Member, text: bytes, *, is_own: bool) -> None:
         self.method = offer.name
         self.text = text
         self.shared = offer.shared
@@ -56,7 +56,7 @@ class Route:
         """It is the name by which the method is told to others: the short one, where it has that."""
         return not self.is_own or "." in self.method
 
-    def choose(self, balance: Balance) -> Client:
+    def choose(self, balance: Balance) -> Member:
         """Whose turn it is; among those the one with the least to do, if that counts.
 
         Raises:
@@ -106,9 +106,9 @@ class Directory:
             client; `offered_cost`: bytes of memory that it all takes, about.
     """
 
-    def __init__(self, own: Mapping[str, Any], on_enter: Callable[[Client], None], room: Room) -> None:
-        self.clients: dict[Session, Client] = {}
-        self.by_name: dict[str, Client] = {}
+    def __init__(self, own: Mapping[str, Any], on_enter: Callable[[Member], None], room: Room) -> None:
+        self.clients: dict[Session, Member] = {}
+        self.by_name: dict[str, Member] = {}
         self.routes: dict[str, Route] = {}
         self.version = self.offered = self.offered_cost = 0
         self._own = own
@@ -121,12 +121,12 @@ class Directory:
         self._listed: list[str] = []
         self._changed: set[str] = set()
 
-    def find(self, session: Session) -> Client:
+    def find(self, session: Session) -> Member:
         """The client at this connection, entered with the first thing that it says."""
         return self.clients.get(session) or self._meet(session)
 
-    def _meet(self, session: Session) -> Client:
-        client = self.clients[session] = Client(session, self._room)
+    def _meet(self, session: Session) -> Member:
+        client = self.clients[session] = Member(session, self._room)
         self._on_enter(client)
         return client
 
@@ -140,12 +140,12 @@ class Directory:
             if name not in self.by_name:
                 return name
 
-    def enter(self, client: Client, name: str, key: str | None) -> None:
+    def enter(self, client: Member, name: str, key: str | None) -> None:
         """The client has this name from now on; with the key that it had on another connection, if there was one."""
         client.name, client.key = name, key or secrets.token_hex(16)
         self.by_name[name] = client
 
-    def check_free(self, client: Client, name: str, key: str | None) -> Client | None:
+    def check_free(self, client: Member, name: str, key: str | None) -> Member | None:
         """May the client have this name? The one whose place it takes then, which showed the same key.
 
         Raises:
@@ -163,7 +163,7 @@ class Directory:
 
     # -- methods ------------------------------------------------------------------------------------------------------
 
-    def check_offers(self, client: Client, name: str, offers: Collection[Offer], leaving: Client | None) -> None:
+    def check_offers(self, client: Member, name: str, offers: Collection[Offer], leaving: Member | None) -> None:
         """May the client, by this name, offer all these?
 
         Args:
@@ -188,7 +188,7 @@ class Directory:
                 if not (offer.shared and route.shared):
                     raise fault("methods", f"{offer.name!r} is offered by {others[0].name!r}, and not shared by both")
 
-    def offer(self, client: Client, offers: Mapping[str, Offer]) -> None:
+    def offer(self, client: Member, offers: Mapping[str, Offer]) -> None:
         """Enter what was checked. A method that the client offers already is described anew."""
         assert client.name is not None
         for offer in offers.values():
@@ -200,7 +200,7 @@ class Directory:
             self._add(offer, client, client.name)
         self._have_changed()
 
-    def describe(self, client: Client, schemas: Mapping[str, bytes]) -> None:
+    def describe(self, client: Member, schemas: Mapping[str, bytes]) -> None:
         """Enter what the descriptions of the client's methods refer to, as JSON by name."""
         for name, text in schemas.items():
             before = client.schemas.pop(name, None)
@@ -221,7 +221,7 @@ class Directory:
             self._listed, self._changed = names, set()
         return self._listed
 
-    def withdraw(self, client: Client, names: Collection[str]) -> list[str]:
+    def withdraw(self, client: Member, names: Collection[str]) -> list[str]:
         """Offer these no more; gives those that were offered."""
         gone = [name for name in dict.fromkeys(names) if name in client.offers]
         for name in gone:
@@ -233,7 +233,7 @@ class Directory:
             self._have_changed()
         return gone
 
-    def leave(self, client: Client) -> list[str]:
+    def leave(self, client: Member) -> list[str]:
         """The client gives up its name: that and its methods are free. Gives the methods."""
         gone = self.withdraw(client, list(client.offers))
         if client.name is not None:
@@ -241,8 +241,8 @@ class Directory:
             client.name, client.key = None, ""
         return gone
 
-    def _add(self, offer: Offer, client: Client, owner: str) -> None:
-        text = rewrite.text_of(offer.name)
+    def _add(self, offer: Offer, client: Member, owner: str) -> None:
+        text = passthrough.text_of(offer.name)
         for called in _names(offer.name, owner):
             route = self.routes.get(called)
             if route is None:
@@ -252,7 +252,7 @@ class Directory:
             else:
                 route.clients.append(client)
 
-    def _remove(self, client: Client, name: str) -> None:
+    def _remove(self, client: Member, name: str) -> None:
         assert client.name is not None
         offer = client.offers.pop(name)
         self.offered -= 1
@@ -272,7 +272,7 @@ class Directory:
         if len(self._changed) > len(self.routes) + 1000:
             self.listed()  # names that come and go while nobody asks for them are not to pile up
 
-    def _count(self, client: Client, size: int, cost: int) -> None:
+    def _count(self, client: Member, size: int, cost: int) -> None:
         """So much more, or less, of it is the client's."""
         client.offered_size += size
         client.offered_cost += cost

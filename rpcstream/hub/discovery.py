@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 
 from ..wire.pieces import exact
-from .clients import Client
 from .directory import Directory, Route
+from .members import Member
 
 #: Names of clients in one part.
 _NAMES = 500
@@ -80,7 +80,7 @@ def methods(directory: Directory) -> Iterator[bytes]:
     yield b"]" if between == b"," else b"[]"
 
 
-def _names(clients: list[Client]) -> Iterator[bytes]:
+def _names(clients: list[Member]) -> Iterator[bytes]:
     names = [client.name for client in clients]
     for first in range(0, len(names), _NAMES):
         yield (b"," if first else b"") + _dumps(names[first : first + _NAMES])[1:-1]

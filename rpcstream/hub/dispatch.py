@@ -17,18 +17,18 @@ from ..errors import CallCancelled, InvalidParams, InvalidRequest, NotPermitted,
 from ..methods.dispatch import Dispatcher, credit_of, timeout_of
 from ..methods.signature import Tagged
 from ..peer.deadline import INFINITE
+from ..peer.flow_control import CREDIT_MAX
 from ..peer.interfaces import Later
 from ..peer.session import Session
-from ..peer.streams import CREDIT_MAX
 from ..wire import envelope
 from ..wire.envelope import VERSION
 from ..wire.pieces import Written
-from . import rewrite
-from .clients import Client
+from . import passthrough
 from .directory import Balance, Directory, Route
 from .listing import Listing, reply_with
+from .members import Member
+from .passthrough import Line
 from .relay import Relay
-from .rewrite import Line
 from .rules import Rules
 from .uploads import STREAM_TEXT, uploads_in
 
@@ -179,7 +179,7 @@ class HubDispatcher(Dispatcher):
                 timeout = timeout_of(message["method"], timeout, message, session.waited)
             self.forwarded += 1
             if "id" not in message:
-                client.send(rewrite.request(line, message, None, route.text, timeout=timeout))
+                client.send(passthrough.request(line, message, None, route.text, timeout=timeout))
                 client.served += 1
                 return None
             deadline = INFINITE if timeout is None else session.loop.time() + timeout
@@ -217,7 +217,7 @@ class HubDispatcher(Dispatcher):
                 relay.upload(uploads)
             call_id = relay.pending_id
             relay.send(
-                rewrite.request(line, message, call_id, route.text, timeout=timeout, stream=credit, params=params)
+                passthrough.request(line, message, call_id, route.text, timeout=timeout, stream=credit, params=params)
             )
         except RpcError:
             relay.client.session.pending.discard(relay.pending_id)
@@ -241,7 +241,7 @@ class HubDispatcher(Dispatcher):
             return self._line_of_member(message)
         if not payloads.is_json(line):
             raise ParseError(data={"reason": "a string among the params is none of JSON"})
-        return rewrite.line_of(line, message)
+        return passthrough.line_of(line, message)
 
     def _line_of_member(self, message: dict[str, Any]) -> bytes:
         """A member of a batch as a message of its own."""
@@ -250,7 +250,7 @@ class HubDispatcher(Dispatcher):
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidParams("Invalid params: they cannot be sent on", {"reason": str(error)}) from None
 
-    def _chosen(self, route: Route, name: str, session: Session) -> Client:
+    def _chosen(self, route: Route, name: str, session: Session) -> Member:
         """Who carries a call out.
 
         Raises:
@@ -267,7 +267,7 @@ class HubDispatcher(Dispatcher):
                 return other
         raise NotPermitted(data={"method": name})
 
-    def _may_call(self, session: Session, method: str, provider: Client | None = None) -> bool:
+    def _may_call(self, session: Session, method: str, provider: Member | None = None) -> bool:
         """A rule about any name of a method is one about the method."""
         if self._rules is None:
             return True

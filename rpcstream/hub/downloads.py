@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import CallCancelled, InternalError
-from ..peer.flows import reply_key
+from ..peer.flow_control import CREDIT_MAX
 from ..peer.session import Session
-from ..peer.streams import CREDIT_MAX
-from .clients import Client
+from ..peer.stream_table import reply_key
 from .credit import Credit
+from .members import Member
 
 
 class Download:
@@ -40,7 +40,7 @@ class Download:
         "given",
     )
 
-    def __init__(self, caller: Session, call_id: Any, client: Client, pending_id: int, credit: int) -> None:
+    def __init__(self, caller: Session, call_id: Any, client: Member, pending_id: int, credit: int) -> None:
         self._caller = caller
         self._key = reply_key(call_id)
         self._client = client

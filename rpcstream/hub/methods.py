@@ -12,16 +12,16 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidParams, InvalidRequest, NotPermitted, ServerBusy
+from ..events.patterns import CLIENT_NAME, RESERVED, fault_of_topic
 from ..methods.registry import MethodRegistry
 from ..peer.context import Context
-from ..peer.patterns import CLIENT_NAME, RESERVED, fault_of_topic
 from ..peer.session import Session
-from . import discovery, rewrite
-from .clients import Client
+from . import discovery, passthrough
 from .dispatch import Passing
 from .listing import Listing
+from .members import Member
 from .offers import METHOD_MAX, Offer, fault, own_schemas, read_offers, schema_cost
-from .rewrite import Line
+from .passthrough import Line
 
 if TYPE_CHECKING:
     from .server import Hub
@@ -101,7 +101,7 @@ class HubMethods:
         return self._hub.leave(client) if methods is None else self._hub.withdraw(client, methods)
 
     def _check_room(
-        self, client: Client, leaving: Client | None, offers: dict[str, Offer], schemas: dict[str, bytes]
+        self, client: Member, leaving: Member | None, offers: dict[str, Offer], schemas: dict[str, bytes]
     ) -> None:
         """Is there room for what the client would offer then? What is offered again takes the place of what was.
 
@@ -171,7 +171,7 @@ class HubMethods:
         if rules is not None and not rules.permits(session.identity, "publish", topic):
             raise NotPermitted(data={"topic": topic})
         topics = self._hub.topics
-        count = topics.forward(topic, rewrite.event(line, topic), retain=retain and value is not None)
+        count = topics.forward(topic, passthrough.event(line, topic), retain=retain and value is not None)
         if retain and value is None:
             topics.forget(topic)
         return count
@@ -194,7 +194,7 @@ class HubMethods:
         client = self._directory.by_name.get(name)
         if client is None:
             raise fault("client", f"no client has the name {name!r:.200}")
-        client.send(rewrite.notification(line, method, has_params=params is not None))
+        client.send(passthrough.notification(line, method, has_params=params is not None))
         return True
 
     # -- to see what goes on ------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 
 from ..errors import InvalidParams, ServerBusy
+from ..events.patterns import CLIENT_NAME
 from ..limits import Limits
-from ..peer.patterns import CLIENT_NAME
 from ..wire.pieces import exact
 
 #: Characters of a method's name. Names that people write are shorter; each is kept once for every client.

@@ -13,8 +13,8 @@ from ..codec import payloads
 from ..codec.payloads import CutLine, Payload
 from ..peer.session import Session
 from ..wire import envelope
+from .passthrough import PASSED
 from .relay import Relay
-from .rewrite import PASSED
 from .uploads import STREAM_TEXT, Upload
 
 

@@ -13,32 +13,24 @@ from typing import Any
 import msgspec
 
 from ..codec import payloads
-from ..errors import (
-    CallCancelled,
-    CallTimeout,
-    DeadlineExceeded,
-    InternalError,
-    InvalidRequest,
-    ProviderGone,
-    RpcError,
-)
+from ..errors import CallCancelled, CallTimeout, DeadlineExceeded, InternalError, InvalidRequest, ProviderGone, RpcError
 from ..peer.deadline import INFINITE
-from ..peer.elsewhere import Elsewhere
+from ..peer.flow_control import Item
+from ..peer.forwarded import ForwardedCall
 from ..peer.session import Session
-from ..peer.streams import Item
 from ..wire import envelope
 from ..wire.pieces import Written
-from . import rewrite
-from .clients import Client
+from . import passthrough
 from .downloads import Download
-from .rewrite import Line
+from .members import Member
+from .passthrough import Line
 from .uploads import Upload
 
 #: Makes the reply of an error, for an id.
 Refuse = Callable[[Any, RpcError], Written | None]
 
 
-class Relay(Elsewhere):
+class Relay(ForwardedCall):
     """One call.
 
     Args:
@@ -70,7 +62,7 @@ class Relay(Elsewhere):
     )
 
     def __init__(
-        self, method: str, caller: Session, call_id: Any, client: Client, *, deadline: float, refuse: Refuse
+        self, method: str, caller: Session, call_id: Any, client: Member, *, deadline: float, refuse: Refuse
     ) -> None:
         self.call_id = call_id
         self.method = method
@@ -78,7 +70,7 @@ class Relay(Elsewhere):
         self.deadline = deadline
         self.future: asyncio.Future[Written | None] | None = None
         self._caller = caller
-        self._id_text = rewrite.text_of(call_id)
+        self._id_text = passthrough.text_of(call_id)
         self._refuse = refuse
         #: The provider's name now: it may have none any more when it is lost.
         self._provider = client.name
@@ -127,7 +119,7 @@ class Relay(Elsewhere):
         if "error" in reply and self._was_given_up(reply["error"]):
             return self.refuse(self._gone(reason="it gave the call up"))
         try:
-            self._finish(self._checked(reply, rewrite.line_of(line, reply)))
+            self._finish(self._checked(reply, passthrough.line_of(line, reply)))
         except (msgspec.DecodeError, ValueError, KeyError, RecursionError):
             self.refuse(_malformed("its reply cannot be read"))
 
@@ -190,15 +182,15 @@ class Relay(Elsewhere):
                 raise ValueError("a malformed error")
         elif "result" not in reply:
             raise ValueError("neither result nor error")
-        return rewrite.reply(line, self._id_text, is_error=error is not None)
+        return passthrough.reply(line, self._id_text, is_error=error is not None)
 
     def _carried(self, params: dict[str, Any], line: Line, method: str, name: str) -> Written | None:
         """An item or a progress for the caller; None if it cannot be read."""
-        line = rewrite.line_of(line, {"params": params})
+        line = passthrough.line_of(line, {"params": params})
         depth = self._caller.limits.max_depth
         if "value" not in params or not payloads.is_json(line) or envelope.is_deeper(line, depth):
             return None
-        return rewrite.carrier(line, method, name, self._id_text)
+        return passthrough.carrier(line, method, name, self._id_text)
 
     # -- what the caller says -----------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from ..errors import NotPermitted
+from ..events.patterns import CLIENT_NAME, RESERVED, covers, fault_of_pattern, matches, overlaps
 from ..methods.allow import names_of
-from ..peer.patterns import CLIENT_NAME, RESERVED, covers, fault_of_pattern, matches, overlaps
 
 Action = Literal["name", "register", "call", "publish", "subscribe"]
 

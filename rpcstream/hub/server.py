@@ -16,21 +16,21 @@ import orjson
 
 from ..config import ConfigSource
 from ..errors import RpcError
+from ..events.queue import Room
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker
 from ..observe.limited_log import LimitedLog
-from ..peer.call import NOT_GIVEN, params_of
-from ..peer.event_queue import Room
+from ..peer.marshal import NOT_GIVEN, params_of
 from ..peer.session import Session
 from ..server import Server
 from ..text import get_logger
 from ..wire import envelope
 from . import discovery
-from .clients import Client
 from .configured import configured
 from .directory import Balance, Directory, check_balance
 from .dispatch import HubDispatcher
-from .keeper import Keeper
+from .keepalive import HubKeepalive
+from .members import Member
 from .methods import HubMethods
 from .reading import Reader
 from .rules import Rule, Rules
@@ -110,7 +110,7 @@ class Hub(Server):
         self.directory = Directory(self._registry, self._entered, Room(self.limits.max_waiting_total))
         self._balance: Balance = balance
         self._call_timeout = call_timeout
-        self._keeper = Keeper(
+        self._keeper = HubKeepalive(
             self.directory,
             keepalive_timeout=keepalive_timeout,
             ping_interval=ping_interval,
@@ -169,7 +169,7 @@ class Hub(Server):
 
     # -- clients come and go ------------------------------------------------------------------------------------------
 
-    def registered(self, client: Client, methods: list[str], *, is_new: bool) -> None:
+    def registered(self, client: Member, methods: list[str], *, is_new: bool) -> None:
         """A client has a name, or offers more."""
         value = {"name": client.name, "address": client.address}
         if is_new:
@@ -179,13 +179,13 @@ class Hub(Server):
             self._log.info(client.name, "%r offers %s", client.name, _some(methods))
             self._announce("registered", {"name": client.name, "methods": methods})
 
-    def withdraw(self, client: Client, methods: list[str]) -> list[str]:
+    def withdraw(self, client: Member, methods: list[str]) -> list[str]:
         """A client offers these no more; gives those that it has offered."""
         gone = self.directory.withdraw(client, methods)
         self._unregistered(client.name, gone)
         return gone
 
-    def leave(self, client: Client) -> list[str]:
+    def leave(self, client: Member) -> list[str]:
         """A client gives up its name, and offers nothing any more; gives what it has offered."""
         name = client.name
         if name is None:
@@ -196,17 +196,17 @@ class Hub(Server):
         self._announce("left", {"name": name, "address": client.address})
         return gone
 
-    def drop(self, client: Client, reason: str) -> None:
+    def drop(self, client: Member, reason: str) -> None:
         """End a client's connection: its calls fail at once, its methods and its name are free."""
         self._log.warning(client.name, "dropped %r at %s: %s", client.name, client.address, reason)
         self.counters.closed_for_limits += 1
         self.leave(client)
         client.session.abort(reason)
 
-    def _entered(self, client: Client) -> None:
+    def _entered(self, client: Member) -> None:
         client.session.on_lost.append(lambda: self._left(client))
 
-    def _left(self, client: Client) -> None:
+    def _left(self, client: Member) -> None:
         del self.directory.clients[client.session]
         self.leave(client)
 

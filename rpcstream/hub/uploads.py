@@ -11,15 +11,15 @@ from typing import Any
 
 from ..codec import TAG_KEY, payloads
 from ..errors import InternalError, InvalidParams, InvalidRequest, RpcError
-from ..peer.flows import argument_key
+from ..peer.flow_control import CREDIT_MAX, Item
 from ..peer.session import Session
-from ..peer.streams import CREDIT_MAX, Item
+from ..peer.stream_table import argument_key
 from ..peer.uploads import STREAM_TAG
 from ..wire import envelope
-from . import rewrite
-from .clients import Client
+from . import passthrough
 from .credit import Credit
-from .rewrite import Line
+from .members import Member
+from .passthrough import Line
 
 #: The tag of a stream, as it is written most often.
 STREAM_TEXT = b'"stream"'
@@ -38,7 +38,7 @@ class Upload:
 
     __slots__ = ("_allowed", "_caller", "_client", "_credit", "_fail", "_there", "broke_off", "token")
 
-    def __init__(self, caller: Session, token: str, client: Client, fail: Callable[[RpcError], object]) -> None:
+    def __init__(self, caller: Session, token: str, client: Member, fail: Callable[[RpcError], object]) -> None:
         self.token = token
         self._caller = caller
         self._client = client
@@ -53,7 +53,7 @@ class Upload:
     @property
     def reference(self) -> bytes:
         """What stands for it among the arguments, at the provider; as JSON."""
-        return rewrite.text_of({TAG_KEY: STREAM_TAG, "id": self._there})
+        return passthrough.text_of({TAG_KEY: STREAM_TAG, "id": self._there})
 
     def open(self) -> None:
         """The call is on its way: items may come, and credit."""
@@ -83,8 +83,8 @@ class Upload:
             self._fail(InvalidParams("Invalid params: an item of a stream cannot be read"))
             return
         self._allowed -= 1
-        line = rewrite.line_of(line, {"params": params})
-        self._send(rewrite.carrier(line, envelope.ITEM, "stream", rewrite.text_of(self._there)))
+        line = passthrough.line_of(line, {"params": params})
+        self._send(passthrough.carrier(line, envelope.ITEM, "stream", passthrough.text_of(self._there)))
 
     def end(self, error: Exception | None = None) -> None:
         """No more items come."""
@@ -93,9 +93,9 @@ class Upload:
             self.broke_off = error is not None
             told = error if error is None or isinstance(error, RpcError) else InternalError("The stream broke off")
             try:
-                message = rewrite.text_of(envelope.end(self._there, told))
+                message = passthrough.text_of(envelope.end(self._there, told))
             except TypeError:  # the data of the error is nested too deep
-                message = rewrite.text_of(envelope.end(self._there, InternalError("The stream broke off")))
+                message = passthrough.text_of(envelope.end(self._there, InternalError("The stream broke off")))
             self._send(message)
 
     def clear(self) -> None:
@@ -119,7 +119,7 @@ class Upload:
 
 
 def uploads_in(
-    line: Line, params: Any, caller: Session, client: Client, fail: Callable[[RpcError], object]
+    line: Line, params: Any, caller: Session, client: Member, fail: Callable[[RpcError], object]
 ) -> tuple[list[Upload], bytes | None]:
     """The streams among the arguments of a call, and the arguments as they go on.
 
@@ -140,7 +140,7 @@ def uploads_in(
             uploads[place] = Upload(caller, token, client, fail)
     if not uploads:
         return [], None
-    members: Any = rewrite.members_of(line)
+    members: Any = passthrough.members_of(line)
     for place, upload in uploads.items():
         members[place] = upload.reference
-    return list(uploads.values()), rewrite.joined(members)
+    return list(uploads.values()), passthrough.joined(members)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import RegistrationError
 from ..observe.limited_log import LimitedLog
-from .declared import holds
+from .introspect import holds
 
 log = logging.getLogger("rpcstream.server")
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from ..codec.image_budget import ImageTotal
-from ..peer import control
-from ..peer.backlog import name_of_id
+from ..peer import control_messages
 from ..peer.interfaces import Waiting
+from ..peer.request_queue import name_of_id
 from ..peer.session import Session
-from ..peer.slices import Slices
+from ..peer.slices import TimeSlices
 from ..wire.pieces import Written
 
 
@@ -137,7 +137,7 @@ class Batch:
         member = self.waiting[-1]
         self._begin(member, self._answered(member))
 
-    async def finish(self, slices: Slices, max_calls: int) -> list[tuple[int, dict[str, Any]]]:
+    async def finish(self, slices: TimeSlices, max_calls: int) -> list[tuple[int, dict[str, Any]]]:
         """Answer all that wait, no more of them at a time than one connection may run.
 
         Args:
@@ -181,7 +181,7 @@ class Batch:
         """What the batch says about the conversation, once all its calls are known: a cancel may mean one of them."""
         words, self.words = self.words, []
         for message in words:
-            control.handle(self.session, message, b"")
+            control_messages.handle(self.session, message, b"")
 
     def joined(self) -> bytes | None:
         """The array of replies, in the order of the members; None where there are none."""

@@ -15,14 +15,14 @@ from ..codec import Codec, payloads
 from ..codec.image_budget import ImageTotal
 from ..errors import BatchTooLarge, InvalidRequest, RpcError
 from ..limits import Limits
-from ..peer import control
-from ..peer.elsewhere import Elsewhere
+from ..peer import control_messages
+from ..peer.forwarded import ForwardedCall
 from ..peer.interfaces import Later
 from ..peer.session import Hold, Session
-from ..peer.slices import Slices
+from ..peer.slices import TimeSlices
 from ..wire import envelope
 from ..wire.pieces import Pieces, Written
-from .afterwards import Afterwards, Giver
+from .after_reply import AfterReplyTasks, Giver
 from .batch import Batch
 
 Line = bytes | bytearray
@@ -64,8 +64,8 @@ class Batches:
         codec: Codec,
         limits: Limits,
         side: str,
-        slices: Slices,
-        afterwards: Afterwards,
+        slices: TimeSlices,
+        afterwards: AfterReplyTasks,
     ) -> None:
         self.current: Batch | None = None
         self._answer = answer
@@ -126,7 +126,7 @@ class Batches:
                     reason = {"reason": "a member of a batch must be an object"}
                     reply = self._error(None, InvalidRequest(data=reason))
                 elif "method" in member:
-                    if "id" not in member and control.is_word(member):
+                    if "id" not in member and control_messages.is_word(member):
                         batch.words.append(member)
                         continue
                     if may_be_cancelled and batch.was_cancelled(member):
@@ -142,7 +142,7 @@ class Batches:
                 if type(reply) is bytes or reply is None or isinstance(reply, bytes | Pieces):
                     put(place, reply)
                 else:
-                    assert not isinstance(reply, Elsewhere), "a member of a batch is waited for here"
+                    assert not isinstance(reply, ForwardedCall), "a member of a batch is waited for here"
                     batch.wait(place, member, reply)
                     if holds and holds[-1] is not last_hold:
                         return holds[-1]

@@ -35,20 +35,20 @@ from ..peer.context import Context
 from ..peer.deadline import inherit
 from ..peer.interfaces import Later
 from ..peer.session import Hold, Session
-from ..peer.slices import Slices
+from ..peer.slices import TimeSlices
 from ..wire import envelope
 from ..wire.envelope import VERSION
 from ..wire.framing import Oversize
 from ..wire.pieces import Written
-from .afterwards import Afterwards
+from .after_reply import AfterReplyTasks
 from .batch import Batch
 from .batches import Batches, refused_batch
 from .collecting import HELD, Budget, Collection, are_few, first
-from .conduct import Conduct
-from .image_room import ImagesFound, Lease, Leased, Starter
+from .image_decoding import ImagesFound, Lease, Leased, Starter
 from .invoke import Invoker
 from .registry import Method, MethodRegistry
 from .signature import Arguments, Tagged
+from .stream_call import CallRunner
 
 log = logging.getLogger("rpcstream.server")
 
@@ -109,8 +109,8 @@ class Dispatcher:
         self._max_size = limits.max_message_size
         #: For what peers can cause; each connection and each method has its share of it.
         self.log = LimitedLog(log)
-        self._afterwards = Afterwards(self.log)
-        self._slices = Slices()
+        self._afterwards = AfterReplyTasks(self.log)
+        self._slices = TimeSlices()
         self._budget = Budget(2 * limits.max_message_size, limits.max_collected)
         self._batches = Batches(
             self.answer,
@@ -295,7 +295,7 @@ class Dispatcher:
             if context.afterwards:
                 self._afterwards.plan(context, self._task_now)
             return reply
-        conduct = Conduct(
+        conduct = CallRunner(
             self._invoker, context, slices=self._slices, credit=credit, tokens=tokens, ordered=method.ordered
         )
         limit = None if timeout is None else _Limit(timeout, session.loop.time() + timeout)
@@ -405,7 +405,7 @@ class Dispatcher:
                     self._afterwards.plan(context, self._task_now)
                 return reply
             hold = Hold(session)
-        conduct = Conduct(
+        conduct = CallRunner(
             self._invoker,
             context or self._context(method, message, timeout, session),
             slices=self._slices,
@@ -485,7 +485,7 @@ class Dispatcher:
                 reply = result.reply(call_id) if result.keeps else None
             else:
                 reply = self._reply(method, call_id, result)
-            if type(starter) is Conduct and starter.context.afterwards:
+            if type(starter) is CallRunner and starter.context.afterwards:
                 self._afterwards.plan(starter.context, asyncio.current_task())
             return reply
         except KeyboardInterrupt:

@@ -12,9 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
+from ..auth.credentials import MAX_WRONG, NOT_SYNC, Authenticator, Credentials
 from ..errors import InvalidParams, InvalidRequest, NotAuthenticated, ParseError, RpcError
 from ..limits import Limits
-from ..peer.identity import MAX_WRONG, NOT_SYNC, Authenticator, Credentials
 from ..peer.interfaces import Channel, Later
 from ..peer.session import Session
 from ..wire import envelope

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import RegistrationError, ServerBusy
 from ..limits import DEFAULT_LIMITS
-from .image_room import ImageRoom
+from .image_decoding import ImageDecoder
 from .registry import Method
 from .threads import DaemonThreads
 from .workers import WorkerCall, Workers
@@ -52,7 +52,7 @@ class Invoker:
         self._threads = DaemonThreads(threads)
         self._workers = Workers(processes, max_result)
         self._max_queue = max_queue
-        self.images = ImageRoom(max_memory=max_image_memory, max_waiting=max_queue)
+        self.images = ImageDecoder(max_memory=max_image_memory, max_waiting=max_queue)
 
     def start(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What gives the handler's result, or raises its exception, when it is awaited.

@@ -18,7 +18,7 @@ import msgspec
 from ..codec import Shape
 from ..codec.fields import expanded
 from ..errors import RegistrationError
-from .declared import hints_of, signature_of
+from .introspect import hints_of, signature_of
 from .signature import Arguments
 
 #: What one call brought, in the order of the parameters.

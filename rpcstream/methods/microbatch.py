@@ -19,8 +19,8 @@ from ..errors import RegistrationError
 from ..limits import MIB
 from ..observe.batching import BatchCounters
 from .allow import AllowRule
-from .declared import caller_namespace, holds, name_of
-from .gathering import BatchOffload, BatchOptions, Gathering
+from .batch_queue import BatchOffload, BatchOptions, BatchQueue
+from .introspect import caller_namespace, holds, name_of
 from .items import Items, Values
 from .registry import MethodRegistry
 from .threads import DaemonThreads, HandlerFailed
@@ -68,7 +68,7 @@ class Batcher:
         self._counters = BatchCounters()
         # A run is nobody's own call, so it sees no caller's context.
         self._context = contextvars.copy_context()
-        self._gathering: Gathering | None = None
+        self._gathering: BatchQueue | None = None
         #: What is registered.
         self.single = self._items.of_one(self._call, function)
 
@@ -102,11 +102,11 @@ class Batcher:
             gathering = self._gathering = self._open()
         return await gathering.call(values)
 
-    def _open(self) -> Gathering:
+    def _open(self) -> BatchQueue:
         options = self.options
         in_thread = options.offload == "thread" and not self._is_async
         threads = DaemonThreads(options.threads) if in_thread else None
-        return Gathering(
+        return BatchQueue(
             self._method,
             functools.partial(self._handle, threads),
             options,

@@ -17,8 +17,8 @@ from ..codec import Codec
 from ..codec.image_budget import INLINE_PIXELS
 from ..errors import RegistrationError
 from .allow import Allow, AllowRule
-from .declared import holds, name_of
-from .extras import Extras
+from .injection import Injection
+from .introspect import holds, name_of
 from .signature import Bind, Signature
 
 Offload = Literal["thread", "process"]
@@ -54,7 +54,7 @@ class Method:
     check_result: Callable[[Any], Any] | None
     returns: type | None
     inline: bool
-    extras: Extras | None
+    extras: Injection | None
     items: Callable[..., Any] | None
     stream: Method | None
     check_item: Callable[[Any], Any] | None
@@ -148,7 +148,7 @@ class MethodRegistry(Mapping[str, Method]):
         signature = Signature(
             function, method=name, codec=self._codec, namespace=namespace, in_thread=offload == "thread"
         )
-        extras = Extras.of(signature, is_async=is_async, offload=offload)
+        extras = Injection.of(signature, is_async=is_async, offload=offload)
         inline = not (is_async or offload or streams or extras or ordered)
         signature.decode_images(here=0 if offload else INLINE_PIXELS, reports=not inline)
         method = Method(

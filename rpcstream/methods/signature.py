@@ -21,9 +21,9 @@ from ..codec.hints import convert_options, is_iterable_hint, is_untyped, item_hi
 from ..codec.image_budget import INLINE_PIXELS, DecodeElsewhere, ImageBudget, ImageTotal, reading
 from ..errors import InvalidParams, InvalidRequest, RegistrationError
 from ..wire import envelope
-from . import incoming
-from .declared import context_parameter, hints_of, signature_of
-from .image_room import ImagesFound
+from . import stream_params
+from .image_decoding import ImagesFound
+from .introspect import context_parameter, hints_of, signature_of
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Convert = Callable[[Any], Any]
@@ -349,7 +349,7 @@ class Signature:
 
     def _lowered_parameter(self, parameter: Parameter, hint: Any, *, in_thread: bool) -> Any:
         what = f"parameter {parameter.name!r}"
-        if not incoming.is_stream_hint(hint, in_thread=in_thread):
+        if not stream_params.is_stream_hint(hint, in_thread=in_thread):
             return self._lowered(what, hint)
         if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
             raise RegistrationError(f"{self.method}: {what} stands for many arguments, and cannot be a stream")
@@ -360,7 +360,7 @@ class Signature:
         signature = Signature(item, method=f"{self.method}: {what}", codec=self._codec)
         signature.decode_images(here=0 if in_thread else INLINE_PIXELS, reports=True)
         self.streams[parameter.name] = signature.bind
-        return incoming.lowered(hint, self._codec)
+        return stream_params.lowered(hint, self._codec)
 
     def _lowered(self, what: str, hint: Any, *, result: bool = False) -> Any:
         try:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ..auth.credentials import Credentials
 from ..errors import CallCancelled
 from ..wire import envelope
 from ..wire.pieces import Written
 from .blocking import Bridge
 from .deadline import INFINITE, now
-from .identity import Credentials
 from .remote import BlockingPeer, Peer
 
 if TYPE_CHECKING:

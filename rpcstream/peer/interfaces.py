@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..errors import ParseError
 from ..wire.framing import Oversize
 from ..wire.pieces import Written
-from .elsewhere import Elsewhere
+from .forwarded import ForwardedCall
 
 if TYPE_CHECKING:
     from .session import Session
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Waiting = Coroutine[Any, Any, Written | None]
 
 #: What there is in the place of a reply that comes later: who waits for it here, or elsewhere.
-Later = Waiting | Elsewhere
+Later = Waiting | ForwardedCall
 
 
 class Channel(Protocol):

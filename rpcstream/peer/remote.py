@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import CallTimeout, ConnectionLost, InvalidRequest
 from .blocking import BlockingStream, Bridge
-from .call import NOT_GIVEN, Call, params_of
-from .calls import OnProgress
 from .deadline import INFINITE, time_left
+from .marshal import NOT_GIVEN, Call, params_of
+from .outgoing import OnProgress
 from .proxy import Method, Methods, remote_name
 from .stream import Stream, StreamCall
 

@@ -2,7 +2,8 @@
 
 Owns the order of things: which message is handled when, what runs at the moment, when the connection may close. A
 message with a method goes to the dispatcher, a reply to the calls that wait, what belongs to the conversation itself
-(`$/…`) to `peer.control`. Knows neither sockets (a channel sends for it) nor methods (a dispatcher answers for it).
+(`$/…`) to `peer.control_messages`. Knows neither sockets (a channel sends for it) nor methods (a dispatcher answers
+for it).
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from ..text import get_logger
 from ..wire import envelope
 from ..wire.framing import LONG, Message, Oversize
 from ..wire.pieces import Written
-from . import control
-from .backlog import Backlog
-from .call import Marshaller
-from .calls import Calls
+from . import control_messages
+from .admission import Intake
 from .deadline import free_context
-from .elsewhere import Elsewhere
-from .flows import Flows
-from .intake import Intake
+from .forwarded import ForwardedCall
+from .inflight import RunningCalls
 from .interfaces import Channel, Dispatch, Later, Waiting
+from .marshal import Marshaller
 from .memory import COUNTED, MessageMemory, memory_of
+from .outgoing import OutgoingCalls
 from .pending import PendingCalls
+from .request_queue import RequestQueue
 from .slices import TURN
-from .work import Work
+from .stream_table import StreamTable
 
 log = get_logger("rpcstream.server")
 
@@ -149,8 +150,8 @@ class Session:
         self.loop = asyncio.get_running_loop()
         self.memory = MessageMemory(limits.max_held_total, limits.max_unread_total) if memory is None else memory
         self.pending = PendingCalls()
-        self.work = Work(self.memory)
-        self.flows = Flows(limits.write_buffer, self.memory)
+        self.work = RunningCalls(self.memory)
+        self.flows = StreamTable(limits.write_buffer, self.memory)
         self.is_open = False
         self.waited = 0.0
         self.channel: Channel | None = None
@@ -181,8 +182,8 @@ class Session:
         self._on_gone = on_gone
         # Handlers begin in whatever callback has read their request, or made room for it: that may be another call's.
         self._context = free_context()
-        self._calls: Calls | None = None
-        self.backlog = Backlog(limits, self.memory)
+        self._calls: OutgoingCalls | None = None
+        self.backlog = RequestQueue(limits, self.memory)
         self._intake = Intake(self, dispatch, self.backlog)
         self._outbox: list[Written] = []
         #: No more requests are taken; the transport is not read; a turn is due.
@@ -249,16 +250,16 @@ class Session:
         return bool(self.work or self.backlog or self._outbox)
 
     @property
-    def calls(self) -> Calls:
+    def calls(self) -> OutgoingCalls:
         """The way to call the peer."""
         if self._calls is None:
             address = self.channel.address if self.channel is not None else ""
             return self.use(Marshaller(self.codec, self.limits, address, side=self.side))
         return self._calls
 
-    def use(self, marshaller: Marshaller) -> Calls:
+    def use(self, marshaller: Marshaller) -> OutgoingCalls:
         """Call the peer with this marshaller, which other connections share."""
-        self._calls = Calls(self, marshaller)
+        self._calls = OutgoingCalls(self, marshaller)
         return self._calls
 
     def abort(self, reason: str) -> None:
@@ -285,7 +286,7 @@ class Session:
         self._outbox.clear()
         self.channel.send(messages)
 
-    def finish(self, call: Elsewhere, reply: Written | None) -> None:
+    def finish(self, call: ForwardedCall, reply: Written | None) -> None:
         """Somebody else has carried a call out. Only the first reply counts."""
         if not self.work.leave(call):
             return
@@ -372,7 +373,7 @@ class Session:
                     reply = None
                     # A message with a method is for the dispatcher, a reply for the calls that wait.
                     if type(message) is dict and "method" in message:
-                        if "id" in message or not control.handle(self, message, line):
+                        if "id" in message or not control_messages.handle(self, message, line):
                             reply = self._answer(message, line, self)
                     elif not self.pending.settled(message, line):
                         reply = self._answer_batch(message, line)
@@ -453,7 +454,7 @@ class Session:
 
     def _take(self, reply: Written | Later, message: Any, line: bytes) -> int:
         """A reply to send, or what will give one; how many bytes that is now."""
-        if isinstance(reply, Elsewhere):
+        if isinstance(reply, ForwardedCall):
             self.work.enter(reply)
             return 0
         ready = reply if isinstance(reply, Written) else self._start(reply, message, line)

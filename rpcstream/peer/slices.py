@@ -18,7 +18,7 @@ TURN = 0.02
 SLICE = 0.005
 
 
-class Slices:
+class TimeSlices:
     """Grants slices of one event loop: one in each turn of the loop, whatever the number of those that wait.
 
     So what else the loop has to do (messages of other connections, timers) waits for one slice at most. Owners, which

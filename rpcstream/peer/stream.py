@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..wire import envelope
 from ..wire.pieces import Written
-from .call import NOT_GIVEN, Call, Marshaller, told
-from .calls import Calls, OnProgress, StreamWaiter
-from .streams import Inflow
+from .flow_control import Inflow
+from .marshal import NOT_GIVEN, Call, Marshaller, told
+from .outgoing import OnProgress, OutgoingCalls, StreamWaiter
 
 if TYPE_CHECKING:
     from .session import Session
@@ -74,7 +74,7 @@ class Stream(AsyncIterator[Any]):
         self._call = call
         self._seconds = seconds
         self._on_progress = on_progress
-        self._calls: Calls | None = None
+        self._calls: OutgoingCalls | None = None
         self._waiter: StreamWaiter | None = None
         self._has_ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -146,11 +146,11 @@ class Stream(AsyncIterator[Any]):
                 _give_up(self._calls, self._call, self._waiter)
 
 
-def _grant(calls: Calls, call: StreamCall, n: int) -> None:
+def _grant(calls: OutgoingCalls, call: StreamCall, n: int) -> None:
     calls.send(call.credit(n))
 
 
-def _give_up(calls: Calls, call: StreamCall, waiter: StreamWaiter) -> None:
+def _give_up(calls: OutgoingCalls, call: StreamCall, waiter: StreamWaiter) -> None:
     calls.give_up(call)
     waiter.inflow.end()
     waiter.inflow.clear()

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from ..codec import TAG_KEY
 from ..errors import EncodeError, InternalError, RpcError
 from ..wire import envelope
-from .flows import argument_key
-from .streams import Outflow
+from .flow_control import Outflow
+from .stream_table import argument_key
 
 if TYPE_CHECKING:
-    from .calls import Calls
+    from .outgoing import OutgoingCalls
 
 log = logging.getLogger("rpcstream.client")
 
@@ -44,7 +44,7 @@ class Uploads:
         fail: called with what an iterator raised: then the call cannot be carried out as it was meant.
     """
 
-    def __init__(self, calls: Calls, method: str, fail: Callable[[Exception], None]) -> None:
+    def __init__(self, calls: OutgoingCalls, method: str, fail: Callable[[Exception], None]) -> None:
         self._calls = calls
         self._method = method
         self._fail = fail

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterable
 from typing import Any, cast
 
+from ..auth.credentials import Credentials, credentials_of
 from ..limits import Limits
-from ..peer.identity import Credentials, credentials_of
 from ..peer.memory import UnreadBytes
 from .paced import PacedTransport, is_copying
-from .watch import Watch
+from .timeouts import Timeouts
 
 #: Bytes; a message that comes alone, or a piece of one, is written without a copy when it is longer than this.
 JOIN_MAX = 64 * 1024
@@ -63,7 +63,7 @@ class SocketConnection(asyncio.Protocol):
         # that may come what handlers finish that were at work then.
         self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
         self.opened = self._loop.time()
-        self._watch = Watch(limits, self.opened)
+        self._watch = Timeouts(limits, self.opened)
 
     @property
     def socket(self) -> Any:

@@ -13,9 +13,9 @@ from functools import partial
 from time import perf_counter
 from typing import Any, cast
 
+from ..auth.credentials import MAX_WRONG, NOT_SYNC, Authenticator
 from ..errors import RpcError
 from ..limits import Limits
-from ..peer.identity import MAX_WRONG, NOT_SYNC, Authenticator
 from ..peer.memory import MessageMemory, Reception
 from ..peer.session import Session
 from ..peer.slices import TURN
@@ -24,11 +24,11 @@ from ..wire.http_head import HEAD_MAX, body_length, parse_head, tokens
 from ..wire.http_reader import RequestReader
 from ..wire.upgrade import accept
 from .connection import undelivered
-from .conversation import Trace
 from .http_exchange import GoingOn, HttpExchange, Plan, parts_of_response
 from .http_hooks import Access, CallPaths, Hooks, Page, Routes, outcome, shown
 from .http_output import HttpOutput
 from .interfaces import Connection, ProtocolConnection
+from .message_connection import Trace
 
 log = logging.getLogger("rpcstream.server")
 

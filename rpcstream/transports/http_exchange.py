@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
+from ..auth.credentials import Credentials
 from ..errors import ConnectionLost
 from ..limits import Limits
-from ..peer.identity import Credentials
 from ..peer.session import Session
 from ..wire.http import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem, wanted
 from ..wire.pieces import Written, parts_of
 from .connection import JOIN_MAX
-from .conversation import trace_all
+from .message_connection import trace_all
 
 if TYPE_CHECKING:
     from .http import HttpConnection

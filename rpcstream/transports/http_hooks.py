@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..peer.identity import Authenticator, Credentials
+from ..auth.credentials import Authenticator, Credentials
 from ..wire.http import HttpError, Request, Response, problem
 from .interfaces import ProtocolConnection
 

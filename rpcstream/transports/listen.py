@@ -14,11 +14,11 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
+from ..auth.credentials import Authenticator
 from ..errors import ServerBusy
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
-from ..peer.identity import Authenticator
 from ..peer.memory import MessageMemory
 from ..peer.session import Session
 from ..tls import Certificates
@@ -26,14 +26,14 @@ from ..wire.http import Request
 from .accept import Acceptor, Handshake, bound_tcp, bound_unix, remove_own
 from .access import AccessRules
 from .connection import format_address
-from .conversation import Trace
-from .door import Door
+from .detect import ProtocolDetector
 from .http import HttpConnection
 from .http_hooks import CallPaths, Routes
 from .interfaces import Connection
-from .strangers import Strangers, host_of
+from .message_connection import Trace
+from .strangers import UnauthenticatedConnections, host_of
 from .stream import LineStream
-from .watch import interval
+from .timeouts import interval
 from .websocket import WebSocketStream
 
 log = logging.getLogger("rpcstream.server")
@@ -92,7 +92,7 @@ class Listener:
         self._acceptors: list[Acceptor] = []
         self._unix_paths: list[tuple[str, int]] = []
         self._streams: set[Connection] = set()
-        self._strangers = Strangers()
+        self._strangers = UnauthenticatedConnections()
         self._log = LimitedLog(log)
         self._shortages = LimitedLog(log, each=1)
         # Sessions outlive their connection while a handler still runs for them; nobody else holds those tasks.
@@ -142,7 +142,7 @@ class Listener:
             self._renew()
         return address if path else format_address(name)
 
-    def _acceptor(self, sock: socket.socket, make_door: Callable[[Handshake | None], Door]) -> Acceptor:
+    def _acceptor(self, sock: socket.socket, make_door: Callable[[Handshake | None], ProtocolDetector]) -> Acceptor:
         limits = self._limits
         times = [seconds for seconds in (limits.handshake_timeout, limits.message_timeout) if seconds is not None]
         if self._authenticator is not None and limits.auth_timeout is not None:
@@ -206,8 +206,8 @@ class Listener:
         """The protocol of one more connection that speaks the line stream, and its session."""
         return self._make_line(on_open=self._opened)
 
-    def _make_door(self, access: AccessRules, handshake: Handshake | None) -> Door:
-        return Door(
+    def _make_door(self, access: AccessRules, handshake: Handshake | None) -> ProtocolDetector:
+        return ProtocolDetector(
             limits=self._limits,
             make_line=self._make_line,
             make_http=partial(self._make_http, access),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .interfaces import Connection
 
 
-class Strangers:
+class UnauthenticatedConnections:
     """The connections whose peers have not shown who they are; where nobody need show that, those whose handshake is
     not done. One after the other gives way when there is no room for a newcomer.
 

@@ -18,10 +18,10 @@ from ..wire.envelope import error_reply
 from ..wire.framing import LineFramer
 from ..wire.pieces import Written, parts_of
 from .connection import JOIN_MAX, JOINED_MAX, undelivered
-from .conversation import SECOND_BLANK, Conversation, Trace, trace_all
+from .message_connection import SECOND_BLANK, MessageConnection, Trace, trace_all
 
 
-class LineStream(Conversation):
+class LineStream(MessageConnection):
     """An asyncio protocol and the channel of one session.
 
     Args:

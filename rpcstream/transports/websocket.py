@@ -30,7 +30,7 @@ from ..wire.frames import (
 )
 from ..wire.pieces import Written, parts_of
 from .connection import JOIN_MAX, JOINED_MAX, undelivered
-from .conversation import SECOND_BLANK, Conversation, Trace, trace_all
+from .message_connection import SECOND_BLANK, MessageConnection, Trace, trace_all
 
 #: Seconds that the peer has to answer a close frame that it has received, and to close the connection after that.
 CLOSE_TIME = 2.0
@@ -42,7 +42,7 @@ GLANCE = 0.01
 _TEXT_HEADS = [head(TEXT, size) for size in range(126)]
 
 
-class WebSocketStream(Conversation):
+class WebSocketStream(MessageConnection):
     """An asyncio protocol and the channel of one session.
 
     Args:

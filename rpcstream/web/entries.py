@@ -50,7 +50,7 @@ class Route:
         raise NotImplementedError
 
 
-class Own(Route):
+class HealthRoute(Route):
     """What is there for monitors."""
 
     def __init__(self, path: str, response: Callable[[], Response]) -> None:
@@ -61,7 +61,7 @@ class Own(Route):
         return self._response()
 
 
-class Fixed(Route):
+class StaticRoute(Route):
     """Bytes."""
 
     def __init__(self, path: str, is_public: bool, content: Content) -> None:
@@ -125,7 +125,7 @@ class Files(Route):
         return _not_found() if file is None else file
 
 
-class Handled(Route):
+class HandlerRoute(Route):
     """A function."""
 
     def __init__(

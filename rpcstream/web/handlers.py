@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from ..codec import Codec
 from ..errors import RegistrationError, ServerBusy
-from ..methods.declared import holds
+from ..methods.introspect import holds
 from ..methods.invoke import Invoker, check_picklable
 from ..methods.registry import Method, Offload
 from ..observe.limited_log import LimitedLog

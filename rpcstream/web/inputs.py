@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from ..errors import RegistrationError
-from ..methods.declared import hints_of, signature_of
+from ..methods.introspect import hints_of, signature_of
 from ..wire.http import Request
 
 #: Fields of a query; more are refused before they are read.

@@ -12,13 +12,13 @@ from typing import Any, TypeVar, overload
 
 from ..codec import Codec
 from ..errors import RegistrationError
-from ..methods.declared import caller_namespace
+from ..methods.introspect import caller_namespace
 from ..methods.invoke import Invoker
 from ..methods.registry import Offload
 from ..text import get_logger
 from ..wire.http import NOSNIFF, Request, Response, problem
 from .answers import HTML, check_headers
-from .entries import NO_PLACES, Files, Fixed, Handled, Own, Pending, Route
+from .entries import NO_PLACES, Files, HandlerRoute, HealthRoute, Pending, Route, StaticRoute
 from .handlers import Handler
 from .html import Html
 from .paths import PathPattern, check_path
@@ -62,8 +62,8 @@ class Routes:
         self._draining = Prepared(503, b"draining", _TEXT, own)
         #: There unless somebody has a route of that very path.
         self._own: dict[str, Route] = {
-            "/healthz": Own("/healthz", lambda: self._ok),
-            "/readyz": Own("/readyz", lambda: self._draining if self.is_draining else self._ok),
+            "/healthz": HealthRoute("/healthz", lambda: self._ok),
+            "/readyz": HealthRoute("/readyz", lambda: self._draining if self.is_draining else self._ok),
         }
         self._not_allowed = problem(405, "Only GET and HEAD are for this path", [("Allow", "GET, HEAD")])
 
@@ -102,7 +102,7 @@ class Routes:
         if isinstance(content, bytes | bytearray | Html):
             body = content.encode() if isinstance(content, Html) else bytes(content)
             kind = HTML if isinstance(content, Html) else type_of(path)
-            self._enter(Fixed(path, public, Content(body, type or kind, extra)))
+            self._enter(StaticRoute(path, public, Content(body, type or kind, extra)))
             return
         if not isinstance(content, str | os.PathLike):
             raise RegistrationError(f"{path}: the content is bytes, or the path of a file or folder, got {content!r}")
@@ -187,7 +187,7 @@ class Routes:
         )
         if self._invoker is not None:
             handler.check()
-        self._enter(Handled(path, public, handler, pattern, self._running))
+        self._enter(HandlerRoute(path, public, handler, pattern, self._running))
         self._handlers.append(handler)
         return function
 

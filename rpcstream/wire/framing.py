@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .gathered import Gathered
+from .gathered import PieceBuffer
 from .outline import CLOSING, Balance, borders_in, end_of_last_value, may_close
 
 #: Bytes; a message from here on is long: it may have payloads that are better cut out before it is parsed.
@@ -290,7 +290,7 @@ class LineFramer:
 _BLANK = 0x20
 
 
-class _Held(Gathered):
+class _Held(PieceBuffer):
     """Bytes of a message whose end has not come: copied once, when it has.
 
     Attributes:

@@ -6,7 +6,7 @@ from __future__ import annotations
 PIECE = 16 * 1024
 
 
-class Gathered:
+class PieceBuffer:
     """Pieces, in order.
 
     Attributes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from .gathered import Gathered
+from .gathered import PieceBuffer
 
 #: Bytes of the line before a chunk: its size, and extensions, which nobody uses.
 _SIZE_LINE_MAX = 256
@@ -49,7 +49,7 @@ class Body(Protocol):
         """The whole of it."""
 
 
-class SizedBody(Gathered):
+class SizedBody(PieceBuffer):
     """A body whose length was said before."""
 
     __slots__ = ("_length",)
@@ -71,7 +71,7 @@ class TooLong(ValueError):
     """The body is over the limit."""
 
 
-class ChunkedBody(Gathered):
+class ChunkedBody(PieceBuffer):
     """A body in chunks, of which none says how long the whole is.
 
     Args:

@@ -14,8 +14,8 @@ import orjson
 import pytest
 
 from rpcstream import AsyncClient, Context, InvalidParams, NotPermitted, RegistrationError, Server
+from rpcstream.auth.credentials import Credentials
 from rpcstream.methods.allow import Allow, names_of
-from rpcstream.peer.identity import Credentials
 from rpcstream.testing import memory_client
 
 from .test_gate import Connect, code_of, lines, login, request

@@ -13,9 +13,9 @@ import orjson
 import pytest
 
 from rpcstream import AsyncClient, Context, Limits, NotAuthenticated, Server
+from rpcstream.auth.credentials import Credentials
 from rpcstream.methods.dispatch import Dispatcher
 from rpcstream.methods.gate import GatedSession
-from rpcstream.peer.identity import Credentials
 from rpcstream.peer.session import Session
 from rpcstream.testing import memory_client
 

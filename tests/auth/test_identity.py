@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream.peer.identity import NOT_SYNC, Authenticator, Credentials, credentials_of
+from rpcstream.auth.credentials import NOT_SYNC, Authenticator, Credentials, credentials_of
 
 
 def shown(token: str | None) -> Credentials:

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from rpcstream import Context, Server
-from rpcstream.peer.identity import Credentials
+from rpcstream.auth.credentials import Credentials
 
 from .test_gate import Connect, Desk, code_of, request
 from .test_shown import Authority, has_peer_credentials

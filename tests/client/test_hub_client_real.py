@@ -10,16 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import (
-    AsyncClient,
-    Backoff,
-    Client,
-    ConnectFailed,
-    Hub,
-    InvalidParams,
-    MethodNotFound,
-    ProviderGone,
-)
+from rpcstream import AsyncClient, Backoff, Client, ConnectFailed, Hub, InvalidParams, MethodNotFound, ProviderGone
 from rpcstream.testing import serve_in_thread
 
 AT_ONCE = Backoff(first=0.001, longest=0.01)

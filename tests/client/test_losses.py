@@ -24,7 +24,7 @@ from rpcstream import (
     RpcError,
     Server,
 )
-from rpcstream.client import connection as connection_module
+from rpcstream.client import sync_connection as connection_module
 from rpcstream.client.state import ConnectionState
 from rpcstream.testing import serve_in_thread
 from rpcstream.transports import websocket

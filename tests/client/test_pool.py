@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rpcstream import AsyncClient, Client
-from rpcstream.client.pool import choose
+from rpcstream.client.placement import choose
 
 
 @dataclass

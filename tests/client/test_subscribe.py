@@ -30,8 +30,8 @@ from rpcstream import (
     Server,
     ServerBusy,
 )
+from rpcstream.events.queue import Policy
 from rpcstream.peer.blocking import BlockingStream, Bridge
-from rpcstream.peer.event_queue import Policy
 from rpcstream.testing import memory_client
 from rpcstream.transports.memory import join
 

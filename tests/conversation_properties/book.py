@@ -12,15 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from rpcstream import (
-    CallCancelled,
-    CallTimeout,
-    ConnectFailed,
-    ConnectionLost,
-    DeadlineExceeded,
-    RpcError,
-    ServerBusy,
-)
+from rpcstream import CallCancelled, CallTimeout, ConnectFailed, ConnectionLost, DeadlineExceeded, RpcError, ServerBusy
 
 #: Codes by which a question may be refused for what its caller did itself.
 CANCELLED, LATE, BUSY = CallCancelled.CODE, DeadlineExceeded.CODE, ServerBusy.CODE

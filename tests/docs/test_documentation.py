@@ -14,7 +14,7 @@ import pytest
 import rpcstream
 from rpcstream import AsyncClient, Backoff, Client, Codec, Hub, ImageOptions, Limits, Server
 from rpcstream.cli import call_options, items, serve
-from rpcstream.peer.call import NOT_GIVEN
+from rpcstream.peer.marshal import NOT_GIVEN
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpcstream.errors import RpcError
+from rpcstream.events.patterns import matches
 from rpcstream.hub import Hub, Rule
-from rpcstream.peer.patterns import matches
 
 from .conftest import CALL, Open, Peer, Place
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcstream import NotPermitted
+from rpcstream.events.patterns import matches
 from rpcstream.hub import rules as module
 from rpcstream.hub.rules import ACTIONS, Action, Rule, Rules
-from rpcstream.peer.patterns import matches
 
 
 @dataclass

@@ -13,9 +13,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from rpcstream import Limits
+from rpcstream.events.patterns import matches
 from rpcstream.hub import Hub
-from rpcstream.hub.clients import Client
-from rpcstream.peer.patterns import matches
+from rpcstream.hub.members import Member
 from rpcstream.peer.session import Session
 from rpcstream.transports.memory import join
 
@@ -69,7 +69,7 @@ class World:
             event_queue=3,
         )
         self.sessions: list[Session] = []
-        self.clients: list[Client] = []
+        self.clients: list[Member] = []
         self.ends: dict[str, End] = {}
         self.left: list[End] = []
         self._published = 0
@@ -87,7 +87,7 @@ class World:
             self.sessions.append(make(*args))
             return self.sessions[-1]
 
-        def kept_client(client: Client) -> None:
+        def kept_client(client: Member) -> None:
             self.clients.append(client)
             entered(client)
 

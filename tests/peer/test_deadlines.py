@@ -11,9 +11,9 @@ import pytest
 
 from rpcstream import Codec, Limits
 from rpcstream.errors import CallTimeout
-from rpcstream.peer import calls as module
-from rpcstream.peer.call import Marshaller
-from rpcstream.peer.calls import Calls
+from rpcstream.peer import outgoing as module
+from rpcstream.peer.marshal import Marshaller
+from rpcstream.peer.outgoing import OutgoingCalls
 from rpcstream.peer.pending import PendingCalls
 from rpcstream.testing import FakeTimeLoop
 
@@ -61,9 +61,9 @@ def on_fake_time(make: Callable[[], Any]) -> Any:
         return runner.run(make())
 
 
-def made() -> tuple[Session, Calls]:
+def made() -> tuple[Session, OutgoingCalls]:
     session: Any = Session()
-    return session, Calls(session, Marshaller(Codec(), Limits(), "here", side="server"))
+    return session, OutgoingCalls(session, Marshaller(Codec(), Limits(), "here", side="server"))
 
 
 def test_each_is_told_at_its_time_and_those_that_were_answered_are_not() -> None:

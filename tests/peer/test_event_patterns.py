@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcstream import InvalidParams, MessageTooLarge, NotPermitted, ServerBusy
-from rpcstream.peer import event_queue
-from rpcstream.peer.patterns import is_pattern, matches
-from rpcstream.peer.subscriber import HEIRS_MAX
+from rpcstream.events import queue as event_queue
+from rpcstream.events.patterns import is_pattern, matches
+from rpcstream.events.subscriber import HEIRS_MAX
 
 from .test_events import FakeSession, Fixture, turns
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcstream.peer.event_queue import EventQueue, Policy
+from rpcstream.events.queue import EventQueue, Policy
 
 
 def filled(policy: Policy, *events: tuple[str, int], max_events: int = 2, max_bytes: int = 10) -> EventQueue[int]:

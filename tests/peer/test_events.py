@@ -15,10 +15,10 @@ import orjson
 import pytest
 
 from rpcstream import Codec, EncodeError, InvalidParams, Limits, MessageTooLarge, ServerBusy
+from rpcstream.events.patterns import TOPIC_MAX
+from rpcstream.events.topics import SHARE, Topics
 from rpcstream.observe.counters import Counters
-from rpcstream.peer.events import SHARE, Topics
-from rpcstream.peer.flows import Flows
-from rpcstream.peer.patterns import TOPIC_MAX
+from rpcstream.peer.stream_table import StreamTable
 
 
 class FakeSession:
@@ -26,7 +26,7 @@ class FakeSession:
 
     def __init__(self, *, stalled: bool = False) -> None:
         self.loop = asyncio.get_running_loop()
-        self.flows = Flows(1024 * 1024)
+        self.flows = StreamTable(1024 * 1024)
         self.flows.stalled = stalled
         self.channel = SimpleNamespace(address="far:1")
         self.is_open = True

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from rpcstream import Context, Limits, Server
 from rpcstream.codec import payloads
 from rpcstream.peer import session as session_module
-from rpcstream.peer.backlog import Backlog, Word
-from rpcstream.peer.intake import Intake
+from rpcstream.peer.admission import Intake
 from rpcstream.peer.memory import MessageMemory
+from rpcstream.peer.request_queue import RequestQueue, Word
 from rpcstream.peer.session import Session
 from rpcstream.wire import envelope
 from rpcstream.wire.pieces import Written
@@ -263,7 +263,7 @@ async def test_long_strings_stay_in_what_is_left_of_a_batch() -> None:
 
 
 def test_words_that_were_heeded_are_not_taken_up_again() -> None:
-    backlog = Backlog(LIMITS, MessageMemory(10**9, 1))
+    backlog = RequestQueue(LIMITS, MessageMemory(10**9, 1))
     backlog.put([b"1", b"2"], 0.0)
     found = backlog.next_unsifted()
     assert found is not None

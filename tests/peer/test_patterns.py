@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rpcstream.peer.patterns import (
+from rpcstream.events.patterns import (
     LEVELS_MAX,
     TOPIC_MAX,
     PatternTable,

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rpcstream import Context, Limits, Server
-from rpcstream.client.inbound import Inbound
+from rpcstream.client.incoming import Inbound
 from rpcstream.codec import Codec
 from rpcstream.hub import Hub
-from rpcstream.peer.call import Call
+from rpcstream.peer.marshal import Call
 from rpcstream.peer.session import Session
 from rpcstream.wire.pieces import Written
 

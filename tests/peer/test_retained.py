@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcstream import ServerBusy
-from rpcstream.peer.patterns import matches
-from rpcstream.peer.retained import Retained
+from rpcstream.events.patterns import matches
+from rpcstream.events.retained import Retained
 
 
 def kept(*topics: str, max_topics: int = 5, max_bytes: int = 100) -> Retained:

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpcstream.peer.elsewhere import Elsewhere
+from rpcstream.peer.forwarded import ForwardedCall
+from rpcstream.peer.inflight import RunningCalls
 from rpcstream.peer.memory import MessageMemory
-from rpcstream.peer.work import Work
 
 IDS = st.sampled_from([1, 2, 1.0, True, None, "1", "2", "i1", "s1", "", "'1'", -1, 2**70])
 
@@ -20,7 +20,7 @@ STEPS = st.lists(
 )
 
 
-class Call(Elsewhere):
+class Call(ForwardedCall):
     """Remembers that it was cancelled."""
 
     __slots__ = ("is_cancelled",)
@@ -39,7 +39,7 @@ def same(left: Any, right: Any) -> bool:
 
 async def followed(steps: list[tuple[str, Any, int]]) -> None:
     memory = MessageMemory(10**6, 1)
-    work, there = Work(memory), list[tuple[Any, Any]]()
+    work, there = RunningCalls(memory), list[tuple[Any, Any]]()
     keeper = asyncio.create_task(asyncio.sleep(3600))
     work.start(keeper, [{}])  # the batch that members belong to
     for step, call_id, number in steps:
@@ -104,7 +104,7 @@ def test_a_cancel_finds_its_call(steps: list[tuple[str, Any, int]]) -> None:
 
 
 async def test_of_several_calls_with_one_id_the_first_is_cancelled_until_it_has_ended() -> None:
-    work = Work(MessageMemory(10**6, 1))
+    work = RunningCalls(MessageMemory(10**6, 1))
     tasks = [asyncio.create_task(asyncio.sleep(3600)) for _ in range(3)]
     messages = [{"id": 7}, {"id": 7}, {"id": "7"}]
     for task, message in zip(tasks, messages, strict=True):
@@ -125,7 +125,7 @@ async def test_of_several_calls_with_one_id_the_first_is_cancelled_until_it_has_
 
 
 async def test_an_idle_connection_keeps_nothing_for_cancels() -> None:
-    work = Work(MessageMemory(10**6, 1))
+    work = RunningCalls(MessageMemory(10**6, 1))
     for call_id in range(100):
         assert not work.cancel(call_id)
     assert work._by_id is None

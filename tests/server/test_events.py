@@ -15,8 +15,8 @@ import orjson
 import pytest
 
 from rpcstream import Limits, Server
-from rpcstream.peer.event_queue import Policy
-from rpcstream.peer.events import SHARE
+from rpcstream.events.queue import Policy
+from rpcstream.events.topics import SHARE
 
 
 def message(method: str, params: Any = None, **members: Any) -> bytes:

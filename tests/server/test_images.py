@@ -15,7 +15,7 @@ from PIL import Image
 
 from rpcstream import AsyncClient, Context, InvalidParams, Limits, RpcError, Server
 from rpcstream.codec import image_files
-from rpcstream.methods.image_room import PLACES, ImageRoom, Lease
+from rpcstream.methods.image_decoding import PLACES, ImageDecoder, Lease
 from rpcstream.testing import memory_client
 from rpcstream.wire import envelope
 
@@ -140,7 +140,7 @@ def make_server(**limits: Any) -> Server:
     return server
 
 
-def room_of(server: Server) -> ImageRoom:
+def room_of(server: Server) -> ImageDecoder:
     assert server._running is not None
     return server._running.invoker.images
 
@@ -414,7 +414,7 @@ async def test_too_many_that_wait_are_told(connect: Any, decoding: Decoding) -> 
 class Asked:
     """Calls `decode` with functions that end when they are told to."""
 
-    def __init__(self, room: ImageRoom) -> None:
+    def __init__(self, room: ImageDecoder) -> None:
         self.room = room
         self.began: list[str] = []
         self._ends: dict[str, threading.Event] = {}
@@ -438,13 +438,13 @@ class Asked:
 
 
 @pytest.fixture
-async def room() -> AsyncIterator[ImageRoom]:
-    room = ImageRoom(max_memory=100, max_waiting=10)
+async def room() -> AsyncIterator[ImageDecoder]:
+    room = ImageDecoder(max_memory=100, max_waiting=10)
     yield room
     room.close()
 
 
-async def test_owners_take_turns_and_each_has_one_at_a_time(room: ImageRoom) -> None:
+async def test_owners_take_turns_and_each_has_one_at_a_time(room: ImageDecoder) -> None:
     asked = Asked(room)
     tasks = [asked.ask("a", name, 60) for name in ("a1", "a2", "a3")] + [asked.ask("b", "b1", 60)]
     await asked.until("a1")
@@ -458,7 +458,7 @@ async def test_owners_take_turns_and_each_has_one_at_a_time(room: ImageRoom) -> 
     assert room.used == 0
 
 
-async def test_what_is_kept_is_counted_until_it_is_given_back(room: ImageRoom) -> None:
+async def test_what_is_kept_is_counted_until_it_is_given_back(room: ImageDecoder) -> None:
     asked = Asked(room)
     first = asked.ask("a", "first", 500, kept=70)  # alone, it may take more than there is
     await asked.until("first")
@@ -476,7 +476,7 @@ async def test_what_is_kept_is_counted_until_it_is_given_back(room: ImageRoom) -
     assert room.used == 0
 
 
-async def test_who_is_cancelled_leaves_nothing(room: ImageRoom) -> None:
+async def test_who_is_cancelled_leaves_nothing(room: ImageDecoder) -> None:
     asked = Asked(room)
     running, waiting = asked.ask("a", "running", 90, kept=50), asked.ask("b", "waiting", 90)
     await asked.until("running")
@@ -491,7 +491,7 @@ async def test_who_is_cancelled_leaves_nothing(room: ImageRoom) -> None:
     assert (room.used, asked.began) == (0, ["running", "last"])
 
 
-async def test_errors_give_the_memory_back(room: ImageRoom) -> None:
+async def test_errors_give_the_memory_back(room: ImageDecoder) -> None:
     def fail() -> tuple[None, int]:
         raise RpcError(5, "no")
 
@@ -500,7 +500,7 @@ async def test_errors_give_the_memory_back(room: ImageRoom) -> None:
     assert room.used == 0
 
 
-async def test_a_lease_that_is_dropped_is_given_back(room: ImageRoom) -> None:
+async def test_a_lease_that_is_dropped_is_given_back(room: ImageDecoder) -> None:
     lease = room.keep(30)
     assert lease is not None
     del lease

@@ -15,8 +15,8 @@ import pytest
 from rpcstream import AsyncClient, Client, Context, InvalidRequest, Limits, MessageTooLarge, Server, ServerBusy
 from rpcstream.codec import payloads
 from rpcstream.codec.memory import collector_paused
+from rpcstream.peer.flow_control import Inflow
 from rpcstream.peer.memory import PARTLY, MessageMemory, Reception, memory_of
-from rpcstream.peer.streams import Inflow
 from rpcstream.wire.framing import LineFramer, Oversize
 
 KIB = 1024

@@ -22,7 +22,7 @@ from rpcstream import Limits, Server
 from rpcstream.process import LoopName, loop_factory
 from rpcstream.tls import TLS, client_context
 from rpcstream.transports import accept
-from rpcstream.transports.strangers import Strangers
+from rpcstream.transports.strangers import UnauthenticatedConnections
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}\n'
 SHOW_TOKEN = b'{"jsonrpc":"2.0","id":1,"method":"rpc.authenticate","params":["secret"]}\n'
@@ -298,7 +298,7 @@ def test_only_so_many_newcomers_are_told_that_all_places_are_taken(
     runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rpcstream.transports.listen.MAX_REFUSED", 2)
-    monkeypatch.setattr("rpcstream.transports.door.REFUSAL", 1000.0)
+    monkeypatch.setattr("rpcstream.transports.detect.REFUSAL", 1000.0)
     server = Server(limits=Limits(max_connections=1))
 
     async def main() -> None:
@@ -361,7 +361,7 @@ class Peer:
 
 
 def test_a_host_takes_its_places_from_itself() -> None:
-    strangers = Strangers()
+    strangers = UnauthenticatedConnections()
     flood = [Peer(f"[::1]:{port}") for port in range(1, 4)]
     quiet, later = Peer("192.0.2.1:1"), Peer("192.0.2.2:1")
     for peer in (quiet, *flood):

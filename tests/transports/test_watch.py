@@ -7,23 +7,23 @@ from typing import Any
 import pytest
 
 from rpcstream import Limits
-from rpcstream.transports.watch import Watch, interval
+from rpcstream.transports.timeouts import Timeouts, interval
 
 LIMITS = Limits(idle_timeout=100, message_timeout=10, write_timeout=5)
 
 
-def look(watch: Watch, now: float, *, partial: bool = False, unread: int = 0, busy: bool = False) -> Any:
+def look(watch: Timeouts, now: float, *, partial: bool = False, unread: int = 0, busy: bool = False) -> Any:
     return watch.overdue(now, partial=partial, unread=unread, busy=busy)
 
 
 def test_idle() -> None:
-    watch = Watch(LIMITS, 0)
+    watch = Timeouts(LIMITS, 0)
     assert look(watch, 99) is None
     assert "idle_timeout" in look(watch, 100)
 
 
 def test_what_is_heard_or_worked_on_is_not_idle() -> None:
-    watch = Watch(LIMITS, 0)
+    watch = Timeouts(LIMITS, 0)
     assert look(watch, 90, busy=True) is None
     assert look(watch, 180) is None
     watch.heard = True
@@ -33,7 +33,7 @@ def test_what_is_heard_or_worked_on_is_not_idle() -> None:
 
 
 def test_a_message_that_does_not_end() -> None:
-    watch = Watch(LIMITS, 0)
+    watch = Timeouts(LIMITS, 0)
     assert look(watch, 50, partial=True) is None
     watch.heard = True
     assert look(watch, 59, partial=True) is None
@@ -41,14 +41,14 @@ def test_a_message_that_does_not_end() -> None:
 
 
 def test_a_message_that_ends_while_the_next_begins() -> None:
-    watch = Watch(LIMITS, 0)
+    watch = Timeouts(LIMITS, 0)
     for now in range(0, 100, 9):
         watch.completed = True
         assert look(watch, now, partial=True) is None
 
 
 def test_replies_that_are_not_read() -> None:
-    watch = Watch(LIMITS, 0)
+    watch = Timeouts(LIMITS, 0)
     assert look(watch, 1, unread=1000) is None
     assert look(watch, 5, unread=1000) is None
     assert look(watch, 5.5, unread=900) is None
@@ -57,7 +57,7 @@ def test_replies_that_are_not_read() -> None:
 
 
 def test_limits_that_are_off() -> None:
-    watch = Watch(Limits(idle_timeout=None, message_timeout=None, write_timeout=None), 0)
+    watch = Timeouts(Limits(idle_timeout=None, message_timeout=None, write_timeout=None), 0)
     assert look(watch, 1e9) is None
     assert look(watch, 2e9, partial=True) is None
     assert look(watch, 3e9, unread=1) is None

@@ -1,0 +1,1 @@
+"""Authentication and permission: what a peer shows, who it is taken for, and what it may call."""

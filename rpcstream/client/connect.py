@@ -1,0 +1,207 @@
+"""How a client comes to its server: the way of each kind of address, to where calls can be sent.
+
+Owns the making of connections for a client with an event loop, with TLS and the opening handshake of a WebSocket. What
+is said on a connection is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+from ..errors import ConnectFailed
+from ..transports.connection import why_lost
+from ..transports.stream import LineStream
+from .connection import ClientConnection
+from .http_text import words
+from .options import Settings, hiding
+from .readiness import waiter
+
+#: Joins the protocol that the given function makes to a transport, and returns it.
+Connect = Callable[[Callable[[], LineStream]], Awaitable[LineStream]]
+
+P = TypeVar("P", bound=asyncio.Protocol)
+
+#: Seconds that the other end of TLS has to say goodbye.
+GOODBYE = 1.0
+
+#: Bytes of the head of the answer to a handshake, and of what is read of a text behind it.
+HEAD_MAX = 64 * 1024
+TEXT_MAX = 4096
+
+
+async def join(link: ClientConnection, settings: Settings, connect: Connect | None = None) -> None:
+    """Connect, and give the link's session its channel.
+
+    Args:
+        connect: makes the connection of a line stream in place of a socket.
+
+    Raises:
+        OSError, ConnectFailed: there is no connection.
+    """
+    if settings.address.is_http:
+        from .http import HttpChannel
+
+        http = HttpChannel(link.session, settings, lambda make: _dial(settings, make))
+        await http.open()
+        link.glance, link.renew = http.has_none, http.renew
+        return
+    stream = await (_websocket(link, settings) if settings.address.is_websocket else _line(link, settings, connect))
+    link.has_received = stream.has_received
+    link.reason = lambda: stream.reason
+    if stream.socket is not None:
+        link.glance = waiter(stream.socket, read=True)
+
+
+async def _line(link: ClientConnection, settings: Settings, connect: Connect | None) -> LineStream:
+    trace = settings.trace
+    if trace is not None and settings.token is not None:
+        trace = hiding(trace, settings.token)
+
+    def make() -> LineStream:
+        return LineStream(
+            link.session,
+            limits=settings.limits,
+            delimiter=settings.delimiter,
+            address=str(settings.address),
+            trace=trace,
+        )
+
+    return await (connect(make) if connect is not None else _dial(settings, make))
+
+
+async def _dial(settings: Settings, make: Callable[[], P]) -> P:
+    """A connection, with TLS where the address asks for it."""
+    address, loop = settings.address, asyncio.get_running_loop()
+    protocol: Any
+    if address.is_unix:
+        _, protocol = await loop.create_unix_connection(make, address.path)
+    elif settings.tls is None:
+        _, protocol = await loop.create_connection(make, address.host, address.port)
+    else:
+        _, protocol = await loop.create_connection(
+            make,
+            address.host,
+            address.port,
+            ssl=settings.tls,
+            server_hostname=address.host.partition("%")[0],
+            ssl_shutdown_timeout=GOODBYE,
+        )
+    return cast(P, protocol)
+
+
+# -- WebSocket ------------------------------------------------------------------------------------------------------
+
+
+async def _websocket(link: ClientConnection, settings: Settings) -> Any:
+    from ..transports.websocket import WebSocketStream
+    from ..wire.upgrade import UpgradeRefused, ask, check_answer
+
+    address = settings.address
+    headers = {} if settings.token is None else {"Authorization": f"Bearer {settings.token}"}
+    request, key = ask(address.host_header, address.target, headers)
+    handshake = await _dial(settings, lambda: _Handshake(request))
+    try:
+        head = await handshake.head()
+        try:
+            check_answer(head, key)
+        except UpgradeRefused as refused:
+            text = await handshake.text(head)
+            raise ConnectFailed(f"{refused}{f': {text}' if text else ''}", address=str(address)) from None
+        closed: asyncio.Future[None] = link.loop.create_future()
+        stream = WebSocketStream(
+            link.session,
+            limits=settings.limits,
+            client=True,
+            address=str(address),
+            trace=settings.trace,
+            on_close=lambda _: None if closed.done() else closed.set_result(None),
+        )
+        handshake.hand_over(stream)
+        link.closed, link.cut = closed, stream.abort
+    except BaseException:
+        handshake.close()
+        raise
+    return stream
+
+
+class _Handshake(asyncio.Protocol):
+    """A connection until the server has said what is spoken on it."""
+
+    def __init__(self, request: bytes) -> None:
+        self._request = request
+        self._transport: asyncio.Transport | None = None
+        self._came = bytearray()
+        self._has_ended = False
+        self._why = ""
+        self._wake = asyncio.Event()
+
+    async def head(self) -> bytes:
+        """The head of the answer, up to its empty line."""
+        while (end := self._came.find(b"\r\n\r\n")) < 0:
+            if self._has_ended:
+                raise ConnectFailed(f"the server closed the connection in the handshake of the WebSocket{self._why}")
+            if len(self._came) > HEAD_MAX:
+                raise ConnectFailed(f"the head of the server's answer is longer than {HEAD_MAX} bytes")
+            await self._more()
+        head = bytes(self._came[: end + 4])
+        del self._came[: end + 4]
+        return head
+
+    async def text(self, head: bytes) -> str:
+        """What the server says beside its refusal, as far as it comes soon."""
+        try:
+            async with asyncio.timeout(GOODBYE):
+                while not self._has_ended and len(self._came) < TEXT_MAX and not self._is_whole(head):
+                    await self._more()
+        except TimeoutError:
+            pass
+        return words(bytes(self._came))
+
+    def _is_whole(self, head: bytes) -> bool:
+        for line in head.lower().split(b"\r\n"):
+            name, _, value = line.partition(b":")
+            if name == b"content-length" and value.strip().isdigit():
+                return len(self._came) >= int(value)
+        return False
+
+    def hand_over(self, stream: asyncio.Protocol) -> None:
+        """The handshake is over: from now on the connection belongs to this."""
+        transport, self._transport = self._transport, None
+        if transport is None:
+            raise ConnectFailed("the server closed the connection in the handshake of the WebSocket")
+        transport.set_protocol(stream)
+        stream.connection_made(transport)
+        if self._came:
+            stream.data_received(bytes(self._came))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _more(self) -> None:
+        self._wake.clear()
+        await self._wake.wait()
+
+    # -- what asyncio says --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._came += data
+        self._wake.set()
+
+    def eof_received(self) -> bool:
+        self._has_ended = True
+        self._wake.set()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._has_ended = True
+        if exc is not None:
+            self._why = f": {why_lost(exc)}"
+        self._wake.set()

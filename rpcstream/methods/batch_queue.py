@@ -1,0 +1,317 @@
+"""Items to runs: who waits for whom and how long, how many run at once, and who gets what a run gave.
+
+Owns the queue of one batched method in one event loop. The wait starts with the first item; a full queue does not wait;
+cancelled callers leave. `_settle` decides what starts, in one place, after every change. Knows neither hints nor
+requests, and not how a handler is run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..errors import InternalError, RegistrationError, RpcError, ServerBusy
+from ..observe.batching import BatchCounters
+from ..observe.limited_log import LimitedLog
+from .items import Values, WrongResults
+from .threads import HandlerFailed
+
+log = logging.getLogger("rpcstream.server")
+
+BatchOffload = Literal["thread"] | None
+
+#: Runs the handler for these items: gives a result for each, or raises what the handler raised.
+Handle = Callable[[list[Values]], Coroutine[Any, Any, list[Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """How the calls of one method are gathered; for the meaning of each see `Batches.decorator`."""
+
+    max_size: int
+    max_wait: float
+    threads: int
+    offload: BatchOffload
+    retry_single: bool
+    max_queue: int
+
+    def check(self, method: str) -> None:
+        """Raises RegistrationError for an option that cannot act."""
+        for name in ("max_size", "threads", "max_queue"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise RegistrationError(f"{method}: {name} must be an integer of at least 1, got {value!r}")
+        if not isinstance(self.max_wait, int | float) or not 0 <= self.max_wait < math.inf:
+            raise RegistrationError(f"{method}: max_wait must be a number of seconds, 0 or more, got {self.max_wait!r}")
+        if self.max_queue < self.max_size:
+            raise RegistrationError(
+                f"{method}: max_queue must be at least max_size ({self.max_size}), got {self.max_queue}"
+            )
+        if self.offload not in ("thread", None):
+            raise RegistrationError(f"{method}: offload must be 'thread' or None, got {self.offload!r}")
+
+
+class _Item:
+    """One call that waits."""
+
+    __slots__ = ("arrived", "future", "run", "started", "values")
+
+    def __init__(self, values: Values, future: asyncio.Future[Any], arrived: float) -> None:
+        self.values = values
+        self.future = future
+        self.arrived = arrived
+        self.run: _Run | None = None
+        self.started = False
+
+    def settle(self, result: Any) -> None:
+        """Give the caller its result; an exception is raised there."""
+        if self.future.done():  # cancelled meanwhile
+            return
+        if not isinstance(result, BaseException):
+            self.future.set_result(result)
+            return
+        error = result
+        if not isinstance(error, Exception) or isinstance(error, StopIteration):
+            # A future cannot carry the one; the others would end more than this call.
+            error = HandlerFailed(type(result).__name__)
+            error.__cause__ = result
+        elif isinstance(error, RpcError):
+            # A handler may keep one object for all such answers: each raise would lengthen its traceback for ever.
+            error.__traceback__ = None
+        self.future.set_exception(error)
+
+
+class _Run:
+    """Items that go to the handler together."""
+
+    __slots__ = ("is_retry", "items", "task")
+
+    def __init__(self, items: list[_Item], *, is_retry: bool = False) -> None:
+        self.items = items
+        self.is_retry = is_retry
+        self.task: asyncio.Task[list[Any]] | None = None
+
+
+class BatchQueue:
+    """The queue of one batched method, and its runs. For one event loop.
+
+    Args:
+        method: its name, for the log.
+        handle: runs the handler. Awaited in a task of its own, with a copy of `context`.
+        kind: items of equal kind can be in one run.
+        copied: bytes of one item, the same for its kind, that are copied when a run is put together.
+        max_copied: bytes that one run may copy; what would bring it over goes to the next one.
+        can_stop: a run that nobody waits for any more can be cancelled.
+        places: runs at the same time.
+        clock: seconds, monotonic.
+        on_close: called by `close`, to end what `handle` uses.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        handle: Handle,
+        options: BatchOptions,
+        *,
+        kind: Callable[[Values], Hashable],
+        copied: Callable[[Values], int],
+        max_copied: int,
+        can_stop: bool,
+        places: int,
+        context: contextvars.Context,
+        counters: BatchCounters,
+        clock: Callable[[], float],
+        on_close: Callable[[], object],
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._method = method
+        self._log = LimitedLog(log)
+        self._handle = handle
+        self._kind = kind
+        self._copied = copied
+        self._max_copied = max_copied
+        self._can_stop = can_stop
+        self._places = places
+        self._max_size = options.max_size
+        self._max_wait = options.max_wait
+        self._max_queue = options.max_queue
+        self._retry_single = options.retry_single
+        self._context = context
+        self._counters = counters
+        self._clock = clock
+        self._on_close = on_close
+        #: In the order they came; a dict, so that anybody can leave. A timer runs for the first until it is due. It is
+        #: not started anew when the first leaves: then the others wait a little less.
+        self._waiting: OrderedDict[_Item, None] = OrderedDict()
+        self._timer: asyncio.Handle | None = None
+        self._is_due = False
+        #: Gathered already; each wants a place. And those that have one.
+        self._ready: deque[_Run] = deque()
+        self._running: set[_Run] = set()
+        self._is_retired = False
+
+    @property
+    def waiting(self) -> int:
+        """Items that no run has taken yet. From any thread."""
+        return len(self._waiting) + sum(len(run.items) for run in list(self._ready))
+
+    async def call(self, values: Values) -> Any:
+        """The result for one item.
+
+        Raises:
+            ServerBusy: too many wait.
+            Exception: what the handler raised, or returned in the place of the result.
+        """
+        item = self._put(values)
+        try:
+            return await item.future
+        except asyncio.CancelledError:
+            await self._leave(item)
+            raise
+
+    def retire(self) -> None:
+        """No more calls are expected: close with the last one."""
+        self._is_retired = True
+        self._settle()
+
+    def close(self) -> None:
+        """Cancel whoever waits, and the runs. Nothing of the loop is kept."""
+        self._disarm()
+        runs = [*self._ready, *self._running]
+        items = [*self._waiting, *(item for run in runs for item in run.items)]
+        self._waiting.clear()
+        self._ready.clear()
+        for item in items:
+            item.future.cancel()
+        for run in runs:
+            if run.task is not None:
+                run.task.cancel()
+        self._on_close()
+
+    # -- who waits --------------------------------------------------------------------------------------------------
+
+    def _put(self, values: Values) -> _Item:
+        if len(self._waiting) >= self._max_queue:
+            raise ServerBusy(data={"limit": self._max_queue})
+        item = _Item(values, self.loop.create_future(), self._clock())
+        self._waiting[item] = None
+        if self._timer is None or len(self._waiting) >= self._max_size:
+            self._settle()
+        return item
+
+    async def _leave(self, item: _Item) -> None:
+        """The caller was cancelled: out of the queue; the last one of a run ends it, and waits for its end."""
+        if not item.started:
+            self._counters.cancelled += 1
+        self._waiting.pop(item, None)
+        if not self._waiting:
+            self._disarm()
+        run = item.run
+        if run is None or run.task is None or run.task.done() or not self._can_stop:
+            return
+        # Cancelled once: a second time would end its cleaning up.
+        if not run.task.cancelling() and all(other.future.done() for other in run.items):
+            run.task.cancel()
+        if run.task.cancelling():
+            await asyncio.wait({run.task})
+
+    def _arm(self) -> None:
+        """Have the first item wait as long as it may; the others with it."""
+        first = next(iter(self._waiting))
+        left = first.arrived + self._max_wait - self._clock()
+        if left > 0:
+            self._timer = self.loop.call_later(left, self._wake, context=self._context)
+        else:
+            self._timer = self.loop.call_soon(self._wake, context=self._context)
+
+    def _wake(self) -> None:
+        # The clock is not asked again: it need not agree with that of the loop.
+        self._timer = None
+        self._is_due = True
+        self._settle()
+
+    def _disarm(self) -> None:
+        self._is_due = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- what runs --------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Start what is due, as far as there are places; then see when the next will be due."""
+        while len(self._running) < self._places and self._gather():
+            self._start(self._ready.popleft())
+        if self._waiting and not self._is_due and self._timer is None:
+            self._arm()
+        if self._is_retired and not (self._waiting or self._ready or self._running):
+            self.close()
+
+    def _gather(self) -> bool:
+        """Is there a run that is ready? If not, one or more are made of the items that have waited long enough."""
+        if not self._ready and self._waiting and (self._is_due or len(self._waiting) >= self._max_size):
+            kinds: dict[Hashable, list[_Item]] = {}
+            for _ in range(min(self._max_size, len(self._waiting))):
+                item, _ = self._waiting.popitem(last=False)
+                kinds.setdefault(self._kind(item.values), []).append(item)
+            for items in kinds.values():
+                most = max(self._max_copied // max(self._copied(items[0].values), 1), 1)
+                self._ready.extend(_Run(items[start : start + most]) for start in range(0, len(items), most))
+            self._disarm()
+        return bool(self._ready)
+
+    def _start(self, run: _Run) -> None:
+        self._running.add(run)
+        for item in run.items:
+            item.run = run
+        run.task = self.loop.create_task(self._run(run), context=self._context.copy())
+        run.task.add_done_callback(lambda task: self._ended(run, task))
+
+    async def _run(self, run: _Run) -> list[Any]:
+        # Callers may have been cancelled since, or in this very turn.
+        run.items = [item for item in run.items if not item.future.done()]
+        if not run.items:
+            return []
+        now = self._clock()
+        for item in run.items:
+            item.started = True
+        if run.is_retry:
+            self._counters.retries += 1
+        else:
+            self._counters.ran([now - item.arrived for item in run.items])
+        return await self._handle([item.values for item in run.items])
+
+    # -- what came of it --------------------------------------------------------------------------------------------
+
+    def _ended(self, run: _Run, task: asyncio.Task[list[Any]]) -> None:
+        self._running.discard(run)
+        error = HandlerFailed("it was cancelled") if task.cancelled() else task.exception()
+        if error is None:
+            for item, result in zip(run.items, task.result(), strict=True):
+                item.settle(result)
+        elif any(not item.future.done() for item in run.items):
+            self._failed(run.items, error)
+        self._settle()
+
+    def _failed(self, items: list[_Item], error: BaseException) -> None:
+        """A run gave no results: find out whose fault it is, if it can be found out."""
+        if isinstance(error, WrongResults):
+            self._log.error(None, "method %r got %d items: %s", self._method, len(items), error)
+        elif len(items) == 1:
+            items[0].settle(error)
+            return
+        elif self._retry_single:
+            kind = "method %r failed with %d items, each is run alone: %s"
+            self._log.warning(None, kind, self._method, len(items), repr(error))
+            self._ready.extend(_Run([item], is_retry=True) for item in items)
+            return
+        elif not isinstance(error, RpcError):
+            self._log.error(None, "method %r failed with %d items", self._method, len(items), error=error)
+        for item in items:
+            item.settle(error if isinstance(error, RpcError) else InternalError())

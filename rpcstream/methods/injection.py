@@ -1,0 +1,101 @@
+"""What a handler gets beside the arguments on the wire: the context of the call, and streams in place of references.
+
+Owns where these stand among the arguments; looked up once, at registration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import Any
+
+from ..errors import RegistrationError
+from ..peer.context import Context
+from ..peer.session import Session
+from . import stream_params
+from .image_decoding import ImageDecoder
+from .signature import Arguments, Signature
+from .stream_params import BindItem
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a parameter's argument stands: among those by position, or by its name."""
+
+    name: str
+    position: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """The parameters of one handler that are not simply on the wire.
+
+    Attributes:
+        context: where the context goes, counted among all parameters.
+        streams: where streams are, counted among the arguments that came, and what checks their items.
+    """
+
+    context: _Place | None
+    streams: tuple[tuple[_Place, BindItem], ...]
+
+    @classmethod
+    def of(cls, signature: Signature, *, is_async: bool, offload: str | None) -> Injection | None:
+        """None for a handler without any.
+
+        Raises:
+            RegistrationError: the handler runs in another process, where there is no connection; or in the event loop
+                as a sync function, which could not wait for the items of a stream.
+        """
+        if signature.context is None and not signature.streams:
+            return None
+        if offload == "process":
+            raise RegistrationError(
+                f"{signature.method}: a handler in another process can have neither a Context nor streams; "
+                "use offload='thread'"
+            )
+        if signature.streams and not is_async and offload is None:
+            raise RegistrationError(
+                f"{signature.method}: a sync function in the event loop cannot wait for the items of a stream; "
+                "make it async, or use offload='thread'"
+            )
+        places = signature.places(list(signature.streams))
+        streams = tuple((_Place(name, places[name]), bind) for name, bind in signature.streams.items())
+        return cls(_context_place(signature), streams)
+
+    def fill(
+        self, arguments: Arguments, context: Context, session: Session, images: ImageDecoder
+    ) -> tuple[Arguments, list[str]]:
+        """The arguments for the function, and the streams that are to be closed when it is done.
+
+        Args:
+            images: where those are decoded that come as items.
+
+        Raises:
+            InvalidParams: a stream of that name is open already.
+        """
+        args, kwargs = list(arguments[0]), dict(arguments[1])
+        tokens: list[str] = []
+        try:
+            for place, bind in self.streams:
+                where: Any = kwargs if place.position is None else args
+                key: Any = place.name if place.position is None else place.position
+                where[key], token = stream_params.opened(where[key], bind, session, context.bridge, images)
+                if token is not None:
+                    tokens.append(token)
+        except BaseException:
+            stream_params.close(session, tokens)
+            raise
+        if self.context is not None:
+            if self.context.position is None:
+                kwargs[self.context.name] = context
+            else:
+                args.insert(self.context.position, context)
+        return (tuple(args), kwargs), tokens
+
+
+def _context_place(signature: Signature) -> _Place | None:
+    parameter = signature.context
+    if parameter is None:
+        return None
+    by_position = parameter.kind is not Parameter.KEYWORD_ONLY
+    return _Place(parameter.name, signature.context_position if by_position else None)

@@ -1,0 +1,153 @@
+"""The words of the conversation itself: cancel, progress, items, credit, events (wire page, "Members and methods").
+
+Owns what each `$/…` notification means for the session it came on. They are never answered: what is malformed, unknown
+or late is dropped. Makes none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidRequest, error_from_wire
+from ..wire import envelope
+from .flow_control import Sink, Source
+from .stream_table import argument_key, reply_key
+
+if TYPE_CHECKING:
+    from .session import Session
+
+Line = bytes | bytearray
+
+#: Ids that a stream may have.
+_IDS = frozenset((int, str, type(None)))
+
+#: What the key of a stream begins with that goes out, and of one that comes in.
+_OUT, _IN = ">", "<"
+
+
+def is_word(message: dict[str, Any]) -> bool:
+    """Does a notification belong to the conversation itself?"""
+    method = message.get("method")
+    return type(method) is str and method.startswith(envelope.CONTROL)
+
+
+def handle(session: Session, message: dict[str, Any], line: Line) -> bool:
+    """Act on a notification if it belongs to the conversation; false if it is a call of a method.
+
+    Args:
+        message: with a method and without an id.
+        line: the message as it came; empty for a member of a batch, whose rich values stay as they are.
+    """
+    method = message["method"]
+    if type(method) is not str or not method.startswith(envelope.CONTROL):
+        return False
+    act, params = _ACTS.get(method), message.get("params")
+    if act is not None and type(params) is dict and message.get("jsonrpc") == envelope.VERSION:
+        act(session, params, line)
+    return True
+
+
+def early_key(session: Session, message: Any) -> str | None:
+    """Is this a word about a stream that is not known (yet)? Then what names that stream, for `is_open`.
+
+    The request that opens it may wait unread; then the word stays behind it.
+    """
+    if type(message) is not dict or "id" in message:
+        return None
+    method, params = message.get("method"), message.get("params")
+    if type(method) is not str or type(params) is not dict:
+        return None
+    if method == envelope.CREDIT:
+        key = _outflow_key(params)
+        return None if key is None or key in session.flows.out else _OUT + key
+    if method == envelope.END:
+        token = params.get("stream")
+        return None if type(token) is not str or token in session.flows.coming else _IN + token
+    return None
+
+
+def is_open(session: Session, key: str) -> bool:
+    """Is the stream known now?"""
+    return key[1:] in (session.flows.out if key[0] == _OUT else session.flows.coming)
+
+
+def _cancel(session: Session, params: dict[str, Any], line: Line) -> None:
+    call_id = params.get("id")
+    if type(call_id) is int or type(call_id) is str:
+        session.cancel(call_id)
+
+
+def _progress(session: Session, params: dict[str, Any], line: Line) -> None:
+    waiter: Any = session.pending.find(params.get("token"))
+    relayed = getattr(waiter, "progress", None)
+    if relayed is not None:
+        relayed((params, line))
+    elif waiter is not None:
+        session.calls.progress(waiter, params, line)
+
+
+def _item(session: Session, params: dict[str, Any], line: Line) -> None:
+    token = params.get("stream")
+    if token is None:
+        waiter: Any = session.pending.find(params.get("id"))
+        put = getattr(waiter, "item", None)
+    else:
+        inflow = _inflow(session, params)
+        put = inflow.put if inflow is not None else None
+    if put is None:
+        session.pending.dropped += 1
+        return
+    try:
+        put((params, line))
+    except InvalidRequest:
+        # The consumer has been told; the producer does not keep to the rules, and need not go on.
+        if token is None:
+            session.pending.discard(params["id"])
+            session.calls.cancel([params["id"]])
+
+
+def _end(session: Session, params: dict[str, Any], line: Line) -> None:
+    inflow = _inflow(session, params)
+    if inflow is not None:
+        error = params.get("error")
+        inflow.end(None if error is None else error_from_wire(error))
+
+
+def _credit(session: Session, params: dict[str, Any], line: Line) -> None:
+    n, outflow = params.get("n"), _outflow(session, params)
+    if outflow is not None and type(n) is int and n > 0:
+        outflow.permit(n)
+
+
+def _inflow(session: Session, params: dict[str, Any]) -> Sink | None:
+    token = params.get("stream")
+    return session.flows.coming.get(token) if type(token) is str else None
+
+
+def _outflow(session: Session, params: dict[str, Any]) -> Source | None:
+    key = _outflow_key(params)
+    return None if key is None else session.flows.out.get(key)
+
+
+def _outflow_key(params: dict[str, Any]) -> str | None:
+    token = params.get("stream")
+    if type(token) is str:
+        return argument_key(token)
+    # Other ids name no stream; and writing an array of any depth as text would take any time.
+    return reply_key(params["id"]) if "id" in params and type(params["id"]) in _IDS else None
+
+
+def _event(session: Session, params: dict[str, Any], line: Line) -> None:
+    if session.on_event is not None:
+        session.on_event(params, line)
+
+
+_ACTS: dict[str, Callable[[Session, dict[str, Any], Line], None]] = {
+    envelope.CANCEL: _cancel,
+    envelope.PROGRESS: _progress,
+    envelope.ITEM: _item,
+    envelope.END: _end,
+    envelope.CREDIT: _credit,
+    envelope.EVENT: _event,
+}

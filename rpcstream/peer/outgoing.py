@@ -1,0 +1,256 @@
+"""Our own calls on one connection, for an end with an event loop: sent, waited for, given up.
+
+Owns the deadlines of these calls. What a call looks like is the marshaller's matter; who answers, the session's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import CallTimeout, EncodeError
+from ..text import get_logger
+from ..wire import envelope
+from ..wire.pieces import Written
+from .deadline import INFINITE
+from .flow_control import Inflow, Item
+from .marshal import Marshaller, Outgoing
+from .pending import PendingCalls, Waiter
+from .stream_table import StreamTable
+from .uploads import Uploads, holds_streams
+
+if TYPE_CHECKING:
+    from .session import Session
+
+log = get_logger("rpcstream.client")
+
+#: Deadlines that are kept before those of calls that were answered are looked for.
+DEADLINES = 64
+
+#: Seconds for which calls that are too late are told so, before others have their turn.
+SLICE = 0.01
+
+#: Called with what the handler says on its way to the result.
+OnProgress = Callable[[Any], object]
+
+
+class TimedWaiter(Waiter, Protocol):
+    """Somebody who waits until a time (loop time, s)."""
+
+    deadline: float
+
+    def when_over(self, function: Callable[[], object]) -> None:
+        """Call this when nobody waits any more, for whatever reason."""
+
+
+class AsyncWaiter:
+    """A coroutine that waits for one answer: its future gets the reply and the message it stood in."""
+
+    __slots__ = ("deadline", "future", "method", "on_progress")
+
+    def __init__(
+        self, future: asyncio.Future[Any], method: str, deadline: float, on_progress: OnProgress | None = None
+    ) -> None:
+        self.future = future
+        self.method = method
+        self.deadline = deadline
+        self.on_progress = on_progress
+
+    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        if not self.future.done():
+            self.future.set_result((reply, line))
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def when_over(self, function: Callable[[], object]) -> None:
+        self.future.add_done_callback(lambda _: function())
+
+
+class StreamWaiter:
+    """Waits for a stream: items, then the reply that ends it."""
+
+    __slots__ = ("deadline", "inflow", "line", "method", "on_progress", "reply")
+
+    def __init__(self, inflow: Inflow, method: str, deadline: float, on_progress: OnProgress | None) -> None:
+        self.inflow = inflow
+        self.method = method
+        self.deadline = deadline
+        self.on_progress = on_progress
+        self.reply: dict[str, Any] | None = None
+        self.line: bytes | bytearray = b""
+
+    def item(self, item: Item) -> None:
+        self.inflow.put(item)
+
+    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        self.reply, self.line = reply, line
+        self.inflow.end()
+
+    def fail(self, error: Exception) -> None:
+        self.inflow.end(error)
+
+    def when_over(self, function: Callable[[], object]) -> None:
+        self.inflow.on_end = function
+
+
+class OutgoingCalls:
+    """The calls that one end makes on one session."""
+
+    __slots__ = (
+        "_deadlines",
+        "_last_number",
+        "_loop",
+        "_most_deadlines",
+        "_session",
+        "_timer",
+        "_timer_at",
+        "marshaller",
+        "pending",
+    )
+
+    def __init__(self, session: Session, marshaller: Marshaller) -> None:
+        self.marshaller = marshaller
+        self.pending: PendingCalls = session.pending
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = INFINITE
+        #: The deadlines of calls that wait, earliest first, and some of calls that do not any more; with a number, so
+        #: that ids are never compared.
+        self._deadlines: list[tuple[float, int, int | str]] = []
+        self._last_number = 0
+        self._most_deadlines = DEADLINES
+
+    @property
+    def flows(self) -> StreamTable:
+        """The streams of the connection."""
+        return self._session.flows
+
+    def begin(self, outgoing: Outgoing, waiter: TimedWaiter) -> None:
+        """Send a call; `waiter` gets its answer, or a CallTimeout when its deadline (loop time, s) has passed.
+
+        Raises:
+            CallTimeout: it has passed already. Nothing was sent.
+            EncodeError, MessageTooLarge, ValueError: nothing was sent.
+        """
+        left = waiter.deadline - self._loop.time()
+        if left <= 0:
+            raise CallTimeout("no time left", method=outgoing.method, address=self.marshaller.address)
+        outgoing.enter(self.pending, waiter, self._loop.call_soon)
+        try:
+            try:
+                message = outgoing.encode(left)
+            except EncodeError:
+                # Only now: a look at every argument of every call would cost all those that have no streams.
+                if not holds_streams(outgoing.params):
+                    raise
+                self._begin_with_streams(outgoing, waiter, left)
+            else:
+                self.send(message)
+        except BaseException:
+            outgoing.leave(self.pending)
+            raise
+        if waiter.deadline != INFINITE:
+            for call_id in outgoing.call_ids:
+                self.expect(call_id, waiter.deadline)
+
+    def expect(self, call_id: int | str, deadline: float) -> None:
+        """Watch over the deadline (loop time, s; not infinite) of a call that was entered under this id."""
+        self._last_number += 1
+        heappush(self._deadlines, (deadline, self._last_number, call_id))
+        if len(self._deadlines) > self._most_deadlines:
+            self._sweep()
+        if deadline < self._timer_at:
+            self._watch(deadline)
+
+    def give_up(self, outgoing: Outgoing) -> None:
+        """Nobody waits for the answer any more: the other end is told, and not waited for. Harmless at any time."""
+        self.cancel(outgoing.leave(self.pending))
+
+    def _begin_with_streams(self, outgoing: Outgoing, waiter: TimedWaiter, left: float) -> None:
+        """Send a call with streams among its arguments."""
+
+        def fail(error: Exception) -> None:
+            self.give_up(outgoing)
+            waiter.fail(error)
+
+        uploads = Uploads(self, outgoing.method, fail)
+        outgoing.params, outgoing.is_repeatable = uploads.replaced(outgoing.params), False
+        self.send(outgoing.encode(left))
+        uploads.start()
+        waiter.when_over(uploads.stop)
+
+    async def ask(self, outgoing: Outgoing, deadline: float, on_progress: OnProgress | None = None) -> Any:
+        """Make a call and wait for its outcome; being cancelled gives it up.
+
+        Raises what `begin` and `Outgoing.outcome` raise, ConnectionLost, and CallTimeout.
+        """
+        waiter = AsyncWaiter(self._loop.create_future(), outgoing.method, deadline, on_progress)
+        self.begin(outgoing, waiter)
+        try:
+            reply, line = await waiter.future
+        except BaseException:
+            self.give_up(outgoing)
+            raise
+        return outgoing.outcome(reply, line)
+
+    def send(self, message: Written) -> None:
+        """Send something that has no answer."""
+        self._session.send(message)
+
+    def cancel(self, call_ids: list[int | str]) -> None:
+        """Tell the other end that nobody waits for these calls."""
+        if self._session.channel is not None:
+            for call_id in call_ids:
+                self._session.send(envelope.cancel(call_id))
+
+    def progress(self, waiter: Any, params: dict[str, Any], line: bytes | bytearray) -> None:
+        """A handler has said how far it is. What the caller's function raises is not the call's fault, nor its end."""
+        on_progress: OnProgress | None = getattr(waiter, "on_progress", None)
+        if on_progress is None:
+            return
+        try:
+            on_progress(self.marshaller.member(waiter.method, params, line, "value"))
+        except Exception:
+            log.exception("on_progress of a call of %r failed", waiter.method)
+
+    def stop(self) -> None:
+        """The connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _watch(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        """The earliest deadline is over, at least the earliest there was."""
+        self._timer, self._timer_at = None, INFINITE
+        deadlines, now = self._deadlines, self._loop.time()
+        end = perf_counter() + SLICE
+        while deadlines and deadlines[0][0] <= now:
+            deadline, _, call_id = heappop(deadlines)
+            waiter: Any = self.pending.find(call_id)
+            if waiter is None or waiter.deadline != deadline:
+                continue  # it was answered
+            self.pending.discard(call_id)
+            self.cancel([call_id])
+            waiter.fail(CallTimeout("no answer in time", method=waiter.method, address=self.marshaller.address))
+            if perf_counter() > end:
+                break  # a crowd that was asked at the same time: others first
+        if deadlines:
+            self._watch(deadlines[0][0])
+
+    def _sweep(self) -> None:
+        """Forget the deadlines of calls that were answered; seldom, so that each costs no more than a glance."""
+        find = self.pending.find
+        kept = [entry for entry in self._deadlines if find(entry[2]) is not None]
+        heapify(kept)
+        self._deadlines, self._most_deadlines = kept, max(DEADLINES, 2 * len(kept))

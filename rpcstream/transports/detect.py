@@ -1,0 +1,171 @@
+"""The door of a connection: what its first bytes say about the protocol that is spoken on it.
+
+Owns a connection until they have come, and hands it on then, once and for good. Knows the protocols by name only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import cast
+
+import orjson
+
+from ..errors import RpcError
+from ..limits import Limits
+from ..wire.envelope import error_reply
+from .connection import format_address
+from .interfaces import Connection, ProtocolConnection
+from .timeouts import Timeouts
+
+log = logging.getLogger("rpcstream.server")
+
+#: Seconds after which a connection that is refused, and has said nothing, is told so as a line.
+REFUSAL = 0.2
+
+#: How HTTP begins. (What a web page may send without asking first begins so, too: it never is a line.)
+METHODS = (b"POST ", b"GET ", b"HEAD ", b"OPTIONS ", b"PUT ", b"DELETE ", b"PATCH ", b"CONNECT ", b"TRACE ", b"PRI ")
+
+#: How TLS begins: a handshake record, and the version.
+TLS_HANDSHAKE = b"\x16\x03"
+
+
+class ProtocolDetector(asyncio.Protocol):
+    """A connection of which nobody knows yet what it will speak.
+
+    Args:
+        make_line, make_http: make the protocols that it may become.
+        on_open, on_close: called with this object when the connection is made, and when it ends before it is known.
+        on_known: called with this object and what it has become.
+        patience: seconds from the connection, with the handshake of TLS in them, until something must have been said,
+            besides the idle time; None for no limit of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Limits,
+        make_line: Callable[[], ProtocolConnection],
+        make_http: Callable[[], ProtocolConnection],
+        on_open: Callable[[Connection], None],
+        on_close: Callable[[Connection], None],
+        on_known: Callable[[Connection, Connection], None],
+        patience: float | None = None,
+    ) -> None:
+        self.address = ""
+        self.reason: str | None = None
+        self.over_limit = False
+        self._make_line = make_line
+        self._make_http = make_http
+        self._on_open = on_open
+        self._on_close = on_close
+        self._on_known = on_known
+        self._transport: asyncio.Transport | None = None
+        #: The first letters of what may be a method of HTTP.
+        self._begun = b""
+        self._refusal: RpcError | None = None
+        self._patience = patience
+        self._timer: asyncio.TimerHandle | None = None
+        # This object is made when the system has given the connection, before the handshake of TLS.
+        self.opened = asyncio.get_running_loop().time()
+        self._watch = Timeouts(limits, self.opened)
+
+    # -- what asyncio says ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.address = format_address(transport.get_extra_info("peername"))
+        if self._patience is not None:
+            self._timer = asyncio.get_running_loop().call_at(self.opened + self._patience, self._too_late)
+        self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if self._begun:
+            data = self._begun + data
+        if data.startswith(TLS_HANDSHAKE):
+            # Nobody there could read a word of ours; the client is told by the end that this is no TLS.
+            log.info("closed a connection from %s: it speaks TLS, and this server does not", self.address)
+            transport.abort()
+            return
+        is_http = data.startswith(METHODS)
+        if not is_http and len(data) < 8 and any(method.startswith(data) for method in METHODS):
+            self._begun = data
+            self._watch.heard = True
+            return
+        known = self._become(transport, self._make_http() if is_http else self._make_line())
+        if self._refusal is not None:
+            known.refuse(self._refusal)
+        else:
+            known.data_received(data)
+
+    def eof_received(self) -> bool:
+        """Nothing was asked: close. A few letters without an end are a line, which is told what is wrong with it."""
+        transport = self._transport
+        if not self._begun or transport is None:
+            return False
+        known = self._become(transport, self._make_line())
+        known.data_received(self._begun)
+        return bool(known.eof_received())
+
+    def _become(self, transport: asyncio.Transport, known: ProtocolConnection) -> ProtocolConnection:
+        self._transport = None
+        self._stop_timer()
+        known.opened = self.opened
+        transport.set_protocol(cast(asyncio.Protocol, known))
+        self._on_known(self, known)
+        known.connection_made(transport)
+        return known
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._stop_timer()
+        self._on_close(self)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _too_late(self) -> None:
+        self.over_limit = True
+        self.abort(f"not authenticated after {self._patience:g} s (auth_timeout)")
+
+    # -- what a listener says (Connection) --------------------------------------------------------------------
+
+    @property
+    def is_known(self) -> bool:
+        return False
+
+    def refuse(self, error: RpcError) -> None:
+        self._refusal = error
+        asyncio.get_running_loop().call_later(REFUSAL, self._say_refusal)
+
+    def drain(self) -> None:
+        """Nothing was asked: close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def probe(self) -> None:
+        pass
+
+    def abort(self, reason: str) -> None:
+        self.reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def check(self, now: float) -> str | None:
+        if self._transport is None:
+            return None
+        reason = self._watch.overdue(now, partial=bool(self._begun), unread=0, busy=False)
+        if reason is not None:
+            self.over_limit = True
+            self.abort(reason)
+        return reason
+
+    def _say_refusal(self) -> None:
+        if self._transport is not None and self._refusal is not None:
+            self._transport.write(orjson.dumps(error_reply(None, self._refusal)) + b"\n")
+            self._transport.close()

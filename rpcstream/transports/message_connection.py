@@ -1,0 +1,130 @@
+"""A connection that carries one conversation, however its messages are cut out of the bytes.
+
+Owns what line stream and WebSocket share: the life of the session with the connection, its time limits, and who sees
+the messages. Knows neither how bytes become messages nor how the connection says that it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..errors import ConnectionLost
+from ..limits import Limits
+from ..peer.session import Session
+from ..wire.framing import Oversize
+from .connection import SocketConnection, undelivered
+
+#: Seconds after which a peer that is gone has said so.
+SECOND_BLANK = 0.1
+
+#: Called with "receive" or "send" and the bytes of each message (a message that was too long: with its head).
+Trace = Callable[[str, bytes], None]
+
+
+def trace_all(trace: Trace, direction: str, messages: Iterable[Any]) -> None:
+    """Show messages of any kind to whoever wants to see them."""
+    for message in messages:
+        trace(direction, message.head if isinstance(message, Oversize) else bytes(message))
+
+
+class MessageConnection(SocketConnection):
+    """An asyncio protocol and the channel of one session.
+
+    Args:
+        session: gets the messages.
+        on_open, on_close: called with this object when the connection is made and after it is lost.
+        address: how errors name the other end; the peer's address where it is not given.
+        trace: sees every message.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        limits: Limits,
+        address: str | None,
+        trace: Trace | None,
+        on_open: Callable[[Any], None] | None,
+        on_close: Callable[[Any], None] | None,
+    ) -> None:
+        super().__init__(limits, address)
+        self.session = session
+        self.unread = session.memory.unread
+        self._trace = trace
+        self._on_open = on_open
+        self._on_close = on_close
+        self._probing: asyncio.TimerHandle | None = None
+
+    # -- what asyncio says ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.session.connected(self)
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def set_full(self, is_full: bool) -> None:
+        super().set_full(is_full)
+        self.session.blocked(is_full)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._probing is not None:
+            self._probing.cancel()
+        self._lose_session()
+        if self._on_close is not None:
+            self._on_close(self)
+
+    def _lose_session(self) -> None:
+        self.session.lost(self._lost)
+
+    def _lost(self, method: str) -> ConnectionLost:
+        """The error for what waited for the peer."""
+        reason = self.session.pending.explained(self.reason or "the peer closed the connection")
+        return ConnectionLost(reason, method=method, address=self.address)
+
+    @property
+    def is_known(self) -> bool:
+        """As `Connection.is_known`."""
+        return self.session.identity is not None
+
+    # -- what a listener or a client says ---------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take no more requests; close when those that were read are answered."""
+        self.session.drain()
+
+    def check(self, now: float) -> str | None:
+        """Close the connection if it is over a time limit at `now` (seconds); returns the reason if so."""
+        transport = self._transport
+        if transport is None:
+            return None
+        self.probe()
+        # While closing, too, what is left is the peer's to read.
+        unread = undelivered(transport) if self._closing or self._is_full else 0
+        # A message whose rest we do not read is not the peer's fault.
+        partial = self._is_partial and not self._paused
+        busy = self.session.busy or bool(self.session.pending)
+        reason = self._watch.overdue(now, partial=partial, unread=unread, busy=busy)
+        if reason is not None:
+            self._close_for_limit(reason)
+        return reason
+
+    @property
+    def _is_partial(self) -> bool:
+        """A message has begun and its end has not come."""
+        raise NotImplementedError
+
+    def send(self, messages: list[Any]) -> None:
+        """As `Channel.send`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """As `Channel.close`."""
+        raise NotImplementedError
+
+    def probe(self) -> None:
+        """As `Connection.probe`."""
+        raise NotImplementedError
