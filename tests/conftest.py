@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import orjson
@@ -87,6 +89,13 @@ class RawConnection:
             await self.writer.wait_closed()
         except ConnectionError:
             pass
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The functions of tests/methods/worker_functions.py, in a module that worker processes can import."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "methods"))
+    return importlib.import_module("worker_functions")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from rpcstream import Context, Server
 from rpcstream.auth.credentials import Credentials
 
 from .test_gate import Connect, Desk, code_of, request
-from .test_shown import Authority, has_peer_credentials
+from .test_peer_certificates import Authority, has_peer_credentials
 
 PAGE = "https://page.example"
 UPGRADE = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rpcstream import AsyncClient, Backoff, CallTimeout, ConnectFailed, ConnectionLost, Context, Server
-from rpcstream.client.placement import STABLE
+from rpcstream.client.pool import STABLE
 from rpcstream.peer.session import Session
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.transports.memory import join

@@ -12,7 +12,7 @@ from rpcstream import Context, Limits, Server
 
 from .talking import Errors, Raw, Talk, until
 
-#: Those that speak raw; by HTTP: tests/http.
+#: Those that speak raw; by HTTP: tests/transports.
 pytestmark = pytest.mark.lasting
 
 LONG = "x" * 20_000

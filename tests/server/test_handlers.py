@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
-import importlib.util
 import logging
 import os
 import re
@@ -14,7 +13,6 @@ import struct
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -23,17 +21,6 @@ import pytest
 from numpy.typing import NDArray
 
 from rpcstream import AsyncClient, ConnectFailed, Context, MethodNotFound, RpcError, Server, Shape
-
-
-@pytest.fixture
-def workers() -> Iterator[Any]:
-    """tests/server/workers.py as a module that another process can import."""
-    folder = str(Path(__file__).parent)
-    sys.path.insert(0, folder)
-    try:
-        yield importlib.import_module("workers")
-    finally:
-        sys.path.remove(folder)
 
 
 async def ask(server: Server, connect: Any, method: str, params: Any = None) -> Any:

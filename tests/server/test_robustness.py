@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -145,14 +144,6 @@ async def test_a_plain_wrapper_around_an_async_function(connect: Any) -> None:
 
 
 # -- worker processes -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> Any:
-    import importlib
-
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    return importlib.import_module("workers")
 
 
 async def test_what_cannot_travel_between_processes_fails_one_call_only(connect: Any, workers: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,6 @@ import pytest
 from rpcstream import Limits, Server
 
 ENDLESS = 10**12
-
-
-@pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """tests/server/workers.py as a module that another process can import."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    return importlib.import_module("workers")
 
 
 @pytest.fixture

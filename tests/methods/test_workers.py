@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import os
 import signal
@@ -22,13 +21,6 @@ from rpcstream.testing import memory_client
 
 if sys.platform == "win32":
     pytest.skip("signals", allow_module_level=True)
-
-
-@pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """workers.py as a module that another process can import."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    return importlib.import_module("workers")
 
 
 @pytest.fixture

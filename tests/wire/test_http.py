@@ -15,7 +15,7 @@ from rpcstream.wire.http_head import HEAD_MAX, HEADERS_MAX, body_length, parse_h
 from rpcstream.wire.http_reader import RequestReader
 from rpcstream.wire.pieces import Pieces
 
-from .asking import chunked, post
+from ..transports.asking import chunked, post
 
 
 def head_of(response: Response, **options: Any) -> list[str]:
