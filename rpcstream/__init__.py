@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .auth.credentials import Credentials
     from .client.aio import AsyncClient
     from .client.retry import Backoff
     from .client.subscriptions import Subscription
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from .hub import Hub, Rule, Rules
     from .limits import Limits
     from .peer.context import Context
+    from .peer.credentials import Credentials
     from .peer.stream import Stream
     from .server import Server
     from .tls import TLS
@@ -53,7 +53,7 @@ _HOME = {
     "Client": "client.sync",
     "Codec": "codec",
     "Context": "peer.context",
-    "Credentials": "auth.credentials",
+    "Credentials": "peer.credentials",
     "Html": "web.html",
     "HttpError": "wire.http",
     "Hub": "hub",

@@ -16,16 +16,16 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar, overload
 
-from .auth.credentials import Authenticate, Authenticator
+from .auth.allow import AllowRule
+from .auth.authenticator import Authenticate, Authenticator
+from .auth.gate import Gate, GatedSession
 from .codec import Codec
 from .errors import RegistrationError
 from .events.queue import Policy
 from .events.topics import Topics
 from .limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
-from .methods.allow import AllowRule
 from .methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
 from .methods.dispatch import Dispatcher
-from .methods.gate import Gate, GatedSession
 from .methods.introspect import caller_namespace
 from .methods.invoke import Invoker, check_picklable, default_processes, default_threads
 from .methods.microbatch import Batches

@@ -1,1 +1,1 @@
-"""Authentication and permission: what a peer shows, who it is taken for, and what it may call."""
+"""Authentication and permission: which identity a peer has, and which methods that identity may call."""

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from ..auth.allow import names_of
 from ..errors import NotPermitted
 from ..events.patterns import CLIENT_NAME, RESERVED, covers, fault_of_pattern, matches, overlaps
-from ..methods.allow import names_of
 
 Action = Literal["name", "register", "call", "publish", "subscribe"]
 

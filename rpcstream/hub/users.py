@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 
-from ..auth.credentials import Credentials
 from ..config import User
+from ..peer.credentials import Credentials
 
 
 class Known(str):

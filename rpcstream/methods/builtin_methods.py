@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import orjson
 
+from ..auth.gate import AUTHENTICATE, NOT_IN_BATCH, GatedSession
 from ..codec import Codec
 from ..errors import InvalidRequest
 from ..events.topics import Topics
 from ..peer.context import Context
 from ..peer.session import Session
 from .discovery import describe
-from .gate import AUTHENTICATE, NOT_IN_BATCH, GatedSession
 from .registry import MethodRegistry
 
 

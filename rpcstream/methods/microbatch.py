@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from ..auth.allow import AllowRule
 from ..errors import RegistrationError
 from ..limits import MIB
 from ..observe.batching import BatchCounters
-from .allow import AllowRule
 from .batch_queue import BatchOffload, BatchOptions, BatchQueue
 from .introspect import caller_namespace, holds, name_of
 from .items import Items, Values

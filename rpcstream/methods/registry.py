@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from typing import Any, Literal
 
+from ..auth.allow import AllowRule, CallerRule
 from ..codec import Codec
 from ..codec.image_budget import INLINE_PIXELS
 from ..errors import RegistrationError
-from .allow import Allow, AllowRule
 from .injection import Injection
 from .introspect import holds, name_of
 from .signature import Bind, Signature
@@ -61,7 +61,7 @@ class Method:
     ordered: bool
     detached: bool
     idempotent: bool
-    allow: Allow | None
+    allow: CallerRule | None
 
 
 class MethodRegistry(Mapping[str, Method]):
@@ -118,7 +118,7 @@ class MethodRegistry(Mapping[str, Method]):
             ordered: calls of ordered methods that come on one connection run one after the other, in that order.
             detached: the function goes on when its caller is gone, though nobody will see the result.
             idempotent: calling it twice does no harm. Callers are told, and may repeat a call that was lost.
-            allow: who may call it: a name, several, or a function of the identity; see `Allow`.
+            allow: who may call it: a name, several, or a function of the identity; see `CallerRule`.
             replace: take the place of a method of that name.
             namespace: names that string hints may use besides those of the function's module.
             reserved: the name may begin with `rpc.`; for the framework's own methods.
@@ -169,7 +169,7 @@ class MethodRegistry(Mapping[str, Method]):
             ordered=ordered,
             detached=detached,
             idempotent=idempotent,
-            allow=None if allow is None else Allow(allow, method=name),
+            allow=None if allow is None else CallerRule(allow, method=name),
         )
         if streams:
             # What a generator returns in the end is not what its hint speaks of.

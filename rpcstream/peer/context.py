@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ..auth.credentials import Credentials
 from ..errors import CallCancelled
 from ..wire import envelope
 from ..wire.pieces import Written
 from .blocking import Bridge
+from .credentials import Credentials
 from .deadline import INFINITE, now
 from .remote import BlockingPeer, Peer
 

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any, cast
 
-from ..auth.credentials import Credentials, credentials_of
 from ..limits import Limits
+from ..peer.credentials import Credentials, credentials_of
 from ..peer.memory import UnreadBytes
 from .paced import PacedTransport, is_copying
 from .timeouts import Timeouts

@@ -13,7 +13,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, cast
 
-from ..auth.credentials import MAX_WRONG, NOT_SYNC, Authenticator
+from ..auth.authenticator import MAX_WRONG, NOT_SYNC, Authenticator
 from ..errors import RpcError
 from ..limits import Limits
 from ..peer.memory import MessageMemory, Reception

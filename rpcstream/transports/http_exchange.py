@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
-from ..auth.credentials import Credentials
 from ..errors import ConnectionLost
 from ..limits import Limits
+from ..peer.credentials import Credentials
 from ..peer.session import Session
 from ..wire.http import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem, wanted
 from ..wire.pieces import Written, parts_of

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..auth.credentials import Authenticator, Credentials
+from ..auth.authenticator import Authenticator
+from ..peer.credentials import Credentials
 from ..wire.http import HttpError, Request, Response, problem
 from .interfaces import ProtocolConnection
 

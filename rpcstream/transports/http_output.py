@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ..auth.credentials import Credentials
 from ..limits import Limits
+from ..peer.credentials import Credentials
 from .connection import SocketConnection
 
 #: Seconds for which what still comes is read and dropped, so that the last answer arrives before the connection ends.

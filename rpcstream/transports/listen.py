@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
-from ..auth.credentials import Authenticator
+from ..auth.authenticator import Authenticator
 from ..errors import ServerBusy
 from ..limits import Limits
 from ..observe.counters import Counters

@@ -14,8 +14,8 @@ import orjson
 import pytest
 
 from rpcstream import AsyncClient, Context, InvalidParams, NotPermitted, RegistrationError, Server
-from rpcstream.auth.credentials import Credentials
-from rpcstream.methods.allow import Allow, names_of
+from rpcstream.auth.allow import CallerRule, names_of
+from rpcstream.peer.credentials import Credentials
 from rpcstream.testing import memory_client
 
 from .test_gate import Connect, code_of, lines, login, request
@@ -296,22 +296,22 @@ class Roles(Mapping[str, Any]):
 )
 def test_the_names_of_an_identity(identity: Any, names: set[str]) -> None:
     assert names_of(identity) == names
-    assert Allow("admin", method="m").permits(identity) is bool(names)
+    assert CallerRule("admin", method="m").permits(identity) is bool(names)
 
 
 def test_nobody_may_do_nothing() -> None:
-    assert not Allow("None", method="m").permits(None)
-    assert not Allow(lambda identity: True, method="m").permits(None)
+    assert not CallerRule("None", method="m").permits(None)
+    assert not CallerRule(lambda identity: True, method="m").permits(None)
 
 
 def test_a_name_is_the_whole_name() -> None:
-    rule = Allow("admin", method="m")
+    rule = CallerRule("admin", method="m")
     assert not any(rule.permits(identity) for identity in ("a", "Admin", "admin ", "administrator", ""))
 
 
 @pytest.mark.parametrize("found", [None, 0, "", []])
 def test_only_what_is_true_permits(found: Any) -> None:
-    assert not Allow(lambda identity: found, method="m").permits("x")
+    assert not CallerRule(lambda identity: found, method="m").permits("x")
 
 
 def test_a_rule_that_fails_permits_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -321,8 +321,8 @@ def test_a_rule_that_fails_permits_nobody(caplog: pytest.LogCaptureFixture) -> N
             raise ValueError("odd roles")
 
     caplog.set_level(logging.ERROR)
-    assert not Allow(lambda identity: identity.missing, method="m").permits("x")
-    assert not Allow(lambda identity: permits_later(identity), method="m").permits("x")  # type: ignore[arg-type,return-value]
-    assert not Allow("admin", method="m").permits(Odd())
-    for expected in ("'m' failed", "missing", "something to await", "odd roles"):
+    assert not CallerRule(lambda identity: identity.missing, method="m").permits("x")
+    assert not CallerRule(lambda identity: permits_later(identity), method="m").permits("x")  # type: ignore[arg-type,return-value]
+    assert not CallerRule("admin", method="m").permits(Odd())
+    for expected in ("'m' raised", "missing", "an awaitable", "odd roles"):
         assert expected in caplog.text

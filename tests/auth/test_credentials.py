@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream.auth.credentials import NOT_SYNC, Authenticator, Credentials, credentials_of
+from rpcstream.auth.authenticator import NOT_SYNC, Authenticator
+from rpcstream.peer.credentials import Credentials, credentials_of
 
 
 def shown(token: str | None) -> Credentials:

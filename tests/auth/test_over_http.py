@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from rpcstream import Context, Server
-from rpcstream.auth.credentials import Credentials
+from rpcstream.peer.credentials import Credentials
 
 from .test_gate import Connect, Desk, code_of, request
 from .test_peer_certificates import Authority, has_peer_credentials

@@ -17,7 +17,7 @@ import pytest
 import trustme
 
 from rpcstream import Client, Context, Limits, Server
-from rpcstream.auth.credentials import Credentials
+from rpcstream.peer.credentials import Credentials
 from rpcstream.testing import serve_in_thread
 from rpcstream.tls import TLS
 
@@ -293,7 +293,7 @@ async def test_they_are_not_looked_up_unless_asked_for(
     def refuse(*args: Any) -> Any:
         raise AssertionError("looked up")
 
-    monkeypatch.setattr("rpcstream.auth.credentials._unix_peer", refuse)
+    monkeypatch.setattr("rpcstream.peer.credentials._unix_peer", refuse)
     server = Server()
 
     @server

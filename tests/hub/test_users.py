@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rpcstream import Credentials
+from rpcstream.auth.allow import names_of
 from rpcstream.config import User
 from rpcstream.hub.rules import Rule, Rules
 from rpcstream.hub.users import authenticate_users
-from rpcstream.methods.allow import names_of
 
 USERS = (
     User(name="gpu-1", token="token-of-gpu", roles=("worker",)),

@@ -574,7 +574,7 @@ class Names:
         self.fails = False
 
     def identify_now(self, credentials: Any) -> Any:
-        from rpcstream.auth.credentials import NOT_SYNC
+        from rpcstream.auth.authenticator import NOT_SYNC
 
         return self._found(credentials) if self.is_sync else NOT_SYNC
 

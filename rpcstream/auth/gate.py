@@ -1,7 +1,7 @@
-"""What stands before the methods of a server until a peer has shown who it is.
+"""Answers a peer until it is authenticated; after that the session calls the dispatcher directly.
 
-Owns the time before: the one method that may be called then, what is tried without it, small messages, a deadline, and
-wrong tokens. Once a peer is known the session answers with the methods themselves, and nothing of this is in the way.
+Owns what holds before authentication: `rpc.authenticate` and `rpc.ping` are the only methods, messages are small, there
+is a deadline, and wrong tokens are counted. Does not know how credentials are checked (`authenticator`), nor methods.
 """
 
 from __future__ import annotations
@@ -12,135 +12,154 @@ from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
-from ..auth.credentials import MAX_WRONG, NOT_SYNC, Authenticator, Credentials
 from ..errors import InvalidParams, InvalidRequest, NotAuthenticated, ParseError, RpcError
 from ..limits import Limits
-from ..peer.interfaces import Channel, Later
+from ..peer.credentials import Credentials
+from ..peer.interfaces import Channel, Dispatch, Later
 from ..peer.session import Session
 from ..wire import envelope
 from ..wire.framing import Oversize
 from ..wire.pieces import Written
-from .dispatch import Dispatcher
+from .authenticator import MAX_WRONG, NOT_SYNC, Authenticator
 
 Line = bytes | bytearray
 
 AUTHENTICATE, PING = "rpc.authenticate", "rpc.ping"
 
-FIRST = {"reason": "call rpc.authenticate first"}
-WRONG = {"reason": "the token is not accepted"}
+NOT_AUTHENTICATED = {"reason": "call rpc.authenticate first"}
+WRONG_TOKEN = {"reason": "the token is not accepted"}
 NOT_IN_BATCH = {"reason": "rpc.authenticate must not stand in a batch"}
 
 
 @runtime_checkable
-class Restricted(Protocol):
-    """A channel that takes small messages only, for a time."""
+class SizeLimited(Protocol):
+    """A channel whose limit of message size can be lowered until the peer is authenticated."""
 
-    def restrict(self, max_message_size: int | None) -> None: ...
+    def restrict(self, max_message_size: int | None) -> None:
+        """Take messages of at most so many bytes; None: as many as the server's limits say."""
+
+
+class GuardedDispatch(Dispatch, Protocol):
+    """The dispatcher behind a gate: it also writes the error replies that the gate decides on."""
+
+    def refused(self, message: Any, error: RpcError) -> Written | None:
+        """The reply to a request that is answered with this error; None for a notification."""
+        ...
+
+    def too_many(self, members: list[Any], line: Line) -> Written | None:
+        """The reply to a batch over `max_batch`."""
+        ...
 
 
 class Gate:
-    """A session's `Dispatch` until the peer is known; one for each session.
+    """The `Dispatch` of one session until its peer is authenticated.
 
     Args:
-        dispatcher: the methods behind it.
+        dispatcher: answers the peer once it is authenticated.
+        authenticator: finds the identity of the peer.
+        limits: `auth_timeout`, `auth_message_size`, `max_depth` and `max_batch` are enforced here.
     """
 
-    __slots__ = ("_authenticator", "_deadline", "_dispatcher", "_is_over", "_limits", "_task", "_wrong")
+    __slots__ = ("_authenticator", "_deadline", "_dispatcher", "_is_closed", "_limits", "_lookup", "_wrong_tokens")
 
-    def __init__(self, dispatcher: Dispatcher, authenticator: Authenticator, limits: Limits) -> None:
+    def __init__(self, dispatcher: GuardedDispatch, authenticator: Authenticator, limits: Limits) -> None:
         self._dispatcher = dispatcher
         self._authenticator = authenticator
         self._limits = limits
         self._deadline: asyncio.TimerHandle | None = None
-        #: Finds out at the moment who the peer is.
-        self._task: asyncio.Task[Any] | None = None
-        self._wrong = 0
-        #: Nobody is let in any more.
-        self._is_over = False
+        #: The call of an async `authenticate` function that runs at the moment.
+        self._lookup: asyncio.Task[Any] | None = None
+        self._wrong_tokens = 0
+        #: The connection is lost or being closed: the peer is not admitted any more.
+        self._is_closed = False
 
-    # -- the life of a connection -----------------------------------------------------------------------------------
+    # -- life of the connection --------------------------------------------------------------------------------------
 
     def begin(self, session: GatedSession) -> None:
-        """The connection is there; perhaps it says itself who the peer is."""
-        if session.identity is not None:  # the transport has found out (HTTP, WebSocket)
+        """The connection is open: start the deadline, and admit the peer at once if the connection shows who it is."""
+        if session.identity is not None:  # found by the transport, from the headers of HTTP or WebSocket
             session.admit(session.identity, self._dispatcher)
             return
-        if isinstance(session.channel, Restricted):
+        if isinstance(session.channel, SizeLimited):
             session.channel.restrict(self._limits.auth_message_size)
-        session.on_lost.append(self._end)
+        session.on_lost.append(self._lost)
         if self._limits.auth_timeout is not None:
-            # From the connection, not from what was said on it first.
+            # Counted from the time of connecting, not from the first message.
             opened = getattr(session.channel, "opened", session.loop.time())
             self._deadline = session.loop.call_at(opened + self._limits.auth_timeout, self._too_late, session)
         if not self._authenticator.takes_shown:
             return
-        credentials = _shown(session)
+        credentials = _credentials_of(session)
         if not credentials.are_shown:
             return
         found = self._authenticator.identify_now(credentials)
         if found is NOT_SYNC:
-            self._find_out(session, credentials)
+            self._look_up(session, credentials)
         elif found is not None:
             self._admit(session, found)
 
     def _admit(self, session: GatedSession, identity: Any) -> None:
-        if self._is_over:
+        """The peer is authenticated: hand the session to the dispatcher, without the limits of before."""
+        if self._is_closed:
             return
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        if isinstance(session.channel, Restricted):
+        if isinstance(session.channel, SizeLimited):
             session.channel.restrict(None)
         session.admit(identity, self._dispatcher)
 
     def _too_late(self, session: GatedSession) -> None:
+        """The deadline has passed."""
         self._deadline = None
         reason = f"not authenticated after {self._limits.auth_timeout:g} s (auth_timeout)"
         self._close(session, reason)
-        session.tell(self._dispatcher.refused(None, NotAuthenticated(data={"reason": reason})))
+        session.send_reply(self._dispatcher.refused(None, NotAuthenticated(data={"reason": reason})))
 
     def _close(self, session: GatedSession, reason: str) -> None:
-        """Close the connection, once what was said is written."""
-        self._is_over = True
+        """Close the connection, once the replies of this turn are written."""
+        self._is_closed = True
         channel: Any = session.channel
         if channel is not None:
             channel.reason = reason
-            channel.over_limit = True  # so that it is counted, and said
+            channel.over_limit = True  # so that it is counted and logged
             session.drain_soon()
-        if self._task is not None:
-            self._task.cancel()
+        if self._lookup is not None:
+            self._lookup.cancel()
 
-    def _end(self) -> None:
+    def _lost(self) -> None:
         """The connection is lost."""
-        self._is_over = True
+        self._is_closed = True
         if self._deadline is not None:
             self._deadline.cancel()
-        if self._task is not None:
-            self._task.cancel()
+        if self._lookup is not None:
+            self._lookup.cancel()
 
-    # -- who it is --------------------------------------------------------------------------------------------------
+    # -- authentication ---------------------------------------------------------------------------------------------
 
     async def change(self, session: Session, token: str) -> None:
-        """A peer that is known says that it is somebody else.
+        """Give an authenticated peer another identity, by another token.
 
         Raises:
-            NotAuthenticated: it is not believed, and stays who it was.
+            NotAuthenticated: the token is not accepted; the identity stays as it was.
         """
         assert isinstance(session, GatedSession)
         found = None
-        if not self._is_over:
-            found = await self._authenticator.identify(replace(_shown(session), token=token))
+        if not self._is_closed:
+            found = await self._authenticator.identify(replace(_credentials_of(session), token=token))
         if found is None:
             raise self._count_wrong(session)
         session.identity = found
 
     def _count_wrong(self, session: GatedSession) -> NotAuthenticated:
-        self._wrong += 1
-        if self._wrong == MAX_WRONG:
+        """Count a wrong token, and close the connection at the last one; gives the error for the peer."""
+        self._wrong_tokens += 1
+        if self._wrong_tokens == MAX_WRONG:
             self._close(session, f"{MAX_WRONG} wrong tokens")
-        return NotAuthenticated(data=WRONG)
+        return NotAuthenticated(data=WRONG_TOKEN)
 
     def _authenticate(self, message: dict[str, Any], session: GatedSession) -> Written | Later | None:
+        """The reply to `rpc.authenticate`."""
         try:
             envelope.check_request(message)
             token = _token_in(message.get("params"))
@@ -149,12 +168,12 @@ class Gate:
             return self._dispatcher.refused(message if readable else None, error)
         except InvalidParams as error:
             return self._dispatcher.refused(message, error)
-        if self._is_over:
-            return self._dispatcher.refused(message, NotAuthenticated(data=WRONG))
-        credentials = replace(_shown(session), token=token)
+        if self._is_closed:
+            return self._dispatcher.refused(message, NotAuthenticated(data=WRONG_TOKEN))
+        credentials = replace(_credentials_of(session), token=token)
         found = self._authenticator.identify_now(credentials)
         if found is NOT_SYNC:
-            return self._answer_later(self._find_out(session, credentials), message, session)
+            return self._answer_later(self._look_up(session, credentials), message, session)
         if found is not None:
             self._admit(session, found)
         return self._answered(found, message, session)
@@ -169,22 +188,23 @@ class Gate:
     async def _answer_later(
         self, task: asyncio.Task[Any], message: dict[str, Any], session: GatedSession
     ) -> Written | None:
+        """The reply to `rpc.authenticate`, when an async function has found the identity."""
         try:
             found = await task
         except asyncio.CancelledError:
-            if not self._is_over:  # who asked does not wait any more
+            if not self._is_closed:  # the caller has cancelled its request
                 raise
-        if self._is_over:
-            return self._dispatcher.refused(message, NotAuthenticated(data=WRONG))
+        if self._is_closed:
+            return self._dispatcher.refused(message, NotAuthenticated(data=WRONG_TOKEN))
         return self._answered(found, message, session)
 
-    def _find_out(self, session: GatedSession, credentials: Credentials) -> asyncio.Task[Any]:
-        """Ask the server's function. What has come behind waits meanwhile, in its order."""
+    def _look_up(self, session: GatedSession, credentials: Credentials) -> asyncio.Task[Any]:
+        """Call the server's async function. Requests that come meanwhile wait, in their order."""
         hold = session.hold()
-        self._task = task = session.loop.create_task(self._authenticator.identify(credentials))
+        self._lookup = task = session.loop.create_task(self._authenticator.identify(credentials))
 
         def finish(task: asyncio.Task[Any]) -> None:
-            self._task = None
+            self._lookup = None
             identity = None if task.cancelled() or task.exception() is not None else task.result()
             if identity is not None:
                 self._admit(session, identity)
@@ -199,7 +219,7 @@ class Gate:
         assert isinstance(session, GatedSession)
         is_call = type(message) is dict or (type(message) is list and message)
         if not is_call or envelope.is_deeper(line, self._limits.max_depth):
-            return self._dispatcher.answer(message, line, session)  # an error: it calls nothing
+            return self._dispatcher.answer(message, line, session)  # which answers with an error, and calls nothing
         if type(message) is list:
             return self._batch(message, line)
         if type(message.get("id")) is float:
@@ -209,10 +229,10 @@ class Gate:
             return self._dispatcher.answer(message, line, session)
         if method == AUTHENTICATE:
             return self._authenticate(message, session)
-        return self._dispatcher.refused(message, NotAuthenticated(data=FIRST))
+        return self._dispatcher.refused(message, NotAuthenticated(data=NOT_AUTHENTICATED))
 
     def _batch(self, members: list[Any], line: Line) -> Written | None:
-        """Each member by itself; who one is must be settled before a batch."""
+        """Refuse each member by itself: a peer must be authenticated before its first batch."""
         if len(members) > self._limits.max_batch:
             return self._dispatcher.too_many(members, line)
         if any(type(member) is dict and type(member.get("id")) is float for member in members):
@@ -223,11 +243,13 @@ class Gate:
                 continue
             method = member.get("method") if type(member) is dict else None
             error: RpcError = (
-                InvalidRequest(data=NOT_IN_BATCH) if method == AUTHENTICATE else NotAuthenticated(data=FIRST)
+                InvalidRequest(data=NOT_IN_BATCH)
+                if method == AUTHENTICATE
+                else NotAuthenticated(data=NOT_AUTHENTICATED)
             )
             replies.append(self._dispatcher.refused(member, error))
-        said = [bytes(reply) for reply in replies if reply is not None]
-        return b"[" + b",".join(said) + b"]" if said else None
+        written = [bytes(reply) for reply in replies if reply is not None]
+        return b"[" + b",".join(written) + b"]" if written else None
 
     def oversize(self, message: Oversize) -> Written | None:
         return self._dispatcher.oversize(message)
@@ -249,7 +271,10 @@ class Gate:
 
 
 class GatedSession(Session):
-    """A session of a server that asks who its peers are. In the way of a call it is as any other."""
+    """A session of a server with authentication: its gate answers until the peer is admitted.
+
+    It differs from other sessions in that only; calls take the same way once the peer is authenticated.
+    """
 
     __slots__ = ("gate",)
 
@@ -261,17 +286,18 @@ class GatedSession(Session):
         super().connected(channel)
         self.gate.begin(self)
 
-    def tell(self, message: Written | None) -> None:
-        """Say something to a peer that is not known."""
-        if message is not None:
-            self.send(message)
+    def send_reply(self, reply: Written | None) -> None:
+        """Send a reply that belongs to no request; None: send nothing."""
+        if reply is not None:
+            self.send(reply)
 
     def drain_soon(self) -> None:
-        """As `drain`, once the answers that are being made are there."""
+        """Drain behind the replies that are being made in this turn of the loop."""
         self.loop.call_soon(self.drain)
 
 
-def _shown(session: Session) -> Credentials:
+def _credentials_of(session: Session) -> Credentials:
+    """What the connection shows of the peer; of one in memory only the address."""
     shown = getattr(session.channel, "credentials", None)
     if isinstance(shown, Credentials):
         return shown
@@ -279,7 +305,11 @@ def _shown(session: Session) -> Credentials:
 
 
 def _token_in(params: Any) -> str:
-    """The one parameter, by name or by position. Never says what it is."""
+    """The token in the params of `rpc.authenticate`, by name or by position.
+
+    Raises:
+        InvalidParams: there is none, or more; the text never has the token in it.
+    """
     if type(params) is dict and params.keys() == {"token"}:
         token = params["token"]
     elif type(params) is list and len(params) == 1:

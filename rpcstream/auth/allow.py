@@ -1,6 +1,7 @@
-"""Who may call a method: the option `allow`.
+"""Permission to call a method: the option `allow`.
 
-Owns one rule, made of names or a function, and what the names of an identity are. Pure, but for its log.
+Owns the rule of one method (names, or a function of the identity) and what the names of an identity are. Knows neither
+how the identity was found nor what is called. Pure, but for its log.
 """
 
 from __future__ import annotations
@@ -12,23 +13,24 @@ from typing import Any
 
 from ..errors import RegistrationError
 from ..observe.limited_log import LimitedLog
-from .introspect import holds
+from .authenticator import is_async
 
 log = logging.getLogger("rpcstream.server")
 
-#: A name, several, or a function of the identity.
+#: The option `allow`: a name, several, or a function of the identity.
 AllowRule = str | Collection[str] | Callable[[Any], bool]
 
 
-class Allow:
-    """The rule of one method.
+class CallerRule:
+    """Decides which identities may call one method.
 
     Args:
-        rule: a name, or several: who has one of them may call. Or a function that is called with the identity; what it
-            raises is logged, and the caller not permitted.
+        rule: a name, or several: an identity that has one of them may call. Or a function of the identity that returns
+            whether it may; if it raises, the exception is logged and the caller is not permitted.
+        method: the remote name, for errors and the log.
 
     Raises:
-        RegistrationError: no names, or none that are strings; an async function.
+        RegistrationError: there are no names, one is no string or empty, or the function is async.
     """
 
     __slots__ = ("_function", "_log", "_method", "_names")
@@ -45,15 +47,15 @@ class Allow:
             self._names = frozenset(names)
         elif not callable(rule):
             raise RegistrationError(f"{method}: allow must be a name, several, or a function, got {rule!r}")
-        elif holds(rule, inspect.iscoroutinefunction):
+        elif is_async(rule):
             raise RegistrationError(
-                f"{method}: the function for allow must not be async; let authenticate= find it out"
+                f"{method}: the function for allow must not be async; look up in authenticate= what it needs"
             )
         else:
             self._function = rule
 
     def permits(self, identity: Any) -> bool:
-        """May a caller with this identity call the method? One without any may not."""
+        """True if a caller with this identity may call the method; a caller without an identity never may."""
         if identity is None:
             return False
         try:
@@ -63,20 +65,20 @@ class Allow:
             if inspect.isawaitable(found):
                 if inspect.iscoroutine(found):
                     found.close()
-                raise TypeError("the function for allow gave something to await")
+                raise TypeError("the function for allow returned an awaitable; it must be a plain function")
             return bool(found)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            kind = "the rule for who may call %r failed, the caller may not"
+            kind = "the function for allow of method %r raised, the caller is not permitted"
             self._log.error(None, kind, self._method, error=error)
             return False
 
 
 def names_of(identity: Any) -> set[str]:
-    """The names of an identity: itself, if it is a string, and its `roles`, an attribute or, of a mapping, an item.
+    """The names of an identity: itself, if it is a string, and its `roles` (an attribute, or an item of a mapping).
 
-    Roles are one string or a collection of strings; whatever else is in there is no name.
+    Roles are one string or a collection of strings; anything else in there is left out.
     """
     names = {str(identity)} if isinstance(identity, str) else set()
     roles = identity.get("roles") if isinstance(identity, Mapping) else getattr(identity, "roles", None)
