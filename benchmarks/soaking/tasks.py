@@ -125,7 +125,7 @@ class Load:
 
     def _left(self, client: AsyncClient) -> list[str]:
         found = []
-        for link in client._links.open_links:
+        for link in client._pool.open_connections:
             session = link.session
             if session.pending or session.flows or session.work.running:
                 found.append(f"{session.pending.items()} {session.flows.out} {session.work.running}"[:200])

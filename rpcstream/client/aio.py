@@ -23,15 +23,14 @@ from ..peer.session import Session
 from ..peer.stream import Stream, StreamCall
 from ..wire.pieces import Written
 from .address import Address, check_lasting
-from .aio_batch import AsyncBatch
+from .batch import AsyncBatch
 from .callbacks import Callbacks
 from .connect import Connect
 from .hub import HubRegistration
 from .hub_messages import HubMessages
 from .options import File, Settings, Trace, make_settings
 from .pool import ConnectionPool
-from .repeats import CallRetries
-from .retry import LOSSES, Backoff, Unsent
+from .retry import LOSSES, Backoff, CallRetries, Unsent
 from .subscriptions import Subscriptions
 
 if TYPE_CHECKING:  # reads files, which most clients do without
@@ -140,11 +139,11 @@ class AsyncClient:
         self._timeout = settings.timeout
         self._is_http = settings.address.is_http
         self._marshaller = Marshaller(settings.codec, settings.limits, str(settings.address))
-        self._offered = Callbacks(settings)
-        self._links = ConnectionPool(settings, self._marshaller, lambda: self._offered.dispatcher, connect)
-        self._offering = HubRegistration(self._links, self._marshaller, settings, lambda: self._offered)
-        self._subscriptions = Subscriptions(self._links, self._marshaller, settings)
-        self._repeats = CallRetries(settings, self._links, lambda: self._submit("rpc.discover"))
+        self._callbacks = Callbacks(settings)
+        self._pool = ConnectionPool(settings, self._marshaller, lambda: self._callbacks.dispatcher, connect)
+        self._registration = HubRegistration(self._pool, self._marshaller, settings, lambda: self._callbacks)
+        self._subscriptions = Subscriptions(self._pool, self._marshaller, settings)
+        self._retries = CallRetries(settings.retries, settings.retry, lambda: self._submit("rpc.discover"))
         self._tasks: set[asyncio.Task[Any]] = set()
         telling: HubMessages[Coroutine[Any, Any, int], Coroutine[Any, Any, bool]] = HubMessages(self.request)
         #: For notifications, which have no answer: `await client.notify.name(…)`.
@@ -157,11 +156,11 @@ class AsyncClient:
         #: For events: `async for value in client.subscribe("ticks")`; see `Subscriptions.subscribe`.
         self.subscribe = self._subscriptions.subscribe
         #: For a hub: `await client.offer()` lets all there call what is marked with `@client`; see `HubRegistration`.
-        self.offer, self.withdraw = self._offering.offer, self._offering.withdraw
+        self.offer, self.withdraw = self._registration.offer, self._registration.withdraw
         #: For a hub: `await client.publish("sensors.room1", 21.5)`, `…notify_client(…)`; see `HubMessages`.
         self.publish, self.notify_client = telling.publish, telling.notify_client
         #: For a program that only offers: returns when the client is closed; see `ConnectionPool.wait_closed`.
-        self.wait_closed = self._links.wait_closed
+        self.wait_closed = self._pool.wait_closed
 
     @classmethod
     def from_config(cls, source: ConfigSource = None, **arguments: Any) -> Self:
@@ -189,17 +188,17 @@ class AsyncClient:
     @property
     def state(self) -> str:
         """What the (first) connection is like: "idle", "connecting", "connected", "waiting" to connect, "closed"."""
-        return self._links.state
+        return self._pool.state
 
     @property
     def registered_name(self) -> str | None:
         """The client's name at the hub: `name`, or the one that the hub made; None while there is none."""
-        return self._offering.name
+        return self._registration.name
 
     @property
     def replies_dropped(self) -> int:
         """Replies on the present connections that nobody waited for: late, forged or duplicate."""
-        return self._links.dropped
+        return self._pool.dropped
 
     def __getattr__(self, name: str) -> Any:
         method = Method(self.call, remote_name(self, name))
@@ -319,7 +318,7 @@ class AsyncClient:
         if not callable(message):
             raise TypeError(f"a request object is a dict, and what is offered a function; got {type(message).__name__}")
         check_lasting(self._settings.address, "offering a method to the server")
-        self._offered.add(message, **options)
+        self._callbacks.add(message, **options)
         return message
 
     def on_connect(self, hello: Callable[[Peer], Awaitable[object]]) -> Callable[[Peer], Awaitable[object]]:
@@ -329,7 +328,7 @@ class AsyncClient:
         has the attempt to connect.
         """
         check_lasting(self._settings.address, "on_connect")
-        self._links.greet(hello)
+        self._pool.greet(hello)
         return hello
 
     def batch(self, *, timeout: float | None = NOT_GIVEN) -> AsyncBatch:
@@ -337,7 +336,7 @@ class AsyncClient:
 
         Nothing is sent if the block is left with an exception, or if there is nothing in the batch.
         """
-        return AsyncBatch(self, timeout)
+        return AsyncBatch(self._marshaller, timeout, self._perform, self._send)
 
     async def close(self) -> None:
         """End the connections; calls that wait fail with ConnectionLost. What was sent is given time to leave.
@@ -345,13 +344,13 @@ class AsyncClient:
         Loops over events end behind what waits for them.
         """
         self._subscriptions.close()
-        self._offering.close()
-        await self._links.close()
-        self._offered.close()
+        self._registration.close()
+        await self._pool.close()
+        self._callbacks.close()
 
     async def __aenter__(self) -> AsyncClient:
         if self._settings.reconnect is not None:
-            self._links.begin()
+            self._pool.begin()
         return self
 
     async def __aexit__(
@@ -360,7 +359,7 @@ class AsyncClient:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<AsyncClient of {self.address}{', closed' if self._links.is_closed else ''}>"
+        return f"<AsyncClient of {self.address}{', closed' if self._pool.is_closed else ''}>"
 
     # -- the life of a call -----------------------------------------------------------------------------------
 
@@ -376,24 +375,28 @@ class AsyncClient:
         attempt = 1
         while True:
             try:
-                link = self._links.ready(loop) or await self._links.get(outgoing.method, deadline)
+                connection = self._pool.ready(loop) or await self._pool.get(outgoing.method, deadline)
                 waiter = AsyncWaiter(loop.create_future(), outgoing.method, deadline, on_progress)
-                link.calls.begin(outgoing, waiter)
+                connection.calls.begin(outgoing, waiter)
                 try:
                     reply, line = await waiter.future
                 except BaseException:
-                    link.calls.give_up(outgoing)
+                    connection.calls.give_up(outgoing)
                     raise
                 return outgoing.outcome(reply, line)
             except LOSSES as error:
-                pause = self._repeats.pause(error, attempt, deadline) if outgoing.is_repeatable else None
+                pause = self._pause(error, attempt, deadline - loop.time()) if outgoing.is_repeatable else None
                 if pause is None:
                     raise
                 loss = error
             attempt += 1
             await asyncio.sleep(pause)
             if not isinstance(loss, ConnectFailed | Unsent):  # it may have been carried out
-                await self._repeats.check(outgoing.method, loss, deadline)
+                await self._retries.check(outgoing.method, loss, deadline)
+
+    def _pause(self, error: Exception, attempt: int, left: float) -> float | None:
+        """Seconds until a call that failed is made again; None if it is not."""
+        return None if self._pool.is_closed else self._retries.pause(error, attempt, left)
 
     async def _send(self, message: Written, method: str, timeout: Any) -> None:
         """Send something that has no answer."""
@@ -403,10 +406,10 @@ class AsyncClient:
         attempt = 1
         while True:
             try:
-                link = self._links.ready(loop) or await self._links.get(method, deadline)
-                return link.calls.send(message)
+                connection = self._pool.ready(loop) or await self._pool.get(method, deadline)
+                return connection.calls.send(message)
             except (ConnectFailed, ConnectionLost) as error:
-                pause = self._repeats.pause(error, attempt, deadline)
+                pause = self._pause(error, attempt, deadline - loop.time())
                 if pause is None:
                     raise
             attempt += 1
@@ -440,7 +443,7 @@ class AsyncClient:
 
         async def opened(deadline: float) -> Session:
             loop = asyncio.get_running_loop()
-            return (self._links.ready(loop) or await self._links.get(method, deadline)).session
+            return (self._pool.ready(loop) or await self._pool.get(method, deadline)).session
 
         return Stream(opened, call, seconds, on_progress)
 

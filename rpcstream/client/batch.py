@@ -1,11 +1,13 @@
-"""Several calls in one message (section 6): collected first, sent together, answered one by one.
+"""Several calls in one message (JSON-RPC 2.0, section 6): collected first, sent together, answered one by one.
 
-Owns what a batch looks like to its user and how its replies find their calls. Pure; who sends it is a matter of the
-two faces.
+Owns the batches that users fill, the message they become, and the assignment of replies to calls. Knows no connection:
+the client passes the functions that send.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from types import TracebackType
 from typing import Any
 
 from ..codec.image_budget import ImageTotal
@@ -129,6 +131,78 @@ class Batch:
             return None
         members = [envelope.request(*member) for member in self._members]  # type: ignore[misc]
         return self._marshaller.encode_batch(members, "batch")
+
+
+class SyncBatch(Batch):
+    """The batch of a `Client`: a context manager that sends it when its block ends.
+
+    Args:
+        perform: the client's: sends the calls and waits for their replies.
+        send: the client's: sends notifications.
+    """
+
+    def __init__(
+        self, marshaller: Marshaller, timeout: Any, perform: Callable[..., object], send: Callable[..., object]
+    ) -> None:
+        super().__init__(marshaller, timeout)
+        self._perform = perform
+        self._send = send
+
+    def __enter__(self) -> SyncBatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            return
+        outgoing = self._outgoing()
+        if isinstance(outgoing, BatchExchange):
+            try:
+                self._perform(outgoing, self._timeout)
+            except Exception as failure:
+                outgoing.failed(failure)
+                raise
+        elif outgoing is not None:
+            self._send(outgoing, "batch", self._timeout)
+
+
+class AsyncBatch(Batch):
+    """The batch of an `AsyncClient`: an async context manager that sends it when its block ends.
+
+    Args:
+        perform: the client's: sends the calls and waits for their replies.
+        send: the client's: sends notifications.
+    """
+
+    def __init__(
+        self,
+        marshaller: Marshaller,
+        timeout: Any,
+        perform: Callable[..., Awaitable[object]],
+        send: Callable[..., Awaitable[object]],
+    ) -> None:
+        super().__init__(marshaller, timeout)
+        self._perform = perform
+        self._send = send
+
+    async def __aenter__(self) -> AsyncBatch:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            return
+        outgoing = self._outgoing()
+        if isinstance(outgoing, BatchExchange):
+            try:
+                await self._perform(outgoing, self._timeout)
+            except Exception as failure:
+                outgoing.failed(failure)
+                raise
+        elif outgoing is not None:
+            await self._send(outgoing, "batch", self._timeout)
 
 
 class BatchExchange:

@@ -31,8 +31,8 @@ HEAD_MAX = 64 * 1024
 TEXT_MAX = 4096
 
 
-async def join(link: ClientConnection, settings: Settings, connect: Connect | None = None) -> None:
-    """Connect, and give the link's session its channel.
+async def join(connection: ClientConnection, settings: Settings, connect: Connect | None = None) -> None:
+    """Connect, and give the connection's session its channel.
 
     Args:
         connect: makes the connection of a line stream in place of a socket.
@@ -43,25 +43,27 @@ async def join(link: ClientConnection, settings: Settings, connect: Connect | No
     if settings.address.is_http:
         from .http import HttpChannel
 
-        http = HttpChannel(link.session, settings, lambda make: _dial(settings, make))
+        http = HttpChannel(connection.session, settings, lambda make: _dial(settings, make))
         await http.open()
-        link.glance, link.renew = http.has_none, http.renew
+        connection.glance, connection.renew = http.has_none, http.renew
         return
-    stream = await (_websocket(link, settings) if settings.address.is_websocket else _line(link, settings, connect))
-    link.has_received = stream.has_received
-    link.reason = lambda: stream.reason
+    stream = await (
+        _websocket(connection, settings) if settings.address.is_websocket else _line(connection, settings, connect)
+    )
+    connection.has_received = stream.has_received
+    connection.reason = lambda: stream.reason
     if stream.socket is not None:
-        link.glance = waiter(stream.socket, read=True)
+        connection.glance = waiter(stream.socket, read=True)
 
 
-async def _line(link: ClientConnection, settings: Settings, connect: Connect | None) -> LineStream:
+async def _line(connection: ClientConnection, settings: Settings, connect: Connect | None) -> LineStream:
     trace = settings.trace
     if trace is not None and settings.token is not None:
         trace = hiding(trace, settings.token)
 
     def make() -> LineStream:
         return LineStream(
-            link.session,
+            connection.session,
             limits=settings.limits,
             delimiter=settings.delimiter,
             address=str(settings.address),
@@ -94,7 +96,7 @@ async def _dial(settings: Settings, make: Callable[[], P]) -> P:
 # -- WebSocket ------------------------------------------------------------------------------------------------------
 
 
-async def _websocket(link: ClientConnection, settings: Settings) -> Any:
+async def _websocket(connection: ClientConnection, settings: Settings) -> Any:
     from ..transports.websocket import WebSocketStream
     from ..wire.upgrade import UpgradeRefused, ask, check_answer
 
@@ -109,9 +111,9 @@ async def _websocket(link: ClientConnection, settings: Settings) -> Any:
         except UpgradeRefused as refused:
             text = await handshake.text(head)
             raise ConnectFailed(f"{refused}{f': {text}' if text else ''}", address=str(address)) from None
-        closed: asyncio.Future[None] = link.loop.create_future()
+        closed: asyncio.Future[None] = connection.loop.create_future()
         stream = WebSocketStream(
-            link.session,
+            connection.session,
             limits=settings.limits,
             client=True,
             address=str(address),
@@ -119,7 +121,7 @@ async def _websocket(link: ClientConnection, settings: Settings) -> Any:
             on_close=lambda _: None if closed.done() else closed.set_result(None),
         )
         handshake.hand_over(stream)
-        link.closed, link.cut = closed, stream.abort
+        connection.closed, connection.cut = closed, stream.abort
     except BaseException:
         handshake.close()
         raise

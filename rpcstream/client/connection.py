@@ -14,7 +14,7 @@ from ..peer.interfaces import Dispatch
 from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
 from ..peer.session import Session
-from .incoming import Inbound
+from .callbacks import ClientDispatcher
 from .options import Settings
 from .readiness import Wait
 
@@ -42,7 +42,9 @@ class ClientConnection:
     def __init__(self, settings: Settings, marshaller: Marshaller, methods: Methods) -> None:
         limits = settings.limits
         self.loop = asyncio.get_running_loop()
-        inbound = Inbound(settle=self._settle, lose=self.lose, max_size=limits.max_message_size, methods=methods)
+        inbound = ClientDispatcher(
+            settle=self._settle, lose=self.lose, max_size=limits.max_message_size, methods=methods
+        )
         self.session = Session(inbound, codec=settings.codec, limits=limits, side="client")
         self.calls: OutgoingCalls = self.session.use(marshaller)
         self.glance: Wait | None = None

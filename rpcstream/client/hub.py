@@ -39,13 +39,13 @@ class HubRegistration:
     """
 
     def __init__(
-        self, links: ConnectionPool, marshaller: Marshaller, settings: Settings, offered: Callable[[], Callbacks]
+        self, pool: ConnectionPool, marshaller: Marshaller, settings: Settings, callbacks: Callable[[], Callbacks]
     ) -> None:
         self.name = settings.name
-        self._links = links
+        self._pool = pool
         self._marshaller = marshaller
         self._settings = settings
-        self._offered = offered
+        self._callbacks = callbacks
         #: What makes the name ours on another connection, as the hub said.
         self._key: str | None = None
         #: There is to be a registration on the next connection; the methods in it, and which of them are shared.
@@ -53,12 +53,12 @@ class HubRegistration:
         self._methods: dict[str, bool] = {}
         #: The hub has taken one.
         self._was_taken = False
-        self._link: ClientConnection | None = None
+        self._connection: ClientConnection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         #: One registration at a time: the next one may need the name and the key of this one.
         self._lock = asyncio.Lock()
         self._moving: asyncio.Task[None] | None = None
-        links.greetings.append(self._greet)
+        pool.greetings.append(self._greet)
 
     async def offer(self, *, shared: bool = False) -> list[str]:
         """Offer what is marked with `@client` to all on the hub; gives the names that this client offers now.
@@ -84,8 +84,10 @@ class HubRegistration:
             RuntimeError: the client calls over HTTP, which has no connection that lasts; or it is closed.
         """
         check_lasting(self._settings.address, "offering a method to the server")
-        offered = self._offered()
-        methods = {name: shared or self._methods.get(name, False) or name in offered.shared for name in offered.names}
+        callbacks = self._callbacks()
+        methods = {
+            name: shared or self._methods.get(name, False) or name in callbacks.shared for name in callbacks.names
+        }
         loop = asyncio.get_running_loop()
         self._enter(loop)
         deadline = self._deadline(loop)
@@ -108,16 +110,16 @@ class HubRegistration:
         async with self._lock:
             for name in names or list(self._methods):
                 self._methods.pop(name, None)
-            link = self._link
+            connection = self._connection
             if not names:
-                self._is_wanted, self._link = False, None
+                self._is_wanted, self._connection = False, None
                 self.name, self._key = self._settings.name, None
-            if link is None or not link.is_open:
+            if connection is None or not connection.is_open:
                 return []
             params = {"methods": list(names)} if names else None
             call = Call(self._marshaller, _UNREGISTER, params, NOT_GIVEN, list[str])
             try:
-                withdrawn: list[str] = await link.calls.ask(call, deadline)
+                withdrawn: list[str] = await connection.calls.ask(call, deadline)
             except ConnectionLost:
                 return list(names)  # and with it everything
             return withdrawn
@@ -133,12 +135,12 @@ class HubRegistration:
     def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
         """In another event loop than before nothing is registered yet."""
         if self._loop is not loop:
-            self._loop, self._link, self._lock = loop, None, asyncio.Lock()
+            self._loop, self._connection, self._lock = loop, None, asyncio.Lock()
 
     @property
     def _standing(self) -> ClientConnection | None:
         """The connection that the client is registered on, if it still stands."""
-        return self._link if self._link is not None and self._link.is_open else None
+        return self._connection if self._connection is not None and self._connection.is_open else None
 
     def _deadline(self, loop: asyncio.AbstractEventLoop) -> float:
         seconds = time_left(self._settings.registration_timeout)
@@ -146,37 +148,37 @@ class HubRegistration:
 
     async def _offer(self, methods: dict[str, bool], loop: asyncio.AbstractEventLoop, deadline: float) -> list[str]:
         while True:
-            link = before = self._standing
-            if link is None:
-                link = self._links.ready(loop) or await self._links.get(_REGISTER, deadline)
+            connection = before = self._standing
+            if connection is None:
+                connection = self._pool.ready(loop) or await self._pool.get(_REGISTER, deadline)
             try:
                 async with self._lock:
                     # The greeting may have chosen another one meanwhile. Only one at a time can have the name.
-                    return await self._register(self._standing or link, methods, deadline)
+                    return await self._register(self._standing or connection, methods, deadline)
             except ConnectionLost:
                 # An old connection may have been lost long ago, unseen. A registration can be made twice.
                 if self._settings.reconnect is None and before is None:
                     raise
 
-    async def _greet(self, link: ClientConnection) -> None:
+    async def _greet(self, connection: ClientConnection) -> None:
         """On a new connection, before calls are sent on it: register, unless another connection has that."""
-        self._enter(link.loop)
+        self._enter(connection.loop)
         if not self._is_wanted:
             return
         try:
             async with self._lock:
                 if self._is_wanted and self._standing is None:
-                    await self._register_anew(link)
+                    await self._register_anew(connection)
         except CallTimeout as error:
             seconds = self._settings.registration_timeout
             reason = f"the hub did not answer the registration within {seconds:g} s" if seconds else error.reason
             raise ConnectFailed(reason, address=self._marshaller.address) from error
 
-    async def _register_anew(self, link: ClientConnection) -> None:
+    async def _register_anew(self, connection: ClientConnection) -> None:
         """As a greeting does. What was registered before and is refused now is no reason to be without a connection."""
-        deadline = self._deadline(link.loop)
+        deadline = self._deadline(connection.loop)
         try:
-            await self._register(link, self._methods, deadline)
+            await self._register(connection, self._methods, deadline)
         except RpcError as error:
             error = explained(error, "registrations")
             if not self._was_taken:
@@ -184,12 +186,12 @@ class HubRegistration:
                 reason = f"the client could not be registered{who}: {error}"
                 raise ConnectFailed(reason, address=self._marshaller.address) from error
             log.warning("%s takes the registration no more: %s", self._marshaller.address, error)
-            await self._register_singly(link, deadline)
+            await self._register_singly(connection, deadline)
 
-    async def _register_singly(self, link: ClientConnection, deadline: float) -> None:
+    async def _register_singly(self, connection: ClientConnection, deadline: float) -> None:
         """The hub does not take all of it any more: the name first, then each method that it does take."""
         try:
-            await self._register(link, {}, deadline)
+            await self._register(connection, {}, deadline)
         except RpcError as error:
             if self._settings.name is not None:
                 log.error("%r is not registered any more at %s: %s", self.name, self._marshaller.address, error)
@@ -197,44 +199,49 @@ class HubRegistration:
             self.name = self._key = None  # the hub made the name, and has given it to another since then
         for name, shared in list(self._methods.items()):
             try:
-                await self._register(link, {name: shared}, deadline)
+                await self._register(connection, {name: shared}, deadline)
             except RpcError as error:
                 log.error("%r is not offered any more at %s: %s", name, self._marshaller.address, error)
 
-    async def _register(self, link: ClientConnection, methods: dict[str, bool], deadline: float) -> list[str]:
-        described, components = self._offered().described(methods)
+    async def _register(self, connection: ClientConnection, methods: dict[str, bool], deadline: float) -> list[str]:
+        described, components = self._callbacks().described(methods)
         params = registration(self.name, self._key, described, components)
         call = Call(self._marshaller, _REGISTER, params, NOT_GIVEN, NOT_GIVEN)
-        if link is not self._link:
-            link.session.on_lost.append(partial(self._lost, link))
-        channel = link.session.channel
-        if channel is None or not link.is_open:
+        if connection is not self._connection:
+            connection.session.on_lost.append(partial(self._lost, connection))
+        channel = connection.session.channel
+        if channel is None or not connection.is_open:
             raise self._loss(channel)
-        reply = registered(await link.calls.ask(call, deadline), self._marshaller.address)
+        reply = registered(await connection.calls.ask(call, deadline), self._marshaller.address)
         self.name, self._key, self._was_taken = reply.name, reply.key, True
-        if not link.is_open:  # it was lost together with the answer
+        if not connection.is_open:  # it was lost together with the answer
             raise self._loss(channel)
-        self._link = link
+        self._connection = connection
         return reply.methods
 
     def _loss(self, channel: Channel | None) -> ConnectionLost:
         reason = (channel and channel.reason) or "the peer closed the connection"
         return ConnectionLost(reason, method=_REGISTER, address=self._marshaller.address)
 
-    def _lost(self, link: ClientConnection) -> None:
+    def _lost(self, connection: ClientConnection) -> None:
         """The connection is gone: go to another one of the pool. If there is none, the next one has its greeting."""
-        if link is not self._link:
+        if connection is not self._connection:
             return
-        self._link = None
-        if self._is_wanted and not self._links.is_closed and not link.loop.is_closed() and self._links.open_links:
-            self._moving = link.loop.create_task(self._move())
+        self._connection = None
+        if (
+            self._is_wanted
+            and not self._pool.is_closed
+            and not connection.loop.is_closed()
+            and self._pool.open_connections
+        ):
+            self._moving = connection.loop.create_task(self._move())
 
     async def _move(self) -> None:
         async with self._lock:
-            for link in self._links.open_links:
+            for connection in self._pool.open_connections:
                 if self._standing is not None or not self._is_wanted:
                     return
                 try:
-                    return await self._register_anew(link)
+                    return await self._register_anew(connection)
                 except (RpcError, OSError) as error:  # with the errors of connections and time-outs
                     log.warning("could not be registered on another connection: %s", error)

@@ -19,7 +19,7 @@ from ..peer.pending import PendingCalls
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.framing import LONG, LineFramer, Message, Oversize
-from .incoming import Inbound
+from .callbacks import ClientDispatcher
 from .options import Settings
 
 
@@ -48,7 +48,7 @@ class Inbox:
         self._max_values = settings.limits.max_values
         self._trace = settings.trace
         self._framer = LineFramer(max_size=max_size, delimiter=settings.delimiter)
-        self._refuse = Inbound(settle=pending.settle, lose=lose, max_size=max_size)
+        self._refuse = ClientDispatcher(settle=pending.settle, lose=lose, max_size=max_size)
 
     def receive(self, data: bytes) -> tuple[list[bytes], str | None]:
         """Settle what these bytes answer; no bytes mean the end of the stream.

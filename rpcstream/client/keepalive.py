@@ -24,32 +24,32 @@ class Keepalive:
         seconds: after so long, and at most half of it more, a silent server is given up.
     """
 
-    def __init__(self, link: ClientConnection, marshaller: Marshaller, seconds: float) -> None:
-        self._link = link
+    def __init__(self, connection: ClientConnection, marshaller: Marshaller, seconds: float) -> None:
+        self._connection = connection
         self._marshaller = marshaller
         self._seconds = seconds
         self._is_silent = False
         self._look_again()
-        link.session.on_lost.append(self._stop)
+        connection.session.on_lost.append(self._stop)
 
     def _look(self) -> None:
-        link = self._link
-        if not link.is_open:
+        connection = self._connection
+        if not connection.is_open:
             return
         # What is not read yet counts too. A look that comes late says nothing: the loop was held up, not the server.
-        if link.has_received() or (link.glance is not None and link.glance(0)):
+        if connection.has_received() or (connection.glance is not None and connection.glance(0)):
             self._is_silent = False
         elif not self._is_silent:
             self._is_silent = True
-            link.calls.begin(Call(self._marshaller, "rpc.ping", None, NOT_GIVEN, NOT_GIVEN), _Pong())
-        elif link.loop.time() - self._due < self._seconds / 4:
-            link.lose(f"the server said nothing for {self._seconds:g} s, though it was asked (keepalive)")
+            connection.calls.begin(Call(self._marshaller, "rpc.ping", None, NOT_GIVEN, NOT_GIVEN), _Pong())
+        elif connection.loop.time() - self._due < self._seconds / 4:
+            connection.lose(f"the server said nothing for {self._seconds:g} s, though it was asked (keepalive)")
             return
         self._look_again()
 
     def _look_again(self) -> None:
-        self._due = self._link.loop.time() + self._seconds / 2
-        self._timer = self._link.loop.call_at(self._due, self._look)
+        self._due = self._connection.loop.time() + self._seconds / 2
+        self._timer = self._connection.loop.call_at(self._due, self._look)
 
     def _stop(self) -> None:
         self._timer.cancel()

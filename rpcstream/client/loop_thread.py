@@ -164,7 +164,7 @@ class _Conversation(AsyncClient):
 
     def __init__(self, settings: Settings, offered: Callbacks) -> None:
         self._set_up(settings)
-        self._offered = offered
+        self._callbacks = offered
 
 
 def _hand_over(future: CallFuture, lost: ConnectionLost, running: Future[Any]) -> None:

@@ -7,8 +7,7 @@ wait where.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
 from weakref import WeakSet
 
 from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound, RpcError
@@ -24,8 +23,7 @@ from .connection import ClientConnection, Methods
 from .dial import failure
 from .keepalive import Keepalive
 from .options import Settings
-from .placement import choose
-from .retry import Unsent
+from .retry import Unsent, retrieve_exception
 
 log = get_logger("rpcstream.client")
 
@@ -45,6 +43,36 @@ STABLE = 5.0
 
 #: Called with a connection that has just been made, before any call is sent on it.
 Greeting = Callable[[ClientConnection], Awaitable[object]]
+
+
+class Slot:
+    """One place for a connection in the pool; the connection may be missing, or still being made."""
+
+    __slots__ = ("connecting", "connection", "failures", "since")
+
+    def __init__(self) -> None:
+        self.connection: ClientConnection | None = None
+        #: The task that makes it.
+        self.connecting: asyncio.Task[ClientConnection] | None = None
+        #: Failed attempts since the last good connection, with connections that were soon lost.
+        self.failures = 0
+        #: When the connection was made (loop time).
+        self.since = 0.0
+
+    @property
+    def load(self) -> int:
+        """Calls that wait for their answer on this connection."""
+        return 0 if self.connection is None else len(self.connection.session.pending)
+
+    @property
+    def is_open(self) -> bool:
+        """The connection is there and open."""
+        return self.connection is not None and self.connection.is_open
+
+
+def choose_slot(slots: Sequence[Slot]) -> Slot:
+    """The slot with the fewest waiting calls, an open one first: another connection is made when all are busy."""
+    return min(slots, key=lambda slot: (slot.load, not slot.is_open))
 
 
 class ConnectionPool:
@@ -68,11 +96,11 @@ class ConnectionPool:
         self._marshaller = marshaller
         self._methods = methods
         self._custom = connect
-        self._places = [_Place() for _ in range(settings.pool)]
-        self._only = self._places[0] if settings.pool == 1 else None
+        self._slots = [Slot() for _ in range(settings.pool)]
+        self._only = self._slots[0] if settings.pool == 1 else None
         #: All whose sockets may be open: those in the pool, those that are greeted, and those that have ended but for
         #: the server's goodbye, or for what it still asked of the client.
-        self._links: WeakSet[ClientConnection] = WeakSet()
+        self._connections: WeakSet[ClientConnection] = WeakSet()
         self._write_max = min(WRITE_MAX, settings.limits.write_buffer)
         self._state = "idle"
         #: Why the last attempt to connect failed, where more are made.
@@ -89,14 +117,14 @@ class ConnectionPool:
 
     def ready(self, loop: asyncio.AbstractEventLoop) -> ClientConnection | None:
         """A connection on which a call can be sent at once; None if something has to be waited for first."""
-        place = self._only or choose(self._places)
-        link = place.link
-        if link is None or link.loop is not loop:
+        slot = self._only or choose_slot(self._slots)
+        connection = slot.connection
+        if connection is None or connection.loop is not loop:
             return None
-        session = link.session
-        if not session.is_open or self._is_full(session.flows) or link.has_unread():
+        session = connection.session
+        if not session.is_open or self._is_full(session.flows) or connection.has_unread():
             return None
-        return link
+        return connection
 
     async def get(self, method: str, deadline: float) -> ClientConnection:
         """A connection that is open and takes calls.
@@ -115,22 +143,22 @@ class ConnectionPool:
                 while True:
                     if self.is_closed:
                         raise RuntimeError(f"{method!r} was called on a closed client (of {self.address})")
-                    link = await self._open(self._only or choose(self._places), loop)
-                    if not link.is_open:
+                    connection = await self._open(self._only or choose_slot(self._slots), loop)
+                    if not connection.is_open:
                         if self._settings.reconnect is not None:
                             continue
-                        reason = link.reason() or "the peer closed the connection at once"
-                        raise Unsent(link.session.pending.explained(reason))
+                        reason = connection.reason() or "the peer closed the connection at once"
+                        raise Unsent(connection.session.pending.explained(reason))
                     for _ in range(TURNS):
-                        if not (link.is_open and link.has_unread()):
+                        if not (connection.is_open and connection.has_unread()):
                             break
                         await asyncio.sleep(0)
-                    if link.is_open and link.renew is not None and link.has_unread():
-                        await link.renew()
-                    if link.is_open and self._is_full(link.session.flows):
-                        await link.session.flows.flowing()
-                    if link.is_open:
-                        return link
+                    if connection.is_open and connection.renew is not None and connection.has_unread():
+                        await connection.renew()
+                    if connection.is_open and self._is_full(connection.session.flows):
+                        await connection.session.flows.flowing()
+                    if connection.is_open:
+                        return connection
         except ConnectFailed as error:
             # Calls that share the attempt share its error; each is told of its own method.
             raise ConnectFailed(error.reason, method=method, address=self.address) from error
@@ -155,7 +183,7 @@ class ConnectionPool:
         check_lasting(self._settings.address, "wait_closed")
         loop = asyncio.get_running_loop()
         while not self.is_closed:
-            if self._settings.reconnect is None and not self.open_links:
+            if self._settings.reconnect is None and not self.open_connections:
                 channel = self._last_lost
                 reason = "there is no connection" if channel is None else channel.reason or "the peer closed it"
                 raise ConnectionLost(reason, address=self.address)
@@ -168,18 +196,18 @@ class ConnectionPool:
 
     def begin(self) -> None:
         """Connect although nothing is to be sent yet."""
-        for place in self._places:
-            self._begin(place, asyncio.get_running_loop())
+        for slot in self._slots:
+            self._begin(slot, asyncio.get_running_loop())
 
     @property
-    def open_links(self) -> list[ClientConnection]:
+    def open_connections(self) -> list[ClientConnection]:
         """The connections that stand now."""
-        return [place.link for place in self._places if place.link is not None and place.link.is_open]
+        return [slot.connection for slot in self._slots if slot.connection is not None and slot.connection.is_open]
 
     @property
     def dropped(self) -> int:
         """Replies on the present connections that nobody waited for."""
-        return sum(place.link.session.pending.dropped for place in self._places if place.link is not None)
+        return sum(slot.connection.session.pending.dropped for slot in self._slots if slot.connection is not None)
 
     async def close(self) -> None:
         """End all; what waits fails."""
@@ -187,15 +215,15 @@ class ConnectionPool:
         self._tell_waiting()
         loop = asyncio.get_running_loop()
         closing = []
-        for place in self._places:
-            if place.opening is not None and place.opening.get_loop() is loop:
-                place.opening.cancel()
-                await asyncio.wait([place.opening])
-        for link in list(self._links):
-            if link.loop is loop:
-                if link.session.channel is not None:
-                    link.close(CLOSED)
-                closing.append(link.gone(CLOSE_TIME))
+        for slot in self._slots:
+            if slot.connecting is not None and slot.connecting.get_loop() is loop:
+                slot.connecting.cancel()
+                await asyncio.wait([slot.connecting])
+        for connection in list(self._connections):
+            if connection.loop is loop:
+                if connection.session.channel is not None:
+                    connection.close(CLOSED)
+                closing.append(connection.gone(CLOSE_TIME))
         await asyncio.gather(*closing)
         self._set_state("closed")
 
@@ -205,56 +233,56 @@ class ConnectionPool:
 
     # -- making connections -----------------------------------------------------------------------------------------
 
-    async def _open(self, place: _Place, loop: asyncio.AbstractEventLoop) -> ClientConnection:
-        """The connection of a place, made once for all who want it at the same time."""
-        link = place.link
-        if link is not None and link.is_open and link.loop is loop:
-            return link
+    async def _open(self, slot: Slot, loop: asyncio.AbstractEventLoop) -> ClientConnection:
+        """The connection of a slot, made once for all who want it at the same time."""
+        connection = slot.connection
+        if connection is not None and connection.is_open and connection.loop is loop:
+            return connection
         # Whoever gives up does not take the connection from the others.
         try:
-            return await asyncio.shield(self._begin(place, loop))
+            return await asyncio.shield(self._begin(slot, loop))
         except asyncio.CancelledError:
             if self.is_closed:
                 raise ConnectFailed(CLOSED, address=self.address) from None
             raise
 
-    def _begin(self, place: _Place, loop: asyncio.AbstractEventLoop) -> asyncio.Task[ClientConnection]:
-        if place.opening is None or place.opening.get_loop() is not loop:
+    def _begin(self, slot: Slot, loop: asyncio.AbstractEventLoop) -> asyncio.Task[ClientConnection]:
+        if slot.connecting is None or slot.connecting.get_loop() is not loop:
             # It is not only for the call that wants it first, which may have a deadline.
-            place.opening = loop.create_task(self._connect(place), context=free_context())
-            place.opening.add_done_callback(look_at)
-        return place.opening
+            slot.connecting = loop.create_task(self._connect(slot), context=free_context())
+            slot.connecting.add_done_callback(retrieve_exception)
+        return slot.connecting
 
-    async def _connect(self, place: _Place) -> ClientConnection:
+    async def _connect(self, slot: Slot) -> ClientConnection:
         """Make the connection of a place; again and again, if the client is to reconnect."""
         backoff = self._settings.reconnect
         try:
             while True:
-                if place.failures and backoff is not None:
-                    self._set_state("waiting", place)
-                    await asyncio.sleep(backoff.pause(place.failures))
-                self._set_state("connecting", place)
+                if slot.failures and backoff is not None:
+                    self._set_state("waiting", slot)
+                    await asyncio.sleep(backoff.pause(slot.failures))
+                self._set_state("connecting", slot)
                 try:
-                    place.link = link = await self._connected()
+                    slot.connection = connection = await self._connected()
                     self._failure = None
                     break
                 except ConnectFailed as error:
                     if backoff is None:
-                        self._set_state("idle", place)
+                        self._set_state("idle", slot)
                         raise
-                    place.failures += 1
+                    slot.failures += 1
                     self._failure = error.reason
                     log.info("%s; trying again", error)
         finally:
-            place.opening = None
-        place.since = link.loop.time()
-        self._set_state("connected", place)
-        channel = link.session.channel
-        if link.is_open:
-            link.session.on_end = lambda: self._was_lost(place, link, channel)
+            slot.connecting = None
+        slot.since = connection.loop.time()
+        self._set_state("connected", slot)
+        channel = connection.session.channel
+        if connection.is_open:
+            connection.session.on_end = lambda: self._was_lost(slot, connection, channel)
         else:
-            self._was_lost(place, link, channel)
-        return link
+            self._was_lost(slot, connection, channel)
+        return connection
 
     async def _connected(self) -> ClientConnection:
         """A new connection, greeted.
@@ -263,53 +291,53 @@ class ConnectionPool:
             ConnectFailed: nobody is there, or a greeting failed.
         """
         limit = self._settings.connect_timeout
-        link = ClientConnection(self._settings, self._marshaller, self._methods)
+        connection = ClientConnection(self._settings, self._marshaller, self._methods)
         try:
             async with asyncio.timeout(limit):
-                await join(link, self._settings, self._custom)
-                self._links.add(link)
+                await join(connection, self._settings, self._custom)
+                self._connections.add(connection)
                 for greet in self.greetings:
-                    await greet(link)
-                if self._settings.keepalive is not None and link.is_open:
-                    Keepalive(link, self._marshaller, self._settings.keepalive)
+                    await greet(connection)
+                if self._settings.keepalive is not None and connection.is_open:
+                    Keepalive(connection, self._marshaller, self._settings.keepalive)
         except ConnectFailed:
-            link.lose("the connection could not be made whole")
+            connection.lose("the connection could not be made whole")
             raise
         except OSError as error:
-            link.lose("the connection could not be made whole")
+            connection.lose("the connection could not be made whole")
             raise ConnectFailed(failure(error, limit), address=self.address) from error
         except RpcError as error:
-            link.lose("the server refused what was said first")
+            connection.lose("the server refused what was said first")
             raise ConnectFailed(f"the server refused what was said first: {error}", address=self.address) from error
         except Exception as error:
-            link.lose("the connection could not be made whole")
+            connection.lose("the connection could not be made whole")
             log.exception("a connection to %s could not be made", self.address)
             raise ConnectFailed(f"could not connect: {error!r}", address=self.address) from error
         except BaseException:
-            link.lose("the connection was given up while it was made")
+            connection.lose("the connection was given up while it was made")
             raise
-        return link
+        return connection
 
-    def _was_lost(self, place: _Place, link: ClientConnection, channel: Channel | None) -> None:
-        if self.is_closed or place.link is not link:
+    def _was_lost(self, slot: Slot, connection: ClientConnection, channel: Channel | None) -> None:
+        if self.is_closed or slot.connection is not connection:
             return
         self._last_lost = channel
         self._tell_waiting()
-        link.see_off()
+        connection.see_off()
         # One that was lost at once is like one that could not be made.
-        place.failures = 1 if link.loop.time() - place.since > STABLE else place.failures + 1
-        if self._settings.reconnect is None or link.loop.is_closed():
-            self._set_state("idle", place)
+        slot.failures = 1 if connection.loop.time() - slot.since > STABLE else slot.failures + 1
+        if self._settings.reconnect is None or connection.loop.is_closed():
+            self._set_state("idle", slot)
         else:
-            self._begin(place, link.loop)
+            self._begin(slot, connection.loop)
 
     def _tell_waiting(self) -> None:
         for changed in self._waiting:
             if not (changed.done() or changed.get_loop().is_closed()):
                 changed.set_result(None)
 
-    def _set_state(self, state: str, place: _Place | None = None) -> None:
-        if (place is None or place is self._places[0]) and state != self._state:
+    def _set_state(self, state: str, slot: Slot | None = None) -> None:
+        if (slot is None or slot is self._slots[0]) and state != self._state:
             self._state = state
             if self._settings.on_state is not None:
                 try:
@@ -317,11 +345,11 @@ class ConnectionPool:
                 except Exception:
                     log.exception("on_state of a client failed")
 
-    async def _authenticate(self, link: ClientConnection) -> None:
+    async def _authenticate(self, connection: ClientConnection) -> None:
         """Say the token, before anything else. A server that knows no tokens wants none."""
         call = Call(self._marshaller, "rpc.authenticate", {"token": self._settings.token}, NOT_GIVEN, NOT_GIVEN)
         try:
-            await link.calls.ask(call, INFINITE)
+            await connection.calls.ask(call, INFINITE)
         except MethodNotFound:
             pass
 
@@ -329,34 +357,7 @@ class ConnectionPool:
 def greeting(hello: Callable[[Peer], Awaitable[object]]) -> Greeting:
     """A user's function as a greeting."""
 
-    async def greet(link: ClientConnection) -> None:
-        await hello(Peer(link.session))
+    async def greet(connection: ClientConnection) -> None:
+        await hello(Peer(connection.session))
 
     return greet
-
-
-def look_at(task: asyncio.Task[Any]) -> None:
-    """If all who waited have given up, the failure is nobody's business any more."""
-    if not task.cancelled():
-        task.exception()
-
-
-class _Place:
-    """A place in the pool, with its connection or the task that makes it."""
-
-    __slots__ = ("failures", "link", "opening", "since")
-
-    def __init__(self) -> None:
-        #: Attempts since the last good connection that failed, or whose connection did not last; when it was made.
-        self.failures = 0
-        self.since = 0.0
-        self.link: ClientConnection | None = None
-        self.opening: asyncio.Task[ClientConnection] | None = None
-
-    @property
-    def load(self) -> int:
-        return 0 if self.link is None else len(self.link.session.pending)
-
-    @property
-    def is_open(self) -> bool:
-        return self.link is not None and self.link.is_open

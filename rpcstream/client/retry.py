@@ -1,32 +1,41 @@
-"""Whether a call that failed is made again, when, and when a lost connection is made anew. Pure: knows no clock."""
+"""Rules for retrying calls and for reconnecting.
+
+Owns which failed calls are made again and after which pause, and the pauses between attempts to connect. Knows no
+connection and no clock: the time is passed in.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..errors import ConnectFailed, ConnectionLost, ProviderGone
+from ..errors import ConnectFailed, ConnectionLost, ProviderGone, RpcError
+from ..peer.deadline import INFINITE
+
+if TYPE_CHECKING:  # which plain calls of the sync client do without
+    import asyncio
 
 
 class Unsent(ConnectionLost):
-    """The connection was over before the call was sent on it: another one may be tried at once."""
+    """The connection ended before the call was sent on it; another connection may be tried at once."""
 
 
-#: What a call may be repeated for. A hub that lost the program which carried it out is like a connection that was lost.
+#: Errors after which a call may be repeated. A hub that lost the program that ran the call counts as a lost connection.
 LOSSES = (ConnectFailed, ConnectionLost, ProviderGone)
 
 
 def pause_before_retry(error: Exception, attempt: int, retries: int) -> float | None:
-    """Seconds to wait before the call is tried again; None if it is not.
+    """Seconds to wait before a call is made again; None if it is not.
 
     Args:
+        error: how the call failed.
         attempt: how often it has been tried, from 1.
         retries: how often the caller allowed it to be repeated.
     """
     if attempt > retries or not isinstance(error, LOSSES):
         return None
-    # At once first: most often the server was started anew and listens already. Then twice as long each time.
+    # First at once, since most often the server was restarted and listens already; then twice as long each time.
     return 0.0 if attempt == 1 else min(0.05 * 2 ** (attempt - 2), 1.0)
 
 
@@ -38,16 +47,16 @@ def _random() -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """How long a client waits before it connects again, each time longer. Times are in seconds.
+    """Pauses between attempts to connect, each longer than the one before. Times are in seconds.
 
-    Each pause is drawn between half of it and the whole, so that clients which lost their server at the same time do
-    not come back at the same time.
+    Each pause is random, between half of its length and all of it, so that clients that lost their server at the same
+    time do not all come back at the same time.
 
     Attributes:
-        first: after the first failure.
-        longest: it does not grow beyond this.
-        factor: from one failure to the next.
-        random: gives a number from 0 to 1; another one for tests.
+        first: the pause after the first failure.
+        longest: no pause is longer than this.
+        factor: by which a pause is longer than the one before.
+        random: gives a number from 0 to 1; tests may replace it.
     """
 
     first: float = 0.1
@@ -60,8 +69,8 @@ class Backoff:
             raise ValueError(f"a back-off needs 0 < first <= longest and a factor of at least 1, got {self!r}")
 
     def pause(self, failures: int) -> float:
-        """Seconds to wait after so many failures, from 1."""
-        # The power is bounded before it is taken: it would not fit a float after some hours.
+        """Seconds to wait after this many failures, from 1."""
+        # The exponent is bounded: after some hours of failures the power would not fit a float.
         whole = self.longest
         if failures < 64:
             whole = min(self.first * self.factor ** (failures - 1), self.longest)
@@ -69,7 +78,7 @@ class Backoff:
 
 
 def idempotent_methods(document: Any) -> frozenset[str]:
-    """The methods that may be called again, by what the server says of itself (`rpc.discover`)."""
+    """The names of the idempotent methods in a server's `rpc.discover` document."""
     methods = document.get("methods") if isinstance(document, dict) else None
     found = methods if isinstance(methods, list) else []
     return frozenset(
@@ -80,10 +89,11 @@ def idempotent_methods(document: Any) -> frozenset[str]:
 
 
 def check_idempotent(method: str, known: frozenset[str] | None, error: Exception) -> None:
-    """Raises unless a call that was lost may be repeated: ConnectionLost with the reason, or the hub's ProviderGone.
+    """Raise unless a lost call may be repeated: ConnectionLost with the reason, or the hub's ProviderGone.
 
     Args:
-        known: the methods that may be called again; None if the server did not tell.
+        method: its name.
+        known: the server's idempotent methods; None if the server did not answer.
         error: how the call was lost.
     """
     if known is None or method not in known:
@@ -92,3 +102,62 @@ def check_idempotent(method: str, known: frozenset[str] | None, error: Exception
         why = "the method is not idempotent" if known is not None else "the server did not say what is idempotent"
         address = getattr(error, "address", None)
         raise ConnectionLost(f"the connection was lost, and {why}", method=method, address=address)
+
+
+class CallRetries:
+    """Decides which calls of an async client are made again, and when.
+
+    Args:
+        retries: how often a call may be repeated.
+        retry: which calls may be: "all" or "idempotent".
+        discover: starts an `rpc.discover` call, whose document says which methods are idempotent.
+    """
+
+    def __init__(self, retries: int, retry: str, discover: Callable[[], asyncio.Task[Any]]) -> None:
+        self._retries = retries
+        self._retry = retry
+        self._discover = discover
+        self._idempotent: frozenset[str] | None = None
+        #: The discovery that is under way, shared by all calls that were lost together.
+        self._discovery: asyncio.Task[Any] | None = None
+
+    def pause(self, error: Exception, attempt: int, left: float) -> float | None:
+        """Seconds until the call is made again; None if it is not.
+
+        Args:
+            error: how the call failed.
+            attempt: how often it has been tried, from 1.
+            left: seconds until its deadline.
+        """
+        pause = pause_before_retry(error, attempt, self._retries)
+        return None if pause is None or pause >= left else pause
+
+    async def check(self, method: str, error: Exception, deadline: float) -> None:
+        """Raise ConnectionLost or ProviderGone unless the call may be repeated, by the client's `retry`."""
+        if self._retry == "all" or method == "rpc.discover":
+            return
+        known = self._idempotent
+        if known is None or isinstance(error, ProviderGone):  # what is registered at a hub changes
+            known = await self._find_idempotent(deadline)
+        check_idempotent(method, known, error)
+
+    async def _find_idempotent(self, deadline: float) -> frozenset[str] | None:
+        """Ask the server for its idempotent methods; None if it does not answer."""
+        import asyncio
+
+        discovery = self._discovery
+        if discovery is None or discovery.done() or discovery.get_loop() is not asyncio.get_running_loop():
+            discovery = self._discovery = self._discover()
+            discovery.add_done_callback(retrieve_exception)
+        try:
+            async with asyncio.timeout_at(None if deadline == INFINITE else deadline):
+                self._idempotent = idempotent_methods(await asyncio.shield(discovery))
+        except (RpcError, OSError):  # with the errors of connections and time-outs
+            return None
+        return self._idempotent
+
+
+def retrieve_exception(task: asyncio.Task[Any]) -> None:
+    """Mark a task's exception as seen: no warning is logged when all that waited for it have given up."""
+    if not task.cancelled():
+        task.exception()

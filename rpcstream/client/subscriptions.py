@@ -1,18 +1,19 @@
 """Events at a client: `async for value in client.subscribe("ticks")`.
 
-Owns the one subscription at the server that all readers of a topic, or of a pattern of topics, share: made with the
-first of them, made again on a new connection, given up with the last. Who is given which event is the matter of
-`LocalSubscribers`; what waits and what is dropped, the `EventQueue`'s; what a value looks like, the marshaller's.
+Owns the client's one subscription at the server to each topic or pattern, which all local subscribers share: made for
+the first of them, made again on a new connection, ended with the last. Knows neither sockets nor how a value is
+encoded.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
 from ..errors import ConnectionLost, RpcError
+from ..events.patterns import PatternTable, is_pattern
 from ..events.queue import EventQueue, Policy
 from ..peer.deadline import INFINITE, time_left
 from ..peer.interfaces import Channel
@@ -22,22 +23,124 @@ from .address import check_lasting
 from .connection import ClientConnection
 from .options import Settings
 from .pool import ConnectionPool
-from .readers import Event, LocalSubscriber, LocalSubscribers
+
+#: An event as it came: the params of its message, and the message.
+Event = tuple[dict[str, Any], bytes | bytearray]
+
+
+class LocalSubscriber:
+    """What has come for one subscriber of a topic, or of a pattern of topics, and how that ends.
+
+    Attributes:
+        topic: or the pattern.
+        has_begun: the server has confirmed the subscription once.
+        reconnects: how often it was made again since then.
+    """
+
+    __slots__ = ("_error", "_wake", "has_begun", "has_ended", "queue", "reconnects", "topic")
+
+    def __init__(self, topic: str, queue: EventQueue[Event]) -> None:
+        self.topic = topic
+        self.queue = queue
+        self.has_begun = self.has_ended = False
+        self.reconnects = 0
+        self._error: Exception | None = None
+        self._wake = asyncio.Event()
+
+    def put(self, event: Event) -> None:
+        self.queue.put(self.topic, event, len(event[1]))
+        self._wake.set()
+
+    def end(self, error: Exception | None = None) -> None:
+        """No more will come; the error is raised behind what waits. Only the first end counts."""
+        if not self.has_ended:
+            self.has_ended, self._error = True, error
+            self._wake.set()
+
+    async def get(self) -> Event:
+        """The next event. StopAsyncIteration, or the error once, if there are no more."""
+        while not self.queue:
+            if self.has_ended:
+                error, self._error = self._error, None
+                raise error or StopAsyncIteration
+            self._wake.clear()
+            await self._wake.wait()
+        return self.queue.take()
+
+
+class LocalSubscribers(Mapping[str, list[LocalSubscriber]]):
+    """The subscribers by what they read, topics and patterns; what nobody reads is not there."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[str, list[LocalSubscriber]] = {}
+        self._patterns: PatternTable[str] = PatternTable()
+
+    def __getitem__(self, topic: str) -> list[LocalSubscriber]:
+        return self._by_topic[topic]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_topic)
+
+    def __len__(self) -> int:
+        return len(self._by_topic)
+
+    def add(self, subscriber: LocalSubscriber) -> None:
+        """Enter a subscriber; once more is the same."""
+        topic = subscriber.topic
+        subscribers = self._by_topic.get(topic)
+        if subscribers is None:
+            subscribers = self._by_topic[topic] = []
+            if is_pattern(topic):
+                self._patterns.add(topic, topic)
+        if subscriber not in subscribers:
+            subscribers.append(subscriber)
+
+    def remove(self, subscriber: LocalSubscriber) -> bool:
+        """Take a subscriber out; was it there, and the last one of its topic?"""
+        subscribers = self._by_topic.get(subscriber.topic, [])
+        if subscriber not in subscribers:
+            return False
+        subscribers.remove(subscriber)
+        if not subscribers:
+            self.pop(subscriber.topic)
+        return not subscribers
+
+    def pop(self, topic: str) -> list[LocalSubscriber]:
+        """Take all subscribers of a topic or pattern out."""
+        subscribers = self._by_topic.pop(topic, None)
+        if subscribers is None:
+            return []
+        if is_pattern(topic):
+            self._patterns.remove(topic, topic)
+        return subscribers
+
+    def clear(self) -> None:
+        """Take out everybody."""
+        self._by_topic.clear()
+        self._patterns = PatternTable()
+
+    def of(self, topic: str) -> list[LocalSubscriber]:
+        """Those whom an event of the topic is for, each once."""
+        found = list(self._by_topic.get(topic, ()))
+        for pattern in self._patterns.find(topic) if self._patterns else ():
+            if pattern != topic:  # which is no topic, though somebody sends it as one
+                found += self._by_topic[pattern]
+        return found
 
 
 class Subscriptions:
     """All subscriptions of one client. They live on one of its connections."""
 
-    def __init__(self, links: ConnectionPool, marshaller: Marshaller, settings: Settings) -> None:
+    def __init__(self, pool: ConnectionPool, marshaller: Marshaller, settings: Settings) -> None:
         self.marshaller = marshaller
-        self._links = links
+        self._pool = pool
         self._settings = settings
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._readers = LocalSubscribers()
+        self._subscribers = LocalSubscribers()
         #: The connection that events come on, and what the server has confirmed on it.
-        self._link: ClientConnection | None = None
+        self._connection: ClientConnection | None = None
         self._confirmed: set[str] = set()
-        links.greetings.append(self._greet)
+        pool.greetings.append(self._greet)
 
     def subscribe(
         self, topic: str, *, returns: Any = NOT_GIVEN, max_queue: int = 1000, policy: Policy = "drop_oldest"
@@ -49,9 +152,9 @@ class Subscriptions:
                 last for one or more. The topics come too with
                 `async for topic, value in client.subscribe("sensors.*").with_topics()`.
             returns: a type hint; each value is checked against it and given in that type.
-            max_queue: events that may wait for the reader here. All of them together may have `max_message_size` bytes.
-            policy: what is dropped when more would wait: "drop_oldest"; "drop_newest"; or "disconnect": the iteration
-                ends with ConnectionLost behind what waits.
+            max_queue: events that may wait here to be read; all of them together have at most `max_message_size` bytes.
+            policy: which event is dropped when more would wait: "drop_oldest", "drop_newest"; or "disconnect": the
+                iteration ends with ConnectionLost after those that wait.
 
         Raises:
             TypeError: the topic is no str.
@@ -64,10 +167,10 @@ class Subscriptions:
         queue: EventQueue[Event] = EventQueue(max_queue, self._settings.limits.max_message_size, policy)
         return Subscription(self, LocalSubscriber(topic, queue), returns)
 
-    # -- readers come and go ----------------------------------------------------------------------------------------
+    # -- subscribers ------------------------------------------------------------------------------------------------
 
-    async def add(self, reader: LocalSubscriber) -> None:
-        """Let a reader have the events of its topic from now on; subscribe to it, unless that has been done.
+    async def add(self, subscriber: LocalSubscriber) -> None:
+        """Let a subscriber have the events of its topic from now on; subscribe to it, unless that has been done.
 
         Raises what a call raises; nothing has been subscribed to then.
         """
@@ -76,43 +179,48 @@ class Subscriptions:
         deadline = INFINITE if seconds is None else loop.time() + seconds
         self._enter(loop)
         # Before the reply is there: the first events may come with it.
-        self._readers.add(reader)
+        self._subscribers.add(subscriber)
         try:
-            while not reader.has_ended:
+            while not subscriber.has_ended:
                 try:
-                    if self._link is None or not self._link.is_open:
-                        link = self._links.ready(loop) or await self._links.get("rpc.subscribe", deadline)
-                        await self._take(link, deadline)
-                    elif reader.topic not in self._confirmed:
-                        await self._ask(self._link, reader.topic, deadline)
+                    if self._connection is None or not self._connection.is_open:
+                        connection = self._pool.ready(loop) or await self._pool.get("rpc.subscribe", deadline)
+                        await self._take(connection, deadline)
+                    elif subscriber.topic not in self._confirmed:
+                        await self._ask(self._connection, subscriber.topic, deadline)
                     else:
                         break
                 except ConnectionLost:
                     if self._settings.reconnect is None:
                         raise
         except RpcError:
-            self._forget(reader)
+            self._forget(subscriber)
             raise
         except BaseException:
-            self.remove(reader)
+            self.remove(subscriber)
             raise
-        reader.has_begun = True
+        subscriber.has_begun = True
 
-    def remove(self, reader: LocalSubscriber) -> None:
-        """It reads no more. With the last reader of a topic the server is told, as far as it is there."""
-        link = self._link
-        if self._forget(reader) and link is not None and link.is_open and not link.loop.is_closed():
-            link.calls.send(self.marshaller.notification("rpc.unsubscribe", {"topic": reader.topic}))
+    def remove(self, subscriber: LocalSubscriber) -> None:
+        """It reads no more. With the last subscriber of a topic the server is told, as far as it is there."""
+        connection = self._connection
+        if (
+            self._forget(subscriber)
+            and connection is not None
+            and connection.is_open
+            and not connection.loop.is_closed()
+        ):
+            connection.calls.send(self.marshaller.notification("rpc.unsubscribe", {"topic": subscriber.topic}))
 
-    def _forget(self, reader: LocalSubscriber) -> bool:
-        """Was that the last reader of its topic?"""
-        is_last = self._readers.remove(reader)
+    def _forget(self, subscriber: LocalSubscriber) -> bool:
+        """Was that the last subscriber of its topic?"""
+        is_last = self._subscribers.remove(subscriber)
         if is_last:
-            self._confirmed.discard(reader.topic)
+            self._confirmed.discard(subscriber.topic)
         return is_last
 
     def close(self) -> None:
-        """The client is closed: readers get what waits for them, and no more."""
+        """The client is closed: subscribers get what waits for them, and no more."""
         self._end(lambda topic: None)
 
     # -- the connection ---------------------------------------------------------------------------------------------
@@ -120,71 +228,75 @@ class Subscriptions:
     def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
         """Readers in an event loop that the client was used in before are left behind."""
         if self._loop is not loop:
-            self._loop, self._link = loop, None
-            self._readers.clear()
+            self._loop, self._connection = loop, None
+            self._subscribers.clear()
             self._confirmed.clear()
 
-    async def _greet(self, link: ClientConnection) -> None:
+    async def _greet(self, connection: ClientConnection) -> None:
         """On a new connection, before calls are sent on it: what was subscribed to on one that was lost."""
-        self._enter(link.loop)
-        if self._readers:
+        self._enter(connection.loop)
+        if self._subscribers:
             seconds = self._settings.timeout
-            await self._take(link, INFINITE if seconds is None else link.loop.time() + seconds)
+            await self._take(connection, INFINITE if seconds is None else connection.loop.time() + seconds)
 
-    async def _take(self, link: ClientConnection, deadline: float) -> None:
+    async def _take(self, connection: ClientConnection, deadline: float) -> None:
         """Have events come on this connection, unless there is one; those of topics that are read already, too."""
-        if self._link is not None and self._link.is_open:
+        if self._connection is not None and self._connection.is_open:
             return
-        self._link, self._confirmed = link, set()
-        channel = link.session.channel
-        link.session.on_event = self._event
-        link.session.on_lost.append(lambda: self._lost(link, channel))
-        again = [topic for topic, readers in self._readers.items() if any(reader.has_begun for reader in readers)]
-        await asyncio.gather(*(self._ask_again(link, topic, deadline) for topic in again))
+        self._connection, self._confirmed = connection, set()
+        channel = connection.session.channel
+        connection.session.on_event = self._event
+        connection.session.on_lost.append(lambda: self._lost(connection, channel))
+        again = [
+            topic
+            for topic, subscribers in self._subscribers.items()
+            if any(subscriber.has_begun for subscriber in subscribers)
+        ]
+        await asyncio.gather(*(self._ask_again(connection, topic, deadline) for topic in again))
 
-    async def _ask(self, link: ClientConnection, topic: str, deadline: float) -> None:
+    async def _ask(self, connection: ClientConnection, topic: str, deadline: float) -> None:
         def confirmed() -> None:
-            if link is self._link and topic in self._readers:
+            if connection is self._connection and topic in self._subscribers:
                 self._confirmed.add(topic)
 
         call = Call(self.marshaller, "rpc.subscribe", {"topic": topic}, NOT_GIVEN, NOT_GIVEN)
-        waiter = _Confirmation(link.loop.create_future(), deadline, confirmed)
-        link.calls.begin(call, waiter)
+        waiter = _Confirmation(connection.loop.create_future(), deadline, confirmed)
+        connection.calls.begin(call, waiter)
         try:
             reply, line = await waiter.future
         except BaseException:
-            link.calls.give_up(call)
+            connection.calls.give_up(call)
             raise
         call.outcome(reply, line)
 
-    async def _ask_again(self, link: ClientConnection, topic: str, deadline: float) -> None:
-        if not link.is_open:
+    async def _ask_again(self, connection: ClientConnection, topic: str, deadline: float) -> None:
+        if not connection.is_open:
             return  # lost at once: the next connection has its turn
         try:
-            await self._ask(link, topic, deadline)
+            await self._ask(connection, topic, deadline)
         except RpcError as error:
             # The server does not want this topic any more: that is no reason to be without the connection.
-            for reader in self._readers.pop(topic):
-                reader.end(error)
+            for subscriber in self._subscribers.pop(topic):
+                subscriber.end(error)
         else:
-            for reader in self._readers.get(topic, []):
-                reader.reconnects += reader.has_begun
+            for subscriber in self._subscribers.get(topic, []):
+                subscriber.reconnects += subscriber.has_begun
 
-    def _lost(self, link: ClientConnection, channel: Channel | None) -> None:
-        if link is not self._link:
+    def _lost(self, connection: ClientConnection, channel: Channel | None) -> None:
+        if connection is not self._connection:
             return
-        self._link = None
+        self._connection = None
         self._confirmed.clear()
         if self._settings.reconnect is None:
             reason = (channel and channel.reason) or "the peer closed the connection"
             self._end(lambda topic: self._loss(topic, reason))
 
     def _end(self, make_error: Callable[[str], Exception | None]) -> None:
-        ended, self._readers = self._readers, LocalSubscribers()
+        ended, self._subscribers = self._subscribers, LocalSubscribers()
         self._confirmed.clear()
-        for topic, readers in ended.items():
-            for reader in readers:
-                reader.end(make_error(topic))
+        for topic, subscribers in ended.items():
+            for subscriber in subscribers:
+                subscriber.end(make_error(topic))
 
     def _loss(self, topic: str, reason: str) -> ConnectionLost:
         return ConnectionLost(f"no more events of {topic!r}: {reason}", address=self.marshaller.address)
@@ -193,15 +305,15 @@ class Subscriptions:
 
     def _event(self, params: dict[str, Any], line: bytes | bytearray) -> None:
         topic = params.get("topic")
-        # One that was on its way when the last reader left has nobody to go to. One that comes before the reply to a
-        # subscription comes for another one: its reader would have a gap when that ends.
-        for reader in self._readers.of(topic) if type(topic) is str else ():
-            if reader.topic not in self._confirmed:
+        # An event may arrive after its last subscriber was removed. One that arrives before the reply to a subscription
+        # was sent for another subscription: giving it out would leave a gap when that one ends.
+        for subscriber in self._subscribers.of(topic) if type(topic) is str else ():
+            if subscriber.topic not in self._confirmed:
                 continue
-            reader.put((params, line))
-            if reader.queue.has_overflowed:
-                reader.end(self._loss(reader.topic, "the reader was too slow (policy 'disconnect')"))
-                self.remove(reader)
+            subscriber.put((params, line))
+            if subscriber.queue.has_overflowed:
+                subscriber.end(self._loss(subscriber.topic, "the reader was too slow (policy 'disconnect')"))
+                self.remove(subscriber)
 
 
 class _Confirmation(AsyncWaiter):
@@ -220,14 +332,14 @@ class _Confirmation(AsyncWaiter):
 
 
 class Subscription(AsyncIterator[Any]):
-    """The values that are published to a topic, or to all that match a pattern, as they come. For one reader, in the
-    event loop of the client.
+    """Iterates over the values published to a topic, or to all topics that match a pattern.
 
-    The server is asked with the first value that is wanted, or by `async with`, which returns when it has confirmed:
-    what is published from then on comes. Leaving the loop early, `aclose`, and the end of the `async with` block end
-    the subscription. So does `client.close()`: the loop ends behind what waits.
+    For one reader, in the event loop of the client. The subscription begins with the first iteration, or with
+    `async with`, which returns when the server has confirmed it: all values published from then on arrive. It ends when
+    the loop is left early, with `aclose`, at the end of the `async with` block, and with `client.close()`: then the
+    loop ends after the values that wait.
 
-    Several readers of one topic in one client may be given the very same objects.
+    Several subscriptions of one client to one topic may be given the very same objects.
 
     Attributes:
         topic: its name, or the pattern.
@@ -239,24 +351,24 @@ class Subscription(AsyncIterator[Any]):
         TypeError: a value does not fit `returns`. The next one can be read.
     """
 
-    def __init__(self, subscriptions: Subscriptions, reader: LocalSubscriber, returns: Any) -> None:
-        self.topic = reader.topic
+    def __init__(self, subscriptions: Subscriptions, subscriber: LocalSubscriber, returns: Any) -> None:
+        self.topic = subscriber.topic
         self._subscriptions = subscriptions
-        self._reader = reader
+        self._subscriber = subscriber
         self._returns = returns
         self._gives_topics = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def dropped(self) -> int:
-        """Events that were dropped here, since the reader was too slow."""
-        return self._reader.queue.dropped
+        """Events that were dropped here, since the subscriber was too slow."""
+        return self._subscriber.queue.dropped
 
     @property
     def reconnects(self) -> int:
         """How often the subscription was made again after the connection was lost: events of the time between are
         missing."""
-        return self._reader.reconnects
+        return self._subscriber.reconnects
 
     def with_topics(self) -> Subscription:
         """Give pairs from now on, of the topic that an event was published to and its value: for patterns. `self`."""
@@ -268,7 +380,7 @@ class Subscription(AsyncIterator[Any]):
 
     async def __anext__(self) -> Any:
         await self._begin()
-        params, line = await self._reader.get()
+        params, line = await self._subscriber.get()
         marshaller, topic = self._subscriptions.marshaller, params["topic"]
         value = marshaller.member(topic, params, line, "value")
         if self._returns is not NOT_GIVEN:
@@ -291,20 +403,20 @@ class Subscription(AsyncIterator[Any]):
     def __del__(self) -> None:
         # `break` out of the loop drops the subscription: nobody else will say that it is not wanted.
         loop = self._loop
-        if loop is not None and not self._reader.has_ended and not loop.is_closed():
-            loop.call_soon_threadsafe(self._subscriptions.remove, self._reader)
+        if loop is not None and not self._subscriber.has_ended and not loop.is_closed():
+            loop.call_soon_threadsafe(self._subscriptions.remove, self._subscriber)
 
     def __repr__(self) -> str:
-        reader = self._reader
-        state = "ended" if reader.has_ended else "open" if reader.has_begun else "not started"
+        subscriber = self._subscriber
+        state = "ended" if subscriber.has_ended else "open" if subscriber.has_begun else "not started"
         return f"<subscription to {self.topic!r}, {state}>"
 
     async def _begin(self) -> None:
-        if not (self._reader.has_begun or self._reader.has_ended):
+        if not (self._subscriber.has_begun or self._subscriber.has_ended):
             self._loop = asyncio.get_running_loop()
-            await self._subscriptions.add(self._reader)
+            await self._subscriptions.add(self._subscriber)
 
     def _leave(self) -> None:
-        self._reader.end()
-        self._reader.queue.clear()
-        self._subscriptions.remove(self._reader)
+        self._subscriber.end()
+        self._subscriber.queue.clear()
+        self._subscriptions.remove(self._subscriber)

@@ -15,10 +15,10 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller, RawCall, check_params, params_of
 from ..peer.proxy import NAMES_KEPT, Method, Methods, remote_name
 from .address import Address
+from .batch import SyncBatch
 from .hub_messages import HubMessages
 from .options import File, Trace, make_settings
 from .retry import Backoff
-from .sync_batch import SyncBatch
 from .sync_engine import SyncEngine
 from .sync_hub import SyncHubRegistration
 
@@ -348,7 +348,7 @@ class Client:
 
         Nothing is sent if the block is left with an exception, or if there is nothing in the batch.
         """
-        return SyncBatch(self, timeout)
+        return SyncBatch(self._marshaller, timeout, self._perform, self._send)
 
     def close(self) -> None:
         """End the connections; calls that wait in other threads fail with ConnectionLost."""

@@ -16,7 +16,6 @@ from ..errors import CallTimeout, ConnectFailed
 from ..peer.deadline import INFINITE
 from .dial import dial, failure
 from .options import Settings
-from .placement import choose
 from .sync_connection import SyncConnection
 
 CLOSED = "the client was closed"
@@ -48,7 +47,7 @@ class SyncPool:
         """
         if self.is_closed:
             raise RuntimeError(f"{method!r} was called on a closed client (of {self.address})")
-        place = choose(self._places)
+        place = self._places[0] if len(self._places) == 1 else min(self._places, key=_busyness)
         seen = place.connection
         if seen is not None and seen.lost is None:
             return seen
@@ -162,3 +161,8 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def _busyness(place: _Place) -> tuple[int, bool]:
+    """The key by which a place is chosen: the one with the fewest calls, an open one first."""
+    return place.load, not place.is_open

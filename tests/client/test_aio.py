@@ -57,12 +57,12 @@ async def test_cancelling_gives_the_call_up(scripted: Scripted) -> None:
 
     async with AsyncClient(scripted(script)) as client:
         task = client.submit.first()
-        while not client._links._places[0].load:
+        while not client._pool._slots[0].load:
             await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert client._links._places[0].load == 0
+        assert client._pool._slots[0].load == 0
         go.set()
         assert await client.second() == "next"
         assert client.replies_dropped == 1
@@ -92,7 +92,7 @@ async def test_many_deadlines_and_one_timer(scripted: Scripted) -> None:
             return_exceptions=True,
         )
         assert [type(outcome) for outcome in outcomes] == [CallTimeout] * 5 + [int] * 5 + [CallTimeout]
-        assert client._links._places[0].load == 0
+        assert client._pool._slots[0].load == 0
 
 
 async def test_errors_of_a_shared_attempt_name_each_method(free_address: str) -> None:
@@ -153,10 +153,10 @@ def test_one_client_in_two_loops_one_after_the_other(served: str) -> None:
         try:
             return await client.sum(1, 2)
         finally:
-            for place in client._links._places:
-                assert place.link is not None
-                place.link.close("this loop ends")
-                await place.link.gone(5)
+            for place in client._pool._slots:
+                assert place.connection is not None
+                place.connection.close("this loop ends")
+                await place.connection.gone(5)
 
     assert asyncio.run(use()) == 3
     assert asyncio.run(use()) == 3

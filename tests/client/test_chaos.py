@@ -130,5 +130,5 @@ async def test_tasks_in_chaos(scripted: Scripted, seed: int) -> None:
     async with AsyncClient(address, pool=2, retries=1) as client:
         done = await asyncio.gather(*(work(worker) for worker in range(20)))
         assert min(done) > 0
-        assert all(place.load == 0 for place in client._links._places)
+        assert all(place.load == 0 for place in client._pool._slots)
     assert asyncio.all_tasks() == {asyncio.current_task()}

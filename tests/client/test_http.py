@@ -783,7 +783,7 @@ async def test_too_much_that_waits_makes_callers_wait(scripted: Scripted) -> Non
         calls = [client.submit("echo", n, "x" * 1000) for n in range(100)]
         for _ in range(100):
             await asyncio.sleep(0)
-        (link,) = client._links.open_links
+        (link,) = client._pool.open_connections
         assert len(link.session.pending) < 30
         go.set()
         assert await asyncio.gather(*calls) == list(range(100))

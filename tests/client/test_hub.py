@@ -96,7 +96,7 @@ async def test_what_is_said_first_comes_before_the_name_and_subscriptions_behind
 
         async with client.subscribe("a"):
             sent.clear()
-            client._links.open_links[0].lose("cut")
+            client._pool.open_connections[0].lose("cut")
             await client.who()
             words = ("rpc.authenticate", "rpc.ping", "rpc.stats", "rpc.register", "rpc.subscribe", "who")
             assert [next(word for word in words if word.encode() in line) for line in sent] == list(words)
@@ -104,10 +104,10 @@ async def test_what_is_said_first_comes_before_the_name_and_subscriptions_behind
 
 async def test_one_connection_of_the_pool_has_the_name(hub: PlayedHub, address: str) -> None:
     async with AsyncClient(address, name="gpu-1", pool=3, reconnect=AT_ONCE) as client:
-        await until(lambda: len(client._links.open_links) == 3)
+        await until(lambda: len(client._pool.open_connections) == 3)
         assert hub.registrations == [{"name": "gpu-1"}]
         hub.cut()
-        await until(lambda: len(hub.said) == 2 and len(client._links.open_links) == 3)
+        await until(lambda: len(hub.said) == 2 and len(client._pool.open_connections) == 3)
     assert hub.registrations == [{"name": "gpu-1"}, {"name": "gpu-1", "key": "key of gpu-1"}]
 
 
@@ -250,7 +250,7 @@ async def test_an_offer_that_is_refused_changes_nothing(hub: PlayedHub, address:
             await client.offer()
         assert caught.value.data == {"parameter": "methods", "reason": "taken"}
         assert await client.who() == "gpu-1"
-        client._links.open_links[0].lose("cut")
+        client._pool.open_connections[0].lose("cut")
         assert await client.who() == "gpu-1"
         assert "methods" not in hub.registrations[-1]
         hub.refused.clear()
@@ -271,7 +271,7 @@ async def test_withdrawing(hub: PlayedHub, address: str) -> None:
         assert sorted(await client.withdraw()) == ["a", "c"]
         assert await client.who() is None
         hub.cut()
-        await until(lambda: not client._links.open_links)
+        await until(lambda: not client._pool.open_connections)
         assert await client.who() is None, "not even the name is registered again"
         assert await client.offer() == ["a", "b", "c"]
         assert await client.who() == "gpu-1"
@@ -309,14 +309,14 @@ async def test_another_connection_of_the_pool_takes_over(hub: PlayedHub, address
         offer_add(client)
         await client.offer()
         await asyncio.gather(*(client.ask("gpu-1", "add", [1, 1]) for _ in range(4)))
-        assert len(client._links.open_links) == 2
+        assert len(client._pool.open_connections) == 2
         hub.cut()
         await until(lambda: len(hub.sessions) == 2)
         assert hub.registrations[-1] == {"name": "gpu-1", "key": "key of gpu-1", "methods": ["add"]}
         waiting = asyncio.create_task(client.wait_closed())
         await asyncio.sleep(0)
         assert not waiting.done()
-        await until(lambda: client._offering._standing)
+        await until(lambda: client._registration._standing)
         assert await client.ask("gpu-1", "add", [1, 1]) == 2
         waiting.cancel()
 
@@ -436,7 +436,7 @@ async def test_offers_on_a_busy_pool_stay_on_one_connection(hub: PlayedHub, addr
     async with AsyncClient(address, pool=2) as client:
         await client.who()
         await asyncio.gather(client.who(), client.who())
-        assert len(client._links.open_links) == 2
+        assert len(client._pool.open_connections) == 2
         await asyncio.gather(client.offer(), client.offer())
         assert len(hub.said) == 2
         assert len(hub.sessions) == 1
@@ -448,7 +448,7 @@ def test_a_connection_that_was_lost_unseen() -> None:
     with serve_in_thread(hub.server) as address, asyncio.Runner() as runner:
         client = AsyncClient(address, name="gpu-1")
         runner.run(client.offer())
-        (link,) = client._links.open_links
+        (link,) = client._pool.open_connections
         assert link.glance is not None
         hub.sessions[0].loop.call_soon_threadsafe(hub.cut)
         assert link.glance(20_000)

@@ -131,7 +131,7 @@ async def test_notifications_do_not_pile_up(scripted: Scripted) -> None:
     async with AsyncClient(scripted(script)) as client:
         for _ in range(3000):
             await client.notify.note("x" * 1000)
-            most = max(most, client._links._places[0].link.session.flows.unsent)  # type: ignore[union-attr]
+            most = max(most, client._pool._slots[0].connection.session.flows.unsent)  # type: ignore[union-attr]
         assert await client.received() == 3000
     assert most < 1_000_000
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rpcstream import AsyncClient, Client
-from rpcstream.client.placement import choose
+from rpcstream.client.pool import choose_slot
 
 
 @dataclass
@@ -21,11 +21,11 @@ class Place:
 
 
 def test_the_fewest_calls_win_and_an_open_one_before_a_new_one() -> None:
-    assert choose([Place(3), Place(1), Place(2)]).load == 1
-    assert choose([Place(0, is_open=False), Place(0)]).is_open
-    assert not choose([Place(1), Place(0, is_open=False)]).is_open
+    assert choose_slot([Place(3), Place(1), Place(2)]).load == 1
+    assert choose_slot([Place(0, is_open=False), Place(0)]).is_open
+    assert not choose_slot([Place(1), Place(0, is_open=False)]).is_open
     only = Place(9)
-    assert choose([only]) is only
+    assert choose_slot([only]) is only
 
 
 class Counted:

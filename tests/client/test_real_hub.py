@@ -29,7 +29,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 def cut(client: AsyncClient) -> None:
     """Lose the connection that the client is registered on."""
-    link = client._offering._standing
+    link = client._registration._standing
     assert link is not None
     link.lose("cut")
 
@@ -76,7 +76,7 @@ async def test_a_name_is_taken_over_with_the_key_alone(address: str) -> None:
             await second.offer()
         assert await first.where() == "first"
         # As if it were the first one, whose connection seems to be there still.
-        second._offering._key = first._offering._key
+        second._registration._key = first._registration._key
         waiting = asyncio.create_task(first.wait_closed())
         assert await second.offer() == ["where"]
         with pytest.raises(ConnectionError):
@@ -94,9 +94,9 @@ async def test_a_provider_comes_back(address: str, name: str | None) -> None:
         await gpu.offer()
         before = gpu.registered_name
         for _ in range(5):
-            old = gpu._offering._standing
+            old = gpu._registration._standing
             cut(gpu)
-            await until(lambda old=old: gpu._offering._standing not in (None, old))  # type: ignore[misc]
+            await until(lambda old=old: gpu._registration._standing not in (None, old))  # type: ignore[misc]
             assert await caller.where() == "here"
         assert gpu.registered_name == before
 
@@ -106,12 +106,12 @@ async def test_another_connection_of_the_pool_takes_over(address: str) -> None:
         gpu(lambda: "here", name="where")
         await gpu.offer()
         await asyncio.gather(*(gpu.where() for _ in range(6)))
-        assert len(gpu._links.open_links) == 2
-        old = gpu._offering._standing
+        assert len(gpu._pool.open_connections) == 2
+        old = gpu._registration._standing
         cut(gpu)
-        await until(lambda: gpu._offering._standing not in (None, old))
+        await until(lambda: gpu._registration._standing not in (None, old))
         assert await caller.where() == "here"
-        assert len(gpu._links.open_links) == 1
+        assert len(gpu._pool.open_connections) == 1
 
 
 @pytest.mark.parametrize("face", ["async", "sync"])
@@ -166,9 +166,9 @@ async def test_idle_ends_keep_each_other_alive() -> None:
         AsyncClient(address, name="gpu-1", keepalive=0.4, trace=trace) as gpu,
     ):
         await gpu.offer()
-        link = gpu._offering._standing
+        link = gpu._registration._standing
         await until(lambda: sum(b'"rpc.ping"' in message for message in sent) >= 5)
-        assert gpu._offering._standing is link
+        assert gpu._registration._standing is link
 
 
 def test_the_sync_client() -> None:

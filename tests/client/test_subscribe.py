@@ -87,7 +87,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 def tables_of(client: AsyncClient) -> tuple[Any, Any]:
     subscriptions = client._subscriptions
-    return subscriptions._readers, subscriptions._confirmed
+    return subscriptions._subscribers, subscriptions._confirmed
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -533,7 +533,7 @@ async def test_closing_the_client_ends_loops_behind_what_waits(joined: Joined) -
 
     task = asyncio.create_task(read())
     await client.call("publish", 1)
-    await until(lambda: one._reader.queue)
+    await until(lambda: one._subscriber.queue)
     await client.close()
     assert [value async for value in one] == [1]
     assert await task == []

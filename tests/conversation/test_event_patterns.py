@@ -47,7 +47,7 @@ async def take(events: Any, count: int) -> list[Any]:
 
 def tables_of(client: AsyncClient) -> tuple[Any, int, Any]:
     subscriptions = client._subscriptions
-    return subscriptions._readers, len(subscriptions._readers._patterns), subscriptions._confirmed
+    return subscriptions._subscribers, len(subscriptions._subscribers._patterns), subscriptions._confirmed
 
 
 async def test_values_and_their_topics(talk: Talk, errors: Errors) -> None:

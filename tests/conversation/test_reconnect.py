@@ -962,7 +962,7 @@ async def test_a_server_that_says_nothing_of_what_may_be_repeated(door: Door, fa
     async with door.serving(Cutting(cuts=1).server):
         client = door.client(retries=1, retry="idempotent")
         call = client.submit.price(timeout=5)
-        await until(lambda: not client._links.open_links and door.inside)
+        await until(lambda: not client._pool.open_connections and door.inside)
         door.accept = Raw
         with pytest.raises(ConnectionLost, match=r"did not say what is idempotent.*'price'"):
             await call

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rpcstream import Context, Limits, Server
-from rpcstream.client.incoming import Inbound
+from rpcstream.client.callbacks import ClientDispatcher
 from rpcstream.codec import Codec
 from rpcstream.hub import Hub
 from rpcstream.peer.marshal import Call
@@ -231,7 +231,7 @@ async def at_a_client(reads: list[list[bytes]], offers: bool, blocked: bool) -> 
         assert server._running is not None
         dispatcher = server._running.dispatcher if offers else None
         ended: list[str] = []
-        inbound = Inbound(
+        inbound = ClientDispatcher(
             settle=lambda reply, line: session.pending.settle(reply, line),
             lose=ended.append,
             max_size=LIMITS.max_message_size,

@@ -179,7 +179,7 @@ async def test_a_stream_that_is_left_before_its_upload_begins_leaves_nothing() -
         assert await client.now() == "now"
         async with client.stream.double(iter(range(5))):
             pass
-        (link,) = client._links.open_links
+        (link,) = client._pool.open_connections
         for _ in range(20):
             await asyncio.sleep(0)
         assert not link.session.flows
