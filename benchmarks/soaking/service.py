@@ -167,8 +167,8 @@ def left_over(server: Server) -> list[str]:
             "calls": [waiter.method for _, waiter in session.pending.items()],
             "handlers": [str(message)[:100] for message in session.work.running.values()],
             "members": len(session.work.members),
-            "items out": list(session.flows.out),
-            "items in": list(session.flows.coming),
+            "items out": list(session.flows.senders),
+            "items in": list(session.flows.receivers),
             "messages": session.busy,
         }
         found += [f"{name} of a session: {what}" for name, what in kept.items() if what]

@@ -128,7 +128,7 @@ class Load:
         for link in client._pool.open_connections:
             session = link.session
             if session.pending or session.flows or session.work.running:
-                found.append(f"{session.pending.items()} {session.flows.out} {session.work.running}"[:200])
+                found.append(f"{session.pending.items()} {session.flows.senders} {session.work.running}"[:200])
         return found
 
     def go(self) -> None:

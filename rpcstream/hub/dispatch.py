@@ -29,8 +29,8 @@ from .listing import Listing, reply_with
 from .members import Member
 from .passthrough import Line
 from .relay import Relay
+from .relayed_streams import STREAM_TEXT, argument_streams
 from .rules import Rules
-from .uploads import STREAM_TEXT, uploads_in
 
 #: What the tag of a stream may be written with; a line with neither this nor the tag has none among its arguments.
 _ESCAPE = b"\\u"
@@ -211,10 +211,12 @@ class HubDispatcher(Dispatcher):
             credit = None
             if session.streams or "stream" in message:
                 permitted = _permitted(message, session)
-                credit = relay.download(permitted) if permitted is not None else None
+                credit = relay.add_reply_stream(permitted) if permitted is not None else None
             if (STREAM_TEXT in line or _ESCAPE in line) and self._codec.holds_tags(line):
-                uploads, params = uploads_in(line, message.get("params") or (), session, relay.client, relay.abort)
-                relay.upload(uploads)
+                streams, params = argument_streams(
+                    line, message.get("params") or (), session, relay.client, relay.abort
+                )
+                relay.add_argument_streams(streams)
             call_id = relay.pending_id
             relay.send(
                 passthrough.request(line, message, call_id, route.text, timeout=timeout, stream=credit, params=params)

@@ -15,7 +15,7 @@ from ..peer.session import Session
 from ..wire import envelope
 from .passthrough import PASSED
 from .relay import Relay
-from .uploads import STREAM_TEXT, Upload
+from .relayed_streams import STREAM_TEXT, ArgumentStream
 
 
 class Reader:
@@ -67,4 +67,4 @@ def _is_carried(method: str, params: dict[str, Any], session: Session) -> bool:
     stream = params.get("stream")
     if stream is None:
         return type(session.pending.find(params.get("id"))) is Relay
-    return type(stream) is str and type(session.flows.coming.get(stream)) is Upload
+    return type(stream) is str and type(session.flows.receivers.get(stream)) is ArgumentStream

@@ -21,10 +21,9 @@ from ..peer.session import Session
 from ..wire import envelope
 from ..wire.pieces import Written
 from . import passthrough
-from .downloads import Download
 from .members import Member
 from .passthrough import Line
-from .uploads import Upload
+from .relayed_streams import ArgumentStream, ReplyStream
 
 #: Makes the reply of an error, for an id.
 Refuse = Callable[[Any, RpcError], Written | None]
@@ -46,14 +45,14 @@ class Relay(ForwardedCall):
     """
 
     __slots__ = (
+        "_argument_streams",
         "_caller",
-        "_download",
         "_id_text",
         "_is_over",
         "_latest",
         "_provider",
         "_refuse",
-        "_uploads",
+        "_reply_stream",
         "client",
         "deadline",
         "future",
@@ -75,8 +74,8 @@ class Relay(ForwardedCall):
         #: The provider's name now: it may have none any more when it is lost.
         self._provider = client.name
         #: The items that answer it, where the caller wants them one by one; the streams that go with it.
-        self._download: Download | None = None
-        self._uploads: Sequence[Upload] = ()
+        self._reply_stream: ReplyStream | None = None
+        self._argument_streams: Sequence[ArgumentStream] = ()
         #: Progress that waits until the caller takes it.
         self._latest: Written | None = None
         self._is_over = False
@@ -95,19 +94,19 @@ class Relay(ForwardedCall):
         client.served += 1
         if self.deadline != INFINITE:
             client.session.calls.expect(self.pending_id, self.deadline)
-        if self._download is not None:
-            self._download.open()
-        for upload in self._uploads:
-            upload.open()
+        if self._reply_stream is not None:
+            self._reply_stream.open()
+        for stream in self._argument_streams:
+            stream.open()
 
-    def download(self, credit: int) -> int:
-        """The caller takes items, so many at first; gives how many the provider may send at first."""
-        self._download = Download(self._caller, self.call_id, self.client, self.pending_id, credit)
-        return self._download.given
+    def add_reply_stream(self, credit: int) -> int:
+        """Note that the caller takes items, `credit` at first; return how many the provider may send at first."""
+        self._reply_stream = ReplyStream(self._caller, self.call_id, self.client, self.pending_id, credit)
+        return self._reply_stream.credit
 
-    def upload(self, uploads: list[Upload]) -> None:
-        """The caller sends streams with it."""
-        self._uploads = uploads
+    def add_argument_streams(self, streams: list[ArgumentStream]) -> None:
+        """Note that the caller sends these streams with the call."""
+        self._argument_streams = streams
 
     def _is_wanted(self) -> bool:
         return not self._is_over
@@ -139,10 +138,10 @@ class Relay(ForwardedCall):
         Raises:
             InvalidRequest: it was not permitted; the call has ended.
         """
-        if self._download is None or self._is_over:
+        if self._reply_stream is None or self._is_over:
             return
         try:
-            self._download.count()
+            self._reply_stream.count()
             message = self._carried(*item, envelope.ITEM, "id")
             if message is None:
                 raise _malformed("an item of its stream cannot be read")
@@ -150,7 +149,7 @@ class Relay(ForwardedCall):
             self.refuse(error)
             raise InvalidRequest(data=error.data) from error
         self._caller.send(message)
-        self._download.renew()
+        self._reply_stream.renew()
 
     def progress(self, item: Item) -> None:
         """How far it is. Of what comes faster than the caller takes it, only the latest is sent."""
@@ -206,7 +205,7 @@ class Relay(ForwardedCall):
         caller's broke off, it is the provider that ends."""
         if type(error) is not dict or error.get("code") != CallCancelled.CODE:
             return False
-        return not any(upload.broke_off for upload in self._uploads)
+        return not any(stream.is_broken for stream in self._argument_streams)
 
     def _gone(self, **more: str) -> ProviderGone:
         return ProviderGone(data={"method": self.method, "client": self._provider, **more})
@@ -231,10 +230,10 @@ class Relay(ForwardedCall):
         if self._latest is not None:
             self._send_latest()
         self._is_over = True
-        if self._download is not None:
-            self._download.over()
-        for upload in self._uploads:
-            upload.over()
+        if self._reply_stream is not None:
+            self._reply_stream.close_both()
+        for stream in self._argument_streams:
+            stream.close_both()
         if self.future is None:
             self._caller.finish(self, reply)
         elif not self.future.done():

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import CallCancelled, ConnectionLost, MessageTooLarge
 from ..peer.context import Context
-from ..peer.flow_control import Outflow
+from ..peer.flow_control import StreamSender
 from ..peer.session import Hold, Session
 from ..peer.slices import SLICE, TimeSlices
 from ..peer.stream_table import reply_key
@@ -65,7 +65,7 @@ class CallRunner:
         self._tokens = tokens
         self._key = reply_key(context.request_id)
         # From now on, not only from its start: credit may come with the very request.
-        self._outflow = None if credit is None else session.flows.open_outflow(self._key, credit)
+        self._sender = None if credit is None else session.flows.open_sender(self._key, credit)
         self._turn = Turn(session) if ordered else None
         self._has_begun = False
 
@@ -77,8 +77,8 @@ class CallRunner:
                 await self._turn.come()
             if self._collection is not None:
                 return await self._collect(method, args, kwargs, self._collection)
-            if self._outflow is not None:
-                return await self._stream(method, args, kwargs, self._outflow)
+            if self._sender is not None:
+                return await self._stream(method, args, kwargs, self._sender)
             if method.is_async or method.offload is not None:
                 result = self._invoker.start(method, args, kwargs)
             else:
@@ -109,24 +109,24 @@ class CallRunner:
             self._collection.release()
         if self._turn is not None:
             self._turn.over()
-        if self._outflow is not None:
-            self.session.flows.close_outflow(self._key, self._outflow)
+        if self._sender is not None:
+            self.session.flows.close_sender(self._key, self._sender)
         stream_params.close(self.session, self._tokens)
         self.context.finish()
 
-    async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], outflow: Outflow) -> Any:
+    async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], sender: StreamSender) -> Any:
         """Send the items; gives what the generator returns."""
         assert method.items is not None
         if method.offload == "process":
-            return await self._send(method, _Steps(await self._made_elsewhere(method, args, kwargs)), outflow)
+            return await self._send(method, _Steps(await self._made_elsewhere(method, args, kwargs)), sender)
         items = method.items(*args, **kwargs)
         if isinstance(items, AsyncIterator):
-            return await self._send(method, _AsyncSteps(items), outflow)
+            return await self._send(method, _AsyncSteps(items), sender)
         if method.offload == "thread":
-            return await self._send(method, _ThreadSteps(items, self._invoker), outflow)
-        return await self._send(method, _Steps(items), outflow)
+            return await self._send(method, _ThreadSteps(items, self._invoker), sender)
+        return await self._send(method, _Steps(items), sender)
 
-    async def _send(self, method: Method, steps: _Steps, outflow: Outflow) -> Any:
+    async def _send(self, method: Method, steps: _Steps, sender: StreamSender) -> Any:
         since = perf_counter()
         try:
             while True:
@@ -135,7 +135,7 @@ class CallRunner:
                 if is_over:
                     return item
                 message = self._item(method, item)
-                await outflow.permitted()
+                await sender.wait_for_credit()
                 self.session.send(message)
                 if perf_counter() - since > SLICE:
                     await self._others_first()

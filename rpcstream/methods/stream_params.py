@@ -14,7 +14,7 @@ from ..codec import TAG_KEY, Codec
 from ..codec.hints import converter, item_hint, lower, marker, schema_of
 from ..errors import InvalidParams
 from ..peer.blocking import BlockingStream, Bridge
-from ..peer.flow_control import Inflow
+from ..peer.flow_control import StreamReceiver
 from ..peer.session import Session
 from ..peer.uploads import STREAM_TAG
 from ..wire import envelope
@@ -70,8 +70,8 @@ class StreamParameters(AsyncIterator[Any]):
         RpcError, ConnectionLost: the caller broke off.
     """
 
-    def __init__(self, inflow: Inflow, bind: BindItem, session: Session, images: ImageDecoder) -> None:
-        self._inflow = inflow
+    def __init__(self, receiver: StreamReceiver, bind: BindItem, session: Session, images: ImageDecoder) -> None:
+        self._receiver = receiver
         self._bind = bind
         self._session = session
         self._images = images
@@ -83,7 +83,7 @@ class StreamParameters(AsyncIterator[Any]):
 
     async def __anext__(self) -> Any:
         self._release()
-        params, line = await self._inflow.get()
+        params, line = await self._receiver.get()
         try:
             (_, value), _ = self._bind(params, line)
         except ImagesFound as found:
@@ -99,8 +99,8 @@ class StreamParameters(AsyncIterator[Any]):
     async def aclose(self) -> None:
         """No more items are wanted."""
         self._release()
-        self._inflow.end()
-        self._inflow.clear()
+        self._receiver.end()
+        self._receiver.clear()
 
 
 class _Given(AsyncIterator[Any]):
@@ -139,17 +139,17 @@ def opened(
     if isinstance(value, list):
         return (_Given(value) if bridge is None else iter(value)), None
     token, flows = value.token, session.flows
-    if token in flows.coming:
+    if token in flows.receivers:
         raise InvalidParams(f"Invalid params: the stream {token!r} is open already", {"stream": token})
 
     def grant(n: int) -> None:
         session.send(envelope.credit({"stream": token}, n))
 
-    items = StreamParameters(flows.open_inflow(token, session.limits.stream_window, grant), bind, session, images)
+    items = StreamParameters(flows.open_receiver(token, session.limits.stream_window, grant), bind, session, images)
     return (items if bridge is None else BlockingStream(bridge, lambda: items)), token
 
 
 def close(session: Session, tokens: list[str]) -> None:
     """The handler is done; what still comes is dropped."""
     for token in tokens:
-        session.flows.close_inflow(token)
+        session.flows.close_receiver(token)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest, error_from_wire
 from ..wire import envelope
-from .flow_control import Sink, Source
+from .flow_control import CreditSink, ItemSink
 from .stream_table import argument_key, reply_key
 
 if TYPE_CHECKING:
@@ -59,17 +59,17 @@ def early_key(session: Session, message: Any) -> str | None:
     if type(method) is not str or type(params) is not dict:
         return None
     if method == envelope.CREDIT:
-        key = _outflow_key(params)
-        return None if key is None or key in session.flows.out else _OUT + key
+        key = _sender_key(params)
+        return None if key is None or key in session.flows.senders else _OUT + key
     if method == envelope.END:
         token = params.get("stream")
-        return None if type(token) is not str or token in session.flows.coming else _IN + token
+        return None if type(token) is not str or token in session.flows.receivers else _IN + token
     return None
 
 
 def is_open(session: Session, key: str) -> bool:
     """Is the stream known now?"""
-    return key[1:] in (session.flows.out if key[0] == _OUT else session.flows.coming)
+    return key[1:] in (session.flows.senders if key[0] == _OUT else session.flows.receivers)
 
 
 def _cancel(session: Session, params: dict[str, Any], line: Line) -> None:
@@ -93,8 +93,8 @@ def _item(session: Session, params: dict[str, Any], line: Line) -> None:
         waiter: Any = session.pending.find(params.get("id"))
         put = getattr(waiter, "item", None)
     else:
-        inflow = _inflow(session, params)
-        put = inflow.put if inflow is not None else None
+        receiver = _receiver(session, params)
+        put = receiver.put if receiver is not None else None
     if put is None:
         session.pending.dropped += 1
         return
@@ -108,29 +108,29 @@ def _item(session: Session, params: dict[str, Any], line: Line) -> None:
 
 
 def _end(session: Session, params: dict[str, Any], line: Line) -> None:
-    inflow = _inflow(session, params)
-    if inflow is not None:
+    receiver = _receiver(session, params)
+    if receiver is not None:
         error = params.get("error")
-        inflow.end(None if error is None else error_from_wire(error))
+        receiver.end(None if error is None else error_from_wire(error))
 
 
 def _credit(session: Session, params: dict[str, Any], line: Line) -> None:
-    n, outflow = params.get("n"), _outflow(session, params)
-    if outflow is not None and type(n) is int and n > 0:
-        outflow.permit(n)
+    n, sender = params.get("n"), _sender(session, params)
+    if sender is not None and type(n) is int and n > 0:
+        sender.grant(n)
 
 
-def _inflow(session: Session, params: dict[str, Any]) -> Sink | None:
+def _receiver(session: Session, params: dict[str, Any]) -> ItemSink | None:
     token = params.get("stream")
-    return session.flows.coming.get(token) if type(token) is str else None
+    return session.flows.receivers.get(token) if type(token) is str else None
 
 
-def _outflow(session: Session, params: dict[str, Any]) -> Source | None:
-    key = _outflow_key(params)
-    return None if key is None else session.flows.out.get(key)
+def _sender(session: Session, params: dict[str, Any]) -> CreditSink | None:
+    key = _sender_key(params)
+    return None if key is None else session.flows.senders.get(key)
 
 
-def _outflow_key(params: dict[str, Any]) -> str | None:
+def _sender_key(params: dict[str, Any]) -> str | None:
     token = params.get("stream")
     if type(token) is str:
         return argument_key(token)

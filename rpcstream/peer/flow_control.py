@@ -1,8 +1,8 @@
-"""Streams of items with credit: the consumer says how many items may come, so a slow reader slows the producer only.
+"""Flow control of streams: the receiver grants credit, and the sender sends no more items than it has credit for.
 
-Owns the two ends of one stream: an `Outflow` where the items are made, an `Inflow` where they are used. Knows neither
-values (items stay as they came) nor messages; whoever makes one says how credit is told to the other end. (Wire page,
-"Members and methods of our own".)
+Owns how credit is counted (`CreditWindow`) and the two ends of one stream: a `StreamSender` where the items are made,
+a `StreamReceiver` where they are used. Knows neither values (items stay as they came) nor how messages are written:
+what makes a receiver says how credit is sent to the other end. (Wire page, "Members and methods of our own".)
 """
 
 from __future__ import annotations
@@ -15,15 +15,70 @@ from typing import Any, Protocol
 from ..errors import CallCancelled, InvalidRequest
 from .memory import COUNTED, MessageMemory
 
-#: More credit than anybody needs; what is given beyond it is forgotten.
+#: The most credit that is counted; a grant beyond it is ignored. More items than any stream has under way.
 CREDIT_MAX = 2**31
 
 #: An item as it came: the params of its message, and the message.
 Item = tuple[dict[str, Any], bytes | bytearray]
 
 
-class Flow(Protocol):
-    """What an outflow asks of its connection."""
+class CreditWindow:
+    """Counts the items that one end of a stream may still send. Pure.
+
+    The sender grants itself what the receiver's `$/credit` messages say. A receiver counts the same number, to refuse
+    items without credit, and asks `next_grant` when to send the next such message.
+
+    Args:
+        size: items that may have credit or be held by the receiver at the same time.
+        credit: items that may be sent at once.
+
+    Attributes:
+        credit: items that may be sent now.
+        owed: items granted here, of which the sender is still to be told.
+    """
+
+    __slots__ = ("credit", "owed", "size")
+
+    def __init__(self, size: int = CREDIT_MAX, credit: int = 0) -> None:
+        self.size = size
+        self.credit = min(credit, size)
+        self.owed = 0
+
+    def grant(self, n: int) -> None:
+        """Allow `n` items more."""
+        self.credit = min(self.credit + n, self.size)
+
+    def spend(self) -> bool:
+        """Count one item as sent; False if there is no credit for it."""
+        if not self.credit:
+            return False
+        self.credit -= 1
+        return True
+
+    def next_grant(self, held: int = 0, limit: int = CREDIT_MAX) -> int:
+        """Return how many items to grant now: all that there is room for, once half of the window is used, and else 0.
+
+        So credit is sent in few messages, and early enough that the sender need not wait.
+
+        Args:
+            held: items that have come and are not used yet.
+            limit: the most items that may be held or have credit, if that is less than the window.
+        """
+        taken = self.credit + held
+        return 0 if taken * 2 > self.size else max(0, min(self.size, limit) - taken)
+
+    def owe(self, n: int) -> None:
+        """Note that the sender is still to be told of `n` granted items."""
+        self.owed = min(self.owed + n, CREDIT_MAX)
+
+    def take_owed(self) -> int:
+        """Return how many granted items the sender is to be told of now."""
+        owed, self.owed = self.owed, 0
+        return owed
+
+
+class Writable(Protocol):
+    """A connection, as far as it says whether more can be written to it now."""
 
     @property
     def is_free(self) -> bool: ...
@@ -31,111 +86,109 @@ class Flow(Protocol):
     def flowing(self) -> Awaitable[None]: ...
 
 
-class Source(Protocol):
-    """What a connection's credit is for."""
+class CreditSink(Protocol):
+    """The end of a stream that credit is for: it sends items."""
 
-    def permit(self, n: int) -> None:
-        """The consumer takes `n` more."""
+    def grant(self, n: int) -> None:
+        """Allow `n` items more."""
 
     def close(self) -> None:
-        """No credit will come any more."""
+        """Note that no more credit will come."""
 
 
-class Sink(Protocol):
-    """What the items that come are for."""
+class ItemSink(Protocol):
+    """The end of a stream that items are for."""
 
     def put(self, item: Item) -> None:
-        """An item has come; InvalidRequest if it was not permitted."""
+        """Take an item that has come; InvalidRequest if there was no credit for it."""
 
     def end(self, error: Exception | None = None) -> None:
-        """No more items come."""
+        """Note that no more items come."""
 
     def clear(self) -> None:
-        """Nobody wants the items that wait."""
+        """Drop the items that wait."""
 
 
-class Outflow:
-    """The producer's end: what it may send, and when.
+class StreamSender:
+    """The end of a stream that sends items, and waits for credit.
 
     Args:
-        flow: the connection; while the peer does not read it, nothing is permitted.
+        connection: while its peer does not read it, nothing is sent.
         credit: items that may be sent at once.
     """
 
-    __slots__ = ("_closed", "_flow", "_wake", "credit")
+    __slots__ = ("_closed", "_connection", "_wake", "_window")
 
-    def __init__(self, flow: Flow, credit: int) -> None:
-        self.credit = min(credit, CREDIT_MAX)
-        self._flow = flow
+    def __init__(self, connection: Writable, credit: int) -> None:
+        self._window = CreditWindow(credit=credit)
+        self._connection = connection
         self._closed = False
         self._wake: asyncio.Future[None] | None = None
 
-    def permit(self, n: int) -> None:
-        """The consumer takes `n` more."""
-        self.credit = min(self.credit + n, CREDIT_MAX)
+    def grant(self, n: int) -> None:
+        """Allow `n` items more."""
+        self._window.grant(n)
         self._rouse()
 
     def close(self) -> None:
-        """No credit will come any more; what there is may still be used."""
+        """Note that no more credit will come; what there is may still be used."""
         self._closed = True
         self._rouse()
 
-    async def permitted(self) -> None:
+    async def wait_for_credit(self) -> None:
         """Wait until one item may be sent, and take the credit for it. For one producer at a time.
 
         Raises:
-            CallCancelled: that will never be.
+            CallCancelled: there is no credit, and none will come.
         """
-        while not self.credit:
+        window = self._window
+        while not window.credit:
             if self._closed:
-                raise CallCancelled("Cancelled: whoever asked for the stream permits no more items")
+                raise CallCancelled("Cancelled: the receiver of the stream grants no more credit")
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
-        if not self._flow.is_free:
-            await self._flow.flowing()
-        self.credit -= 1
+        if not self._connection.is_free:
+            await self._connection.flowing()
+        window.credit -= 1
 
     def _rouse(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
 
-class Inflow:
-    """The consumer's end: items that have come and wait to be used, never more than were permitted.
+class StreamReceiver:
+    """The end of a stream that receives items, and keeps them until they are used; never more than the window.
 
     Args:
         window: items that may be on their way or wait here.
-        grant: tells the producer that it may send so many more.
-        permitted: the producer was told of the first window already.
-        memory: where the bytes of items that wait count, small ones left out.
+        grant: tells the sender that it may send so many items more.
+        is_granted: the sender has been told of the first window already.
+        memory: where the bytes of items that wait are counted, small ones left out.
     """
 
     __slots__ = (
-        "_allowed",
         "_error",
         "_grant",
         "_has_ended",
-        "_held",
+        "_held_size",
         "_items",
         "_memory",
-        "_taken",
         "_wake",
         "_window",
         "on_end",
     )
 
     def __init__(
-        self, window: int, grant: Callable[[int], None], *, permitted: bool, memory: MessageMemory | None = None
+        self, window: int, grant: Callable[[int], None], *, is_granted: bool, memory: MessageMemory | None = None
     ) -> None:
         if window < 1:
             raise ValueError(f"the window of a stream must be at least 1 item, got {window!r}")
-        self._window = window
+        self._window = CreditWindow(window, window if is_granted else 0)
         self._grant = grant
         self._items: deque[Item] = deque()
         self._memory = memory
-        self._held = 0
-        self._allowed = window if permitted else 0
-        self._taken = 0 if permitted else window
+        #: Bytes of the items that wait, as far as they are counted.
+        self._held_size = 0
         self._has_ended = False
         self._error: Exception | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -148,31 +201,25 @@ class Inflow:
         return self._has_ended
 
     def put(self, item: Item) -> None:
-        """An item has come.
+        """Take an item that has come.
 
         Raises:
-            InvalidRequest: it was not permitted, or there is no memory for it. The stream has ended with this error.
+            InvalidRequest: there is no credit or no memory for it. The stream has ended with this error.
         """
         if self._has_ended:
             return
         size = len(item[1])
         if size >= COUNTED and self._memory is not None:
-            if not self._memory.reserve(size, self._held):
-                reason = "the items of all streams that wait take too many bytes of memory (max_held_total)"
-                told = InvalidRequest(data={"reason": reason})
-                self.end(told)
-                raise told
-            self._held += size
-        if not self._allowed:
-            error = InvalidRequest(data={"reason": "the stream had more items than were permitted (credit)"})
-            self.end(error)
-            raise error
-        self._allowed -= 1
+            if not self._memory.reserve(size, self._held_size):
+                raise self._refused("the items of all streams that wait take too many bytes of memory (max_held_total)")
+            self._held_size += size
+        if not self._window.spend():
+            raise self._refused("the stream had more items than were permitted (credit)")
         self._items.append(item)
         self._rouse()
 
     def end(self, error: Exception | None = None) -> None:
-        """No more items come; the error is raised behind those that wait. Only the first end counts."""
+        """Note that no more items come; the error is raised behind those that wait. Only the first end counts."""
         if not self._has_ended:
             self._has_ended, self._error = True, error
             self._rouse()
@@ -180,36 +227,39 @@ class Inflow:
                 self.on_end()
 
     async def get(self) -> Item:
-        """The next item, in the order in which they came. For one consumer at a time.
+        """Return the next item, in the order in which they came. For one consumer at a time.
 
         Raises:
             StopAsyncIteration: there are no more.
-            Exception: what the stream ended with.
+            Exception: the error that the stream ended with.
         """
-        if not self._has_ended and self._taken * 2 >= self._window:
-            # Half of the window is used: told in one message, and early enough that the producer need not wait.
-            granted, self._taken = self._taken, 0
-            self._allowed += granted
-            self._grant(granted)
+        if not self._has_ended and (n := self._window.next_grant(len(self._items))):
+            self._window.grant(n)
+            self._grant(n)
         while not self._items:
             if self._has_ended:
                 raise self._error or StopAsyncIteration
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
-        self._taken += 1
         item = self._items.popleft()
-        if self._held and (size := len(item[1])) >= COUNTED:
+        if self._held_size and (size := len(item[1])) >= COUNTED:
             self._release(size)
         return item
 
     def clear(self) -> None:
-        """Nobody wants the items that wait."""
+        """Drop the items that wait."""
         self._items.clear()
-        self._release(self._held)
+        self._release(self._held_size)
+
+    def _refused(self, reason: str) -> InvalidRequest:
+        """End the stream with the error for an item that cannot be taken."""
+        error = InvalidRequest(data={"reason": reason})
+        self.end(error)
+        return error
 
     def _release(self, size: int) -> None:
         if size and self._memory is not None:
-            self._held -= size
+            self._held_size -= size
             self._memory.release(size)
 
     def _rouse(self) -> None:

@@ -16,7 +16,7 @@ from ..text import get_logger
 from ..wire import envelope
 from ..wire.pieces import Written
 from .deadline import INFINITE
-from .flow_control import Inflow, Item
+from .flow_control import Item, StreamReceiver
 from .marshal import Marshaller, Outgoing
 from .pending import PendingCalls, Waiter
 from .stream_table import StreamTable
@@ -74,10 +74,10 @@ class AsyncWaiter:
 class StreamWaiter:
     """Waits for a stream: items, then the reply that ends it."""
 
-    __slots__ = ("deadline", "inflow", "line", "method", "on_progress", "reply")
+    __slots__ = ("deadline", "line", "method", "on_progress", "receiver", "reply")
 
-    def __init__(self, inflow: Inflow, method: str, deadline: float, on_progress: OnProgress | None) -> None:
-        self.inflow = inflow
+    def __init__(self, receiver: StreamReceiver, method: str, deadline: float, on_progress: OnProgress | None) -> None:
+        self.receiver = receiver
         self.method = method
         self.deadline = deadline
         self.on_progress = on_progress
@@ -85,17 +85,17 @@ class StreamWaiter:
         self.line: bytes | bytearray = b""
 
     def item(self, item: Item) -> None:
-        self.inflow.put(item)
+        self.receiver.put(item)
 
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         self.reply, self.line = reply, line
-        self.inflow.end()
+        self.receiver.end()
 
     def fail(self, error: Exception) -> None:
-        self.inflow.end(error)
+        self.receiver.end(error)
 
     def when_over(self, function: Callable[[], object]) -> None:
-        self.inflow.on_end = function
+        self.receiver.on_end = function
 
 
 class OutgoingCalls:

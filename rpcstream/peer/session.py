@@ -512,7 +512,7 @@ class Session:
         flows = self.flows
         if self._has_room():  # then what waits is taken up without that
             return False
-        return bool(self.pending or flows.coming or (flows.out and not flows.stalled))
+        return bool(self.pending or flows.receivers or (flows.senders and not flows.stalled))
 
     def _keep(self, messages: list[Message]) -> None:
         """Keep requests until there is room for them. Only those: what runs may wait for the others."""

@@ -1,7 +1,7 @@
 """A stream at the end that asked for it: `async for item in client.stream.name(…)`.
 
 Owns the life of one stream call: sent with the first item that is wanted, ended by its reply, or given up by whoever
-reads it. How items become values is the marshaller's matter, how many may come the inflow's.
+reads it. How items become values is the marshaller's matter, how many may come the receiver's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..wire import envelope
 from ..wire.pieces import Written
-from .flow_control import Inflow
+from .flow_control import StreamReceiver
 from .marshal import NOT_GIVEN, Call, Marshaller, told
 from .outgoing import OnProgress, OutgoingCalls, StreamWaiter
 
@@ -87,7 +87,7 @@ class Stream(AsyncIterator[Any]):
             raise StopAsyncIteration
         waiter = self._waiter or await self._start()
         try:
-            item = await waiter.inflow.get()
+            item = await waiter.receiver.get()
         except StopAsyncIteration:
             self._has_ended = True
             if waiter.reply is not None:
@@ -133,8 +133,8 @@ class Stream(AsyncIterator[Any]):
         deadline = float("inf") if self._seconds is None else loop.time() + self._seconds
         session = await self._open(deadline)
         calls, call = session.calls, self._call
-        inflow = Inflow(call.window, lambda n: _grant(calls, call, n), permitted=True, memory=session.memory)
-        waiter = StreamWaiter(inflow, self.method, deadline, self._on_progress)
+        receiver = StreamReceiver(call.window, lambda n: _grant(calls, call, n), is_granted=True, memory=session.memory)
+        waiter = StreamWaiter(receiver, self.method, deadline, self._on_progress)
         calls.begin(call, waiter)
         self._calls, self._waiter = calls, waiter
         return waiter
@@ -152,5 +152,5 @@ def _grant(calls: OutgoingCalls, call: StreamCall, n: int) -> None:
 
 def _give_up(calls: OutgoingCalls, call: StreamCall, waiter: StreamWaiter) -> None:
     calls.give_up(call)
-    waiter.inflow.end()
-    waiter.inflow.clear()
+    waiter.receiver.end()
+    waiter.receiver.clear()

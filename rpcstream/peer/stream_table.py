@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import CallCancelled
-from .flow_control import Inflow, Outflow, Sink, Source
+from .flow_control import CreditSink, ItemSink, StreamReceiver, StreamSender
 from .memory import MessageMemory
 
 
@@ -34,8 +34,8 @@ class StreamTable:
         crowd: bytes; while more than these wait for the end of the turn, producers do.
 
     Attributes:
-        out: streams of items that this end makes.
-        coming: streams that were passed to a handler here, by their token.
+        senders: streams of items that this end makes.
+        receivers: streams that were passed to a handler here, by their token.
         stalled: the peer does not read what is sent.
         has_ended: the peer says nothing more.
         opened: how many streams have been opened so far.
@@ -48,10 +48,10 @@ class StreamTable:
         "_has_turn",
         "_last_token",
         "_memory",
-        "coming",
         "has_ended",
         "opened",
-        "out",
+        "receivers",
+        "senders",
         "stalled",
         "unsent",
         "waiting",
@@ -62,8 +62,8 @@ class StreamTable:
         self._memory = memory
         self.unsent = 0
         self.opened = 0
-        self.out: dict[str, Source] = {}
-        self.coming: dict[str, Sink] = {}
+        self.senders: dict[str, CreditSink] = {}
+        self.receivers: dict[str, ItemSink] = {}
         self.stalled = False
         #: One of those who waited goes on in this turn of the loop.
         self._has_turn = False
@@ -72,51 +72,51 @@ class StreamTable:
         self.has_ended = False
 
     def __bool__(self) -> bool:
-        return bool(self.out or self.coming)
+        return bool(self.senders or self.receivers)
 
     def new_token(self) -> str:
         """A name for a stream that goes out as an argument."""
         self._last_token += 1
         return f"s{self._last_token}"
 
-    def open_outflow(self, key: str, credit: int) -> Outflow:
-        """A stream that goes out from now on; to be closed by `close_outflow`."""
-        outflow = Outflow(self, credit)
-        self.enter_outflow(key, outflow)
-        return outflow
+    def open_sender(self, key: str, credit: int) -> StreamSender:
+        """A stream that goes out from now on; to be closed by `close_sender`."""
+        sender = StreamSender(self, credit)
+        self.add_sender(key, sender)
+        return sender
 
-    def enter_outflow(self, key: str, outflow: Source) -> None:
+    def add_sender(self, key: str, sender: CreditSink) -> None:
         """The same for one that is there."""
         self.opened += 1
-        self.out[key] = outflow
+        self.senders[key] = sender
         if self.has_ended:
-            outflow.close()
+            sender.close()
 
-    def close_outflow(self, key: str, outflow: Source) -> None:
+    def close_sender(self, key: str, sender: CreditSink) -> None:
         """It is over. A later one may have its name already."""
-        if self.out.get(key) is outflow:
-            del self.out[key]
+        if self.senders.get(key) is sender:
+            del self.senders[key]
 
-    def open_inflow(self, token: str, window: int, grant: Callable[[int], None]) -> Inflow:
-        """A stream that comes as an argument; to be closed by `close_inflow`."""
-        inflow = Inflow(window, grant, permitted=False, memory=self._memory)
-        self.enter_inflow(token, inflow)
-        return inflow
+    def open_receiver(self, token: str, window: int, grant: Callable[[int], None]) -> StreamReceiver:
+        """A stream that comes as an argument; to be closed by `close_receiver`."""
+        receiver = StreamReceiver(window, grant, is_granted=False, memory=self._memory)
+        self.add_receiver(token, receiver)
+        return receiver
 
-    def enter_inflow(self, token: str, inflow: Sink) -> None:
+    def add_receiver(self, token: str, receiver: ItemSink) -> None:
         """The same for one that is there."""
         self.opened += 1
-        self.coming[token] = inflow
+        self.receivers[token] = receiver
         if self.has_ended:
-            inflow.end(_ended())
+            receiver.end(_ended())
 
-    def close_inflow(self, token: str) -> None:
+    def close_receiver(self, token: str) -> None:
         """Nobody reads it any more; what still comes is dropped."""
-        inflow = self.coming.pop(token, None)
-        if inflow is not None:
+        receiver = self.receivers.pop(token, None)
+        if receiver is not None:
             # Should somebody read it still, that is not to look like the whole.
-            inflow.end(CallCancelled("Cancelled: the call that the stream belonged to is over"))
-            inflow.clear()
+            receiver.end(CallCancelled("Cancelled: the call that the stream belonged to is over"))
+            receiver.clear()
 
     def set_stalled(self, stalled: bool) -> None:
         self.stalled = stalled
@@ -185,10 +185,10 @@ class StreamTable:
     def end(self) -> None:
         """The peer says nothing more: nothing more comes in, no more credit either, now and from now on."""
         self.has_ended = True
-        for inflow in list(self.coming.values()):
-            inflow.end(_ended())
-        for outflow in list(self.out.values()):
-            outflow.close()
+        for receiver in list(self.receivers.values()):
+            receiver.end(_ended())
+        for sender in list(self.senders.values()):
+            sender.close()
 
 
 def _ended() -> CallCancelled:

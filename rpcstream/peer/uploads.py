@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..codec import TAG_KEY
 from ..errors import EncodeError, InternalError, RpcError
 from ..wire import envelope
-from .flow_control import Outflow
+from .flow_control import StreamSender
 from .stream_table import argument_key
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ class Uploads:
         loop = asyncio.get_running_loop()
         for token, source in self._sources.items():
             key = argument_key(token)
-            outflow = self._calls.flows.open_outflow(key, 0)
-            task = loop.create_task(self._feed(token, source, outflow))
+            sender = self._calls.flows.open_sender(key, 0)
+            task = loop.create_task(self._feed(token, source, sender))
             # Not in the task itself, which may be cancelled before its first step.
-            task.add_done_callback(functools.partial(self._ended, key, outflow))
+            task.add_done_callback(functools.partial(self._ended, key, sender))
             self._tasks.append(task)
 
     def stop(self) -> None:
@@ -80,11 +80,11 @@ class Uploads:
         self._sources[token] = value
         return {TAG_KEY: STREAM_TAG, "id": token}
 
-    async def _feed(self, token: str, source: Any, outflow: Outflow) -> None:
+    async def _feed(self, token: str, source: Any, sender: StreamSender) -> None:
         items = _async_iterator(source)
         try:
             while True:
-                await outflow.permitted()
+                await sender.wait_for_credit()
                 try:
                     item = await anext(items)
                 except StopAsyncIteration:
@@ -106,8 +106,8 @@ class Uploads:
             pass
         self._fail(error)
 
-    def _ended(self, key: str, outflow: Outflow, task: asyncio.Task[None]) -> None:
-        self._calls.flows.close_outflow(key, outflow)
+    def _ended(self, key: str, sender: StreamSender, task: asyncio.Task[None]) -> None:
+        self._calls.flows.close_sender(key, sender)
         if not task.cancelled() and task.exception() is not None:
             log.error("an iterator failed while it was closed", exc_info=task.exception())
 

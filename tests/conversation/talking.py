@@ -404,8 +404,8 @@ def leftovers(session: Session) -> dict[str, Any]:
         "members": session.work.members,
         "load": session.work.load,
         "pending": session.pending.items(),
-        "out": session.flows.out,
-        "coming": session.flows.coming,
+        "out": session.flows.senders,
+        "coming": session.flows.receivers,
         "backlog": session.backlog,
         "outbox": session._outbox,
     }

@@ -282,5 +282,5 @@ class World(Asking):
 def _kept(session: Session) -> str:
     """What a session keeps of what should be over."""
     work, flows = session.work, session.flows
-    kept = [len(session.pending), flows.out, flows.coming, work.running, work.members, work.load, session.busy]
+    kept = [len(session.pending), flows.senders, flows.receivers, work.running, work.members, work.load, session.busy]
     return str(kept) if any(kept) else ""

@@ -412,8 +412,8 @@ def _kept(session: Session) -> str:
     work, flows = session.work, session.flows
     kept = [
         len(session.pending),
-        flows.out,
-        flows.coming,
+        flows.senders,
+        flows.receivers,
         flows.waiting,
         work.running,
         work.members,

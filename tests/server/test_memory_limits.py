@@ -15,7 +15,7 @@ import pytest
 from rpcstream import AsyncClient, Client, Context, InvalidRequest, Limits, MessageTooLarge, Server, ServerBusy
 from rpcstream.codec import payloads
 from rpcstream.codec.memory import collector_paused
-from rpcstream.peer.flow_control import Inflow
+from rpcstream.peer.flow_control import StreamReceiver
 from rpcstream.peer.memory import PARTLY, MessageMemory, Reception, memory_of
 from rpcstream.wire.framing import LineFramer, Oversize
 
@@ -355,17 +355,17 @@ async def test_items_that_wait_count_until_they_are_used_and_end_their_stream_ov
         assert (await reply_of(late))["error"]["code"] == -32600
         assert len(heard) == 1
 
-    inflow = Inflow(16, lambda n: None, permitted=True, memory=memory)
-    other = Inflow(16, lambda n: None, permitted=True, memory=memory)
-    inflow.put(({}, b"x" * (600 * KIB)))
+    receiver = StreamReceiver(16, lambda n: None, is_granted=True, memory=memory)
+    other = StreamReceiver(16, lambda n: None, is_granted=True, memory=memory)
+    receiver.put(({}, b"x" * (600 * KIB)))
     assert memory.waiting == 600 * KIB
     with pytest.raises(InvalidRequest, match="max_held_total"):
         other.put(({}, b"x" * (500 * KIB)))
     assert other.has_ended
-    inflow.put(({}, b"x" * MIB))  # who is alone has room
-    await inflow.get()
+    receiver.put(({}, b"x" * MIB))  # who is alone has room
+    await receiver.get()
     assert memory.waiting == MIB
-    inflow.clear()
+    receiver.clear()
     assert memory.waiting == 0
 
 
