@@ -12,7 +12,9 @@ def test_credit_is_granted_and_spent() -> None:
     assert window.spend()
     assert not window.spend()
     window.grant(2)
-    assert window.spend() and window.spend() and not window.spend()
+    assert window.spend()
+    assert window.spend()
+    assert not window.spend()
 
 
 def test_credit_beyond_the_window_is_ignored() -> None:
