@@ -522,6 +522,7 @@ class Server:
             "codec": self.codec,
             "limits": self.limits,
             "slow": self._slow_call,
+            "on_slow": dispatcher.report_slow,
             "memory": self._memory,
         }
         if self._authenticator is None:

@@ -12,13 +12,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
-from ..errors import InvalidParams, InvalidRequest, NotAuthenticated, ParseError, RpcError
+from ..errors import InvalidParams, InvalidRequest, NotAuthenticated, RpcError
 from ..limits import Limits
 from ..peer.credentials import Credentials
 from ..peer.interfaces import Channel, Dispatch, Later
 from ..peer.session import Session
 from ..wire import envelope
-from ..wire.framing import Oversize
 from ..wire.pieces import Written
 from .authenticator import MAX_WRONG, NOT_SYNC, Authenticator
 
@@ -40,11 +39,7 @@ class SizeLimited(Protocol):
 
 
 class GuardedDispatch(Dispatch, Protocol):
-    """The dispatcher behind a gate: it also writes the error replies that the gate decides on."""
-
-    def refused(self, message: Any, error: RpcError) -> Written | None:
-        """The reply to a request that is answered with this error; None for a notification."""
-        ...
+    """The dispatcher behind a gate."""
 
     def too_many(self, members: list[Any], line: Line) -> Written | None:
         """The reply to a batch over `max_batch`."""
@@ -114,7 +109,7 @@ class Gate:
         self._deadline = None
         reason = f"not authenticated after {self._limits.auth_timeout:g} s (auth_timeout)"
         self._close(session, reason)
-        session.send_reply(self._dispatcher.refused(None, NotAuthenticated(data={"reason": reason})))
+        session.send_reply(self._dispatcher.refuse(None, NotAuthenticated(data={"reason": reason})))
 
     def _close(self, session: GatedSession, reason: str) -> None:
         """Close the connection, once the replies of this turn are written."""
@@ -165,11 +160,11 @@ class Gate:
             token = _token_in(message.get("params"))
         except InvalidRequest as error:
             readable = "id" in message and envelope.has_valid_id(message)
-            return self._dispatcher.refused(message if readable else None, error)
+            return self._dispatcher.refuse(message if readable else None, error)
         except InvalidParams as error:
-            return self._dispatcher.refused(message, error)
+            return self._dispatcher.refuse(message, error)
         if self._is_closed:
-            return self._dispatcher.refused(message, NotAuthenticated(data=WRONG_TOKEN))
+            return self._dispatcher.refuse(message, NotAuthenticated(data=WRONG_TOKEN))
         credentials = replace(_credentials_of(session), token=token)
         found = self._authenticator.identify_now(credentials)
         if found is NOT_SYNC:
@@ -180,7 +175,7 @@ class Gate:
 
     def _answered(self, identity: Any, message: dict[str, Any], session: GatedSession) -> Written | None:
         if identity is None:
-            return self._dispatcher.refused(message, self._count_wrong(session))
+            return self._dispatcher.refuse(message, self._count_wrong(session))
         if "id" not in message:
             return None
         return orjson.dumps({"jsonrpc": envelope.VERSION, "id": message["id"], "result": True})
@@ -195,7 +190,7 @@ class Gate:
             if not self._is_closed:  # the caller has cancelled its request
                 raise
         if self._is_closed:
-            return self._dispatcher.refused(message, NotAuthenticated(data=WRONG_TOKEN))
+            return self._dispatcher.refuse(message, NotAuthenticated(data=WRONG_TOKEN))
         return self._answered(found, message, session)
 
     def _look_up(self, session: GatedSession, credentials: Credentials) -> asyncio.Task[Any]:
@@ -229,7 +224,7 @@ class Gate:
             return self._dispatcher.answer(message, line, session)
         if method == AUTHENTICATE:
             return self._authenticate(message, session)
-        return self._dispatcher.refused(message, NotAuthenticated(data=NOT_AUTHENTICATED))
+        return self._dispatcher.refuse(message, NotAuthenticated(data=NOT_AUTHENTICATED))
 
     def _batch(self, members: list[Any], line: Line) -> Written | None:
         """Refuse each member by itself: a peer must be authenticated before its first batch."""
@@ -247,27 +242,15 @@ class Gate:
                 if method == AUTHENTICATE
                 else NotAuthenticated(data=NOT_AUTHENTICATED)
             )
-            replies.append(self._dispatcher.refused(member, error))
+            replies.append(self._dispatcher.refuse(member, error))
         written = [bytes(reply) for reply in replies if reply is not None]
         return b"[" + b",".join(written) + b"]" if written else None
 
-    def oversize(self, message: Oversize) -> Written | None:
-        return self._dispatcher.oversize(message)
-
-    def unreadable(self, error: ParseError, call_id: Any) -> Written | None:
-        return self._dispatcher.unreadable(error, call_id)
-
-    def cancelled(self, message: Any) -> Written | None:
-        return self._dispatcher.cancelled(message)
-
-    def busy(self, message: Any, limit: int, name: str) -> Written | None:
-        return self._dispatcher.busy(message, limit, name)
+    def refuse(self, message: Any, error: RpcError) -> Written | None:
+        return self._dispatcher.refuse(message, error)
 
     def goes_on(self, message: Any) -> bool:
         return "id" not in message
-
-    def took_long(self, message: Any, seconds: float) -> None:
-        self._dispatcher.took_long(message, seconds)
 
 
 class GatedSession(Session):

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ..codec import payloads
-from ..errors import MethodNotFound, ParseError
-from ..peer.interfaces import Dispatch, Later
+from ..errors import MethodNotFound, ParseError, RpcError
+from ..peer.interfaces import Later
 from ..wire import envelope
 from ..wire.framing import Oversize
 from ..wire.pieces import Written
 from .options import Settings
 
 if TYPE_CHECKING:
+    from ..methods.dispatch import Dispatcher
     from ..methods.invoke import Invoker
     from ..methods.registry import MethodRegistry
 
@@ -37,7 +38,7 @@ class Callbacks:
     """
 
     def __init__(self, settings: Settings, *, in_threads: bool = False) -> None:
-        self.dispatcher: Dispatch | None = None
+        self.dispatcher: Dispatcher | None = None
         self.shared: set[str] = set()
         self._settings = settings
         self._in_threads = in_threads
@@ -122,7 +123,6 @@ class ClientDispatcher:
     Args:
         settle: hands a reply to the call that waits for it.
         lose: ends the connection, with the reason.
-        max_size: the limit that a message was over, in bytes.
         methods: gives what answers requests, if the client offers methods (at the moment).
     """
 
@@ -131,12 +131,10 @@ class ClientDispatcher:
         *,
         settle: Callable[[dict[str, Any], bytes | bytearray], None],
         lose: Callable[[str], object],
-        max_size: int,
-        methods: Callable[[], Dispatch | None] = lambda: None,
+        methods: Callable[[], Dispatcher | None] = lambda: None,
     ) -> None:
         self._settle = settle
         self._lose = lose
-        self._max_size = max_size
         self._methods = methods
 
     def answer(self, message: Any, line: bytes | bytearray, session: Any = None) -> Written | Later | None:
@@ -154,41 +152,32 @@ class ClientDispatcher:
         requests, line = self._without_replies(message, line)
         return methods.answer(requests, line, session) if requests else None
 
-    def oversize(self, message: Oversize) -> Written | None:
-        """The reply cannot be read: its call fails. If it does not show which, every call fails that waits."""
-        methods = self._methods()
-        if methods is not None and b'"method"' in message.head:
-            return methods.oversize(message)
-        error = envelope.refusal_of(message, self._max_size, side="client")
-        self._settle(envelope.error_reply(envelope.id_in_head(message.head), error), b"")
-        return None
+    def refuse(self, message: Any, error: RpcError) -> Written | None:
+        """As `Dispatch.refuse`.
 
-    def unreadable(self, error: ParseError, call_id: Any = None) -> bytes | None:
-        """Not JSON: whoever is there does not speak JSON-RPC, or no longer."""
-        reason = error.data["reason"] if isinstance(error.data, dict) else error.message
-        self._lose(f"the peer sent something that is not JSON: {reason}")
-        return None
-
-    def cancelled(self, message: Any) -> Written | None:
-        """The reply to a request whose handler was cancelled."""
+        A message that is not JSON ends the connection: the peer does not speak JSON-RPC. A reply that is too large
+        fails its call; if it does not show which, every call that waits.
+        """
         methods = self._methods()
-        return methods.cancelled(message) if methods is not None else None
-
-    def busy(self, message: Any, limit: int, name: str) -> Written | None:
-        """The reply to a request that cannot be taken now."""
-        methods = self._methods()
-        return methods.busy(message, limit, name) if methods is not None else self.answer_now(message, b"")
+        if isinstance(error, ParseError):
+            reason = error.data["reason"] if isinstance(error.data, dict) else error.message
+            self._lose(f"the peer sent something that is not JSON: {reason}")
+            return None
+        if isinstance(message, Oversize) and (methods is None or b'"method"' not in message.head):
+            self._settle(envelope.error_reply(envelope.id_in_head(message.head), error), b"")
+            return None
+        return methods.refuse(message, error) if methods is not None else self.answer_now(message, b"")
 
     def goes_on(self, message: Any) -> bool:
         """Is a handler to go on when the connection is lost?"""
         methods = self._methods()
         return "id" not in message if methods is None else methods.goes_on(message)
 
-    def took_long(self, message: Any, seconds: float) -> None:
-        """Nothing here is slow but what the caller asked for, and what it offers."""
+    def report_slow(self, message: Any, seconds: float) -> None:
+        """Log that an offered method kept the event loop for so long."""
         methods = self._methods()
         if methods is not None:
-            methods.took_long(message, seconds)
+            methods.report_slow(message, seconds)
 
     def answer_now(self, message: Any, line: bytes | bytearray) -> bytes | None:
         """As `answer`, where no methods are offered."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from ..errors import ConnectionLost
-from ..peer.interfaces import Dispatch
 from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
 from ..peer.session import Session
@@ -18,11 +18,14 @@ from .callbacks import ClientDispatcher
 from .options import Settings
 from .readiness import Wait
 
+if TYPE_CHECKING:
+    from ..methods.dispatch import Dispatcher
+
 #: Seconds between two looks whether a server that has said its last word still listens.
 PROBE = 2.0
 
 #: Gives what answers the server's requests; None where the client offers nothing.
-Methods = Callable[[], Dispatch | None]
+Methods = Callable[[], "Dispatcher | None"]
 
 
 class ClientConnection:
@@ -42,10 +45,10 @@ class ClientConnection:
     def __init__(self, settings: Settings, marshaller: Marshaller, methods: Methods) -> None:
         limits = settings.limits
         self.loop = asyncio.get_running_loop()
-        inbound = ClientDispatcher(
-            settle=self._settle, lose=self.lose, max_size=limits.max_message_size, methods=methods
+        dispatch = ClientDispatcher(settle=self._settle, lose=self.lose, methods=methods)
+        self.session = Session(
+            dispatch, codec=settings.codec, limits=limits, side="client", on_slow=dispatch.report_slow
         )
-        self.session = Session(inbound, codec=settings.codec, limits=limits, side="client")
         self.calls: OutgoingCalls = self.session.use(marshaller)
         self.glance: Wait | None = None
         self.has_received: Callable[[], bool] = lambda: True

@@ -48,7 +48,8 @@ class Inbox:
         self._max_values = settings.limits.max_values
         self._trace = settings.trace
         self._framer = LineFramer(max_size=max_size, delimiter=settings.delimiter)
-        self._refuse = ClientDispatcher(settle=pending.settle, lose=lose, max_size=max_size)
+        self._max_size = max_size
+        self._refuse = ClientDispatcher(settle=pending.settle, lose=lose)
 
     def receive(self, data: bytes) -> tuple[list[bytes], str | None]:
         """Settle what these bytes answer; no bytes mean the end of the stream.
@@ -83,7 +84,7 @@ class Inbox:
     def _handle_one(self, line: Message, messages: list[Message], position: int) -> bytes | None:
         if isinstance(line, Oversize):
             with self._state:
-                self._refuse.oversize(line)
+                self._refuse.refuse(line, envelope.refusal_of(line, self._max_size, side="client"))
             return None
         text = line
         try:
@@ -98,7 +99,7 @@ class Inbox:
                 messages[position:position] = values
                 return None
             with self._state:
-                self._refuse.unreadable(envelope.unreadable(line, error))
+                self._refuse.refuse({}, envelope.unreadable(line, error))
             return None
         if type(message) is dict and message.get("method") == envelope.PROGRESS and "id" not in message:
             self._progress(message.get("params"), text)

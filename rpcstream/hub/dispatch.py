@@ -99,7 +99,7 @@ class HubDispatcher(Dispatcher):
             if session.is_lasting and name not in SIGNS_OF_LIFE:
                 self._directory.find(session)
             if not self._may_call(session, name):
-                return self.refused(message, NotPermitted(data={"method": name}))
+                return self._error_to(message, NotPermitted(data={"method": name}))
             if name in self._passing:
                 return self._pass(self._passing[name], message, line, session)
             if name in self._listings:
@@ -279,10 +279,10 @@ class HubDispatcher(Dispatcher):
 
     def _not_sent(self, message: dict[str, Any], error: RpcError) -> Written | None:
         """The error reply; what is no JSON gets one in any case (JSON-RPC 2.0, section 5)."""
-        return self.refused({"id": message.get("id")} if isinstance(error, ParseError) else message, error)
+        return self._error_to({"id": message.get("id")} if isinstance(error, ParseError) else message, error)
 
     def _refusal(self, call_id: Any, error: RpcError) -> Written | None:
-        return self.refused({"id": call_id}, error)
+        return self._error_to({"id": call_id}, error)
 
 
 def _permitted(message: dict[str, Any], session: Session) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..codec import Codec, payloads
 from ..codec.image_budget import ImageTotal
-from ..errors import BatchTooLarge, InvalidRequest, RpcError
+from ..errors import BatchTooLarge, CallCancelled, InvalidRequest, RpcError
 from ..limits import Limits
 from ..peer import control_messages
 from ..peer.forwarded import ForwardedCall
@@ -46,7 +46,7 @@ class Batches:
 
     Args:
         answer: answers one member.
-        error_reply, cancelled, goes_on, took_long: as the dispatcher's.
+        error_reply, refuse, goes_on, report_slow: as the dispatcher's.
         side: what errors call the end whose limits these are.
 
     Attributes:
@@ -58,9 +58,9 @@ class Batches:
         answer: Answer,
         *,
         error_reply: ErrorReply,
-        cancelled: Callable[[Any], Written | None],
+        refuse: Callable[[Any, RpcError], Written | None],
         goes_on: Callable[[Any], bool],
-        took_long: Callable[[Any, float], None],
+        report_slow: Callable[[Any, float], None],
         codec: Codec,
         limits: Limits,
         side: str,
@@ -70,9 +70,9 @@ class Batches:
         self.current: Batch | None = None
         self._answer = answer
         self._error = error_reply
-        self._cancelled = cancelled
+        self._refuse = refuse
         self._goes_on = goes_on
-        self._took_long = took_long
+        self._report_slow = report_slow
         self._codec = codec
         self._limits = limits
         self._max_size = limits.max_message_size
@@ -130,7 +130,7 @@ class Batches:
                         batch.words.append(member)
                         continue
                     if may_be_cancelled and batch.was_cancelled(member):
-                        reply = self._cancelled(member)
+                        reply = self._refuse(member, CallCancelled())
                     else:
                         reply = answer(member, b"", session, total)
                 elif envelope.is_reply(member):
@@ -149,7 +149,7 @@ class Batches:
                 now = clock()
                 if now > end:
                     if now - before > session.slow:
-                        self._took_long(member, now - before)
+                        self._report_slow(member, now - before)
                     break
                 before = now
         finally:
@@ -193,7 +193,7 @@ class Batches:
 
     async def _batch_later(self, batch: Batch) -> Written | None:
         for place, message in await batch.finish(self._slices, self._limits.max_calls):
-            batch.put(place, self._cancelled(message))
+            batch.put(place, self._refuse(message, CallCancelled()))
         return self._joined(batch, asyncio.current_task())
 
     def _joined(self, batch: Batch, giver: Giver = None) -> Written | None:

@@ -24,7 +24,6 @@ from ..errors import (
     InvalidRequest,
     MethodNotFound,
     NotPermitted,
-    ParseError,
     RpcError,
     ServerBusy,
 )
@@ -58,12 +57,6 @@ _ABSENT: Any = object()
 #: How often an image is in memory at the same time, by where its handler runs: for another process it is pickled, and
 #: that is sent.
 _COPIES: dict[str | None, int] = {"process": 3}
-
-#: Why a message is turned away, by the name of the limit, where that is not the caller's own doing.
-_BUSY = {
-    "max_held_size": "the messages of this connection that are at work take too many bytes of memory (max_held_size)",
-    "max_held_total": "the messages of all callers take too many bytes of memory (max_held_total)",
-}
 
 #: Credit that is never used up.
 ENDLESS = 2**62
@@ -115,9 +108,9 @@ class Dispatcher:
         self._batches = Batches(
             self.answer,
             error_reply=self._error,
-            cancelled=self.cancelled,
+            refuse=self.refuse,
             goes_on=self.goes_on,
-            took_long=self.took_long,
+            report_slow=self.report_slow,
             codec=codec,
             limits=limits,
             side=side,
@@ -127,38 +120,28 @@ class Dispatcher:
         #: The task that a call is made in, where it is not made as its message is read.
         self._task_now: asyncio.Task[Any] | None = None
 
-    def oversize(self, message: Oversize) -> Written | None:
-        """The reply to a message over the size limit."""
-        error = envelope.refusal_of(message, self._max_size, side=self._side)
-        call_id = envelope.id_in_head(message.head)
-        if envelope.is_batch_head(message.head):
-            return refused_batch(self._error, call_id, error)
-        return self._error(call_id, error)
-
     def too_many(self, members: list[Any], line: Line) -> Written | None:
         """The reply to a batch over `max_batch`, of which nothing is carried out."""
         return self._batches.too_many(members, line)
 
-    def unreadable(self, error: ParseError, call_id: Any) -> Written | None:
-        """The reply to a message that is not JSON; the id is None where it cannot be told."""
-        return self._error(call_id, error)
+    def refuse(self, message: Any, error: RpcError) -> Written | None:
+        """As `Dispatch.refuse`. Counts calls that are cancelled or turned away."""
+        if isinstance(message, Oversize):
+            call_id = envelope.id_in_head(message.head)
+            if envelope.is_batch_head(message.head):
+                return refused_batch(self._error, call_id, error)
+            return self._error(call_id, error)
+        if isinstance(error, ServerBusy):
+            if type(message) is list and message:
+                replies = [bytes(reply) for member in message if (reply := self.refuse(member, error)) is not None]
+                return b"[" + b",".join(replies) + b"]" if replies else None
+            self._counters.turned_away += 1
+        elif isinstance(error, CallCancelled):
+            self._counters.cancelled += 1
+        return self._error_to(message, error)
 
-    def cancelled(self, message: Any) -> Written | None:
-        """The reply to a message whose handling was cancelled from outside."""
-        self._counters.cancelled += 1
-        return self._error(message.get("id", _ABSENT) if type(message) is dict else None, CallCancelled())
-
-    def busy(self, message: Any, limit: int, name: str) -> Written | None:
-        """The reply to a message that is turned away; of a batch, to each of its members."""
-        if type(message) is list and message:
-            replies = [bytes(reply) for member in message if (reply := self.busy(member, limit, name)) is not None]
-            return b"[" + b",".join(replies) + b"]" if replies else None
-        self._counters.turned_away += 1
-        data = {"limit": limit, "reason": _BUSY[name]} if name in _BUSY else {"limit": limit}
-        return self.refused(message, ServerBusy(data=data))
-
-    def refused(self, message: Any, error: RpcError) -> Written | None:
-        """The reply to a request (no batch) that is answered with this error, whatever it asks."""
+    def _error_to(self, message: Any, error: RpcError) -> Written | None:
+        """The error reply to a request (no batch); None to a notification."""
         is_readable = type(message) is dict and envelope.has_valid_id(message)
         return self._error(message.get("id", _ABSENT) if is_readable else None, error)
 
@@ -173,8 +156,8 @@ class Dispatcher:
             return "id" not in message
         return method.detached or ("id" not in message and method.items is None)
 
-    def took_long(self, message: Any, seconds: float) -> None:
-        """Say which method kept everybody else waiting. Of a batch that is said of each member by itself."""
+    def report_slow(self, message: Any, seconds: float) -> None:
+        """Log that the method of this request kept the event loop for so long. Members of a batch are logged alone."""
         name = message.get("method") if type(message) is dict else None
         if type(name) is str and name in self._methods:
             advice = (

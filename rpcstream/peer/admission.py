@@ -14,12 +14,13 @@ import orjson
 
 from ..codec import payloads
 from ..codec.payloads import TooManyValues
+from ..errors import RpcError
 from ..wire import envelope
 from ..wire.framing import LONG, Message, Oversize
 from ..wire.pieces import Written
 from . import control_messages
 from .interfaces import Dispatch
-from .request_queue import Chunk, RequestQueue, Word
+from .request_queue import Chunk, RequestQueue, Word, busy
 
 if TYPE_CHECKING:
     from .session import Session
@@ -144,22 +145,23 @@ class Intake:
         if isinstance(rest, Word):
             self._backlog.keep_word(chunk, rest, is_over=is_over)
         elif is_over:
-            session.answer_with(self._turned_away(rest, chunk, *session.limit_reached()))
+            session.answer_with(self._turned_away(rest, chunk, session.limit_reached()))
         elif not self._backlog.keep(chunk, rest):
-            session.answer_with(self._turned_away(rest, chunk, session.limits.max_held_total, "max_held_total"))
+            error = busy(session.limits.max_held_total, "max_held_total")
+            session.answer_with(self._turned_away(rest, chunk, error))
 
-    def _turned_away(self, line: Message, chunk: Chunk, limit: int, name: str) -> Written | None:
+    def _turned_away(self, line: Message, chunk: Chunk, error: RpcError) -> Written | None:
         """The answer to requests that can neither be kept nor left unread."""
         if isinstance(line, Oversize):
-            return self.dispatch.oversize(line)
+            return self._session.refuse_oversize(line)
         try:
             message, read = self._session.parse(line) if len(line) >= LONG else (orjson.loads(line), line)
-        except orjson.JSONDecodeError as error:
-            values, reply = self._session.unparsed(line, error)
+        except orjson.JSONDecodeError as unparsed:
+            values, reply = self._session.unparsed(line, unparsed)
             self._backlog.put_in(chunk, values)
             return reply
         envelope.with_exact_ids(message, read)
-        return self.dispatch.busy(message, limit, name)
+        return self.dispatch.refuse(message, error)
 
 
 def _is_notification(message: dict[str, Any]) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import ParseError
-from ..wire.framing import Oversize
+from ..errors import RpcError
 from ..wire.pieces import Written
 from .forwarded import ForwardedCall
 
@@ -49,31 +48,32 @@ class Channel(Protocol):
 
 
 class Dispatch(Protocol):
-    """What answers requests: one parsed message in, one reply out, now or later."""
+    """Answers the requests of a session: one parsed message in, one reply out, now or later."""
 
     def answer(self, message: Any, line: bytes | bytearray, session: Session) -> Written | Later | None:
-        """The reply to a request or a batch; what gives it, where one must wait; None where there is none."""
+        """Carry out a request or a batch.
+
+        Args:
+            message: as parsed.
+            line: as it came.
+            session: the conversation that it came on.
+
+        Returns:
+            The reply; a coroutine or a forwarded call that gives it later; None where no reply is due.
+        """
         ...
 
-    def oversize(self, message: Oversize) -> Written | None:
-        """The reply to a request over the size limit."""
-        ...
+    def refuse(self, message: Any, error: RpcError) -> Written | None:
+        """The error reply to a message that is not carried out; None where no reply is due.
 
-    def unreadable(self, error: ParseError, call_id: Any) -> Written | None:
-        """The reply to a message that is not JSON."""
-        ...
-
-    def cancelled(self, message: Any) -> Written | None:
-        """The reply to a request whose handler was cancelled."""
-        ...
-
-    def busy(self, message: Any, limit: int, name: str) -> Written | None:
-        """The reply to a request that cannot be taken now for this limit, which has this name in `Limits`."""
+        Args:
+            message: the request or batch. An `Oversize` if it was too large to be read; `{"id": ...}` if it is not
+                JSON, with None where the id cannot be told.
+            error: the reason: MessageTooLarge, ParseError, CallCancelled (also of a handler that was cancelled) or
+                ServerBusy, of which each member of a batch gets its own.
+        """
         ...
 
     def goes_on(self, message: Any) -> bool:
-        """Is this request to be carried out although its caller is gone?"""
+        """Whether the handler of this request is to go on when the connection is lost."""
         ...
-
-    def took_long(self, message: Any, seconds: float) -> None:
-        """A message kept the loop for so long."""

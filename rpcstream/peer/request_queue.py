@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from ..errors import CallCancelled, ServerBusy
 from ..limits import Limits
 from ..wire.framing import LONG, Message
 from ..wire.pieces import Written
@@ -32,6 +33,12 @@ NAME_MAX = 100
 
 #: Messages that are taken up at a time: what is left of them is put back, which takes time for each.
 AT_ONCE = 64
+
+#: The reasons given with ServerBusy, by the name of the limit; of `max_calls` the limit alone says enough.
+_REASONS = {
+    "max_held_size": "the messages of this connection that are at work take too many bytes of memory (max_held_size)",
+    "max_held_total": "the messages of all callers take too many bytes of memory (max_held_total)",
+}
 
 #: As `Dispatch.answer`.
 Answer = Callable[[Any, "bytes | bytearray", "Session"], Written | Later | None]
@@ -299,7 +306,7 @@ class RequestQueue:
 
         def answer(message: Any, line: bytes | bytearray, session: Session) -> Written | Later | None:
             if type(message) is dict and self.was_cancelled(message):
-                return dispatch.cancelled(message)
+                return dispatch.refuse(message, CallCancelled())
             return dispatch.answer(message, line, session)
 
         return answer
@@ -346,6 +353,16 @@ class RequestQueue:
         if size:
             self._reserved += sign * size
             self._memory.reserve_anyway(sign * size)
+
+
+def busy(limit: int, name: str) -> ServerBusy:
+    """The error for a request for which there is no room.
+
+    Args:
+        limit: the value of the limit that is reached.
+        name: its name in `Limits`.
+    """
+    return ServerBusy(data={"limit": limit, "reason": _REASONS[name]} if name in _REASONS else {"limit": limit})
 
 
 def _size_of(messages: Iterable[Message]) -> int:

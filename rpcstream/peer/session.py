@@ -19,6 +19,7 @@ import orjson
 
 from ..codec import Codec
 from ..codec.payloads import TooManyValues
+from ..errors import CallCancelled, RpcError
 from ..limits import Limits
 from ..text import get_logger
 from ..wire import envelope
@@ -34,7 +35,7 @@ from .marshal import Marshaller
 from .memory import COUNTED, MessageMemory, memory_of
 from .outgoing import OutgoingCalls
 from .pending import PendingCalls
-from .request_queue import RequestQueue
+from .request_queue import RequestQueue, busy
 from .slices import TURN
 from .stream_table import StreamTable
 
@@ -64,7 +65,8 @@ class Session:
         dispatch: answers the peer's requests.
         codec: parses messages of `LONG` bytes or more; and the rich values of what this end asks and is told.
         limits: `max_calls`, `max_held_size`, `max_values` and `write_buffer` are enforced here.
-        slow: seconds; a message that kept the loop for longer is reported to the dispatcher.
+        slow: seconds; a message that kept the loop for longer is reported.
+        on_slow: called with such a message and the seconds it took.
         side: what this end is called in errors about its limits, "server" or "client".
         on_gone: called once, when the connection is lost and nothing runs for it any more.
         memory: what all sessions of a server share; one of its own where it is not given.
@@ -103,6 +105,7 @@ class Session:
         "_max_calls",
         "_max_held",
         "_on_gone",
+        "_on_slow",
         "_outbox",
         "_paused",
         "_rests",
@@ -143,6 +146,7 @@ class Session:
         codec: Codec,
         limits: Limits,
         slow: float = 0.1,
+        on_slow: Callable[[Any, float], object] | None = None,
         side: str = "server",
         on_gone: Callable[[Session], None] | None = None,
         memory: MessageMemory | None = None,
@@ -175,6 +179,7 @@ class Session:
         self._max_held = limits.max_held_size
         self._write_buffer = limits.write_buffer
         self.slow = slow
+        self._on_slow = on_slow
         # Not longer than `slow`, so that one look at the clock is enough for both.
         self.turn_time = min(TURN, slow)
         #: Seconds: a read that takes longer counts; and what those of this turn of the loop took.
@@ -387,8 +392,8 @@ class Session:
                         end = 0
                 now = perf_counter()
                 if now > end or size > self._write_buffer:
-                    if now - before > self.slow:
-                        self._dispatch.took_long(message, now - before)
+                    if now - before > self.slow and self._on_slow is not None:
+                        self._on_slow(message, now - before)
                     break
                 before = now
         except Exception as error:
@@ -414,7 +419,7 @@ class Session:
         """The reply to what is neither a request nor all replies."""
         is_refused = self.memory.is_full and len(line) >= COUNTED and type(message) is list
         if is_refused and not any(map(envelope.is_reply, message)):
-            return self._dispatch.busy(message, self.limits.max_held_total, "max_held_total")
+            return self._dispatch.refuse(message, busy(self.limits.max_held_total, "max_held_total"))
         return self._answer(message, line, self)
 
     def _long(self, line: Message) -> tuple[Any, bytes]:
@@ -439,7 +444,14 @@ class Session:
         # A client ends the connection, and with it all calls.
         if self.side == "server" and self.pending.settled_unreadable(line, reason):
             return [], None
-        return [], self._dispatch.unreadable(reason, None if values else envelope.id_of_request(line))
+        call_id = None if values else envelope.id_of_request(line)
+        return [], self._dispatch.refuse({"id": call_id}, reason)
+
+    def refuse_oversize(self, message: Oversize) -> Written | None:
+        """The answer to a request that is over the size limit."""
+        return self._dispatch.refuse(
+            message, envelope.refusal_of(message, self.limits.max_message_size, side=self.side)
+        )
 
     def _unparsed(
         self, line: Message, error: orjson.JSONDecodeError, messages: list[Message], position: int
@@ -448,7 +460,7 @@ class Session:
         if isinstance(error, TooManyValues):
             line = error.stand_in(line)  # type: ignore[arg-type]  # it was read
         if isinstance(line, Oversize):
-            return None if self.settled_too_long(line) else self._dispatch.oversize(line)
+            return None if self.settled_too_long(line) else self.refuse_oversize(line)
         messages[position:position], reply = self.unparsed(line, error)
         return reply
 
@@ -468,7 +480,7 @@ class Session:
         held = memory_of(line) if len(line) >= COUNTED else 0
         if held and self.memory.is_full and type(message) is dict:
             later.close()
-            return self._dispatch.busy(message, self.limits.max_held_total, "max_held_total")
+            return self._dispatch.refuse(message, busy(self.limits.max_held_total, "max_held_total"))
         if sys.version_info >= (3, 12):
             task = asyncio.Task(later, loop=self.loop, eager_start=True, context=self._context.copy())
             if task.done():
@@ -493,7 +505,7 @@ class Session:
         try:
             return task.result()
         except asyncio.CancelledError:
-            return self._dispatch.cancelled(message)
+            return self._dispatch.refuse(message, CallCancelled())
         except BaseException as error:
             self._broken(error)
             return None
@@ -530,11 +542,11 @@ class Session:
             self._rests = True  # a loop may read a connection many times in a row, and this is for each read
             self._schedule()
 
-    def limit_reached(self) -> tuple[int, str]:
-        """The limit for which there is no room, and its name."""
+    def limit_reached(self) -> RpcError:
+        """The error for a request for which there is no room now."""
         if self.work.load < self._max_calls and self.work.held >= self._max_held:
-            return self._max_held, "max_held_size"
-        return self._max_calls, "max_calls"
+            return busy(self._max_held, "max_held_size")
+        return busy(self._max_calls, "max_calls")
 
     def answer_with(self, reply: Written | None) -> None:
         """The answer to a message that is looked through; written with the others of this turn."""

@@ -234,7 +234,6 @@ async def at_a_client(reads: list[list[bytes]], offers: bool, blocked: bool) -> 
         inbound = ClientDispatcher(
             settle=lambda reply, line: session.pending.settle(reply, line),
             lose=ended.append,
-            max_size=LIMITS.max_message_size,
             methods=lambda: dispatcher,
         )
         session = Session(inbound, codec=Codec(), limits=LIMITS, side="client")
