@@ -1,6 +1,6 @@
 """Autobahn's fuzzing client against our WebSocket frames, and against the websockets library for comparison.
 
-    python scripts/autobahn.py              # writes docs/autobahn.md; the first time it also makes an environment
+    python scripts/autobahn.py              # writes docs/reference/autobahn.md; the first time it also makes an environment
     python scripts/autobahn.py --cases 6.4  # a part of it, printed only
 
 The suite (PyPI `autobahntestsuite`) runs under CPython 2.7 alone, so it gets an environment of its own, which is kept.
@@ -40,7 +40,7 @@ SUITE = "autobahntestsuite==25.10.1"
 #: The last that makes environments for Python 2.7.
 VIRTUALENV = "virtualenv==20.15.1"
 
-TABLE = Path(__file__).parent.parent / "docs" / "autobahn.md"
+TABLE = Path(__file__).parent.parent / "docs" / "reference" / "autobahn.md"
 FOLDER = Path.home() / ".cache" / "rpcstream-autobahn"
 
 OURS, THEIRS = "rpcstream", "websockets"

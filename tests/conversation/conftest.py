@@ -26,7 +26,7 @@ from .talking import TRANSPORTS, Errors, Talk, Transport, leftovers, until
 #: The transports of the test suite: each protocol once, and TLS once. The others are these put together in other ways.
 USUAL = ("tcp", "tls", "ws", "http", "memory")
 
-#: What not every transport has, with the marks of tests for it, and those that lack it (see docs/wire.md).
+#: What not every transport has, with the marks of tests for it, and those that lack it (see docs/reference/wire.md).
 LACKING = {
     ("half_close", "where an end may have said its last word and listens still"): ("ws", "wss", "http", "https"),
     ("undelimited", "where values may stand behind each other in one message"): ("ws", "wss", "http", "https"),

@@ -18,7 +18,7 @@ from rpcstream.peer.marshal import NOT_GIVEN
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
+PAGES = sorted(DOCS.rglob("*.md"))
 LINKED = [*PAGES, ROOT / "README.md", ROOT / "CHANGELOG.md"]
 
 #: The headings of the reference, and what their tables describe.
@@ -36,7 +36,7 @@ DESCRIBED: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_blocks_run_as_they_stand(page: Path, run_page: Callable[[Path], None]) -> None:
     run_page(page)
 
@@ -46,7 +46,7 @@ def test_blocks_run_as_they_stand(page: Path, run_page: Callable[[Path], None]) 
 
 @pytest.mark.parametrize("heading", DESCRIBED)
 def test_reference_has_every_option_with_its_default(heading: str) -> None:
-    rows = dict(options_in(section("reference.md", heading).partition("\n### ")[0]))
+    rows = dict(options_in(section("reference/options.md", heading).partition("\n### ")[0]))
     parameters = inspect.signature(DESCRIBED[heading]).parameters
     defaults = {name: each.default for name, each in parameters.items() if each.default is not each.empty}
     assert rows.keys() == defaults.keys()
@@ -61,7 +61,7 @@ def test_reference_has_every_option_with_its_default(heading: str) -> None:
 def test_command_line_has_every_option_with_its_default(
     heading: str, make_parser: Callable[[], argparse.ArgumentParser]
 ) -> None:
-    text = section("command-line.md", heading)
+    text = section("reference/command-line.md", heading)
     rows: dict[str, str] = {}
     for first, second in cells_in(text):
         rows.update(dict.fromkeys(re.findall(r"(?<![\w:])--?[a-z][a-z-]*", first), second))
@@ -75,7 +75,7 @@ def test_command_line_has_every_option_with_its_default(
 
 
 def test_command_line_has_every_type_and_status() -> None:
-    text = section("command-line.md", "rpcstream")
+    text = section("reference/command-line.md", "rpcstream")
     assert [kind for kind in items.KINDS if f"`key:{kind}=" not in text] == []
     statuses = {first for first, _ in cells_in(text) if first.isdigit()}
     assert statuses == {"0", "1", "2", "3", "4"}
@@ -137,7 +137,7 @@ def defaults_of(action: argparse.Action) -> list[str]:
 # -- links ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
         if "://" in target:
@@ -150,8 +150,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_index_names_every_page() -> None:
-    index = (DOCS / "README.md").read_text()
-    assert [page.name for page in PAGES if f"]({page.name})" not in index and page.name != "README.md"] == []
+    index = (DOCS / "index.md").read_text()
+    names = [str(page.relative_to(DOCS)) for page in PAGES]
+    assert [name for name in names if f"]({name})" not in index and name != "index.md"] == []
 
 
 def without_code(page: Path) -> str:

@@ -13,7 +13,7 @@ public final class RpcException extends Exception {
         this.data = data;
     }
 
-    /** -32601 for an unknown method, -32602 for parameters that do not fit; all are in rpcstream's docs/wire.md. */
+    /** -32601 for an unknown method, -32602 for parameters that do not fit; all are in rpcstream's docs/reference/wire.md. */
     public long code() {
         return code;
     }
