@@ -1,8 +1,8 @@
-"""Conversations over every transport, after which nothing may be left: no task, call, stream or error in the log.
+"""Runs each conversation test over several transports, and checks that no task, call, stream or logged error is left.
 
-A test that asks for `talk` runs once for each of the `USUAL` transports, or of those that `RPCSTREAM_TRANSPORTS` names
-("unix wss https": the others, a step of `.ci/run`). With the mark `fake_time` it runs in memory alone, on a loop
-whose time jumps to what is due next (`rpcstream.testing.FakeTimeLoop`).
+A test that asks for `network` runs once for each of the `USUAL` transports, or of those in `RPCSTREAM_TRANSPORTS`
+("unix wss https": the others, a step of `.ci/run`). With the mark `fake_time` it runs in memory only, on a loop
+whose time jumps to the next timer (`rpcstream.testing.FakeTimeLoop`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import pytest
 from rpcstream.peer.session import Session
 from rpcstream.testing import FakeTimeLoop
 
-from .talking import TRANSPORTS, Errors, Talk, Transport, leftovers, until
+from .transport_matrix import TRANSPORTS, ErrorLog, Network, Transport, leftovers, until
 
 #: The transports of the test suite: each protocol once, and TLS once. The others are these put together in other ways.
 USUAL = ("tcp", "tls", "ws", "http", "memory")
 
-#: What not every transport has, with the marks of tests for it, and those that lack it (see docs/reference/wire.md).
+#: Features that some transports lack: the mark of tests that need one, what it is, and the transports without it.
 LACKING = {
-    ("half_close", "where an end may have said its last word and listens still"): ("ws", "wss", "http", "https"),
+    ("half_close", "where one direction can be closed while the other stays open"): ("ws", "wss", "http", "https"),
     ("undelimited", "where values may stand behind each other in one message"): ("ws", "wss", "http", "https"),
     ("framed", "where a message is one value"): ("tcp", "tls", "unix", "memory"),
-    ("lasting", "where there is a connection beyond the answer: for calls back, credit, offers"): ("http", "https"),
+    ("lasting", "where the connection outlives the answer: for calls back, credit, offers"): ("http", "https"),
 }
 
 
@@ -62,8 +62,8 @@ def transport(request: pytest.FixtureRequest) -> Transport:
 
 
 @pytest.fixture
-async def talk(transport: Transport, tmp_path: Path, sessions: list[Session]) -> Talk:
-    return Talk(transport, tmp_path, sessions)
+async def network(transport: Transport, tmp_path: Path, sessions: list[Session]) -> Network:
+    return Network(transport, tmp_path, sessions)
 
 
 @pytest.fixture
@@ -75,9 +75,9 @@ async def fake_time() -> FakeTimeLoop:
 
 
 @pytest.fixture
-def errors() -> Iterator[Errors]:
-    """What is logged at ERROR; looked at when the test is over."""
-    errors = Errors()
+def errors() -> Iterator[ErrorLog]:
+    """The errors that are logged during the test; checked when it is over."""
+    errors = ErrorLog()
     logging.getLogger().addHandler(errors)
     yield errors
     logging.getLogger().removeHandler(errors)
@@ -91,19 +91,19 @@ def _search_all_again() -> Iterator[None]:
 
 
 @pytest.fixture
-def _quick_collection(errors: Errors) -> None:
-    """A test collects what it dropped unseen; what was there before need not be searched for that every time."""
+def _quick_collection(errors: ErrorLog) -> None:
+    """Freeze the objects that exist before the test, so that its final garbage collection is short."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 async def sessions(
-    errors: Errors, _quick_collection: None, monkeypatch: pytest.MonkeyPatch
+    errors: ErrorLog, _quick_collection: None, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[list[Session]]:
-    """Every session of the test, of both ends, in the order in which they were connected.
+    """Every session of the test, of clients and servers, in the order in which they were connected.
 
-    What they left behind is looked for when the test is over: calls, streams, tasks, threads, and errors nobody saw.
+    When the test is over, none of them may have left calls, streams, tasks or threads behind.
     """
     made: list[Session] = []
     connected = Session.connected

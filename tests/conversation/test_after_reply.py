@@ -10,7 +10,7 @@ import pytest
 
 from rpcstream import Context, RpcError, Server
 
-from .talking import Errors, Talk, request, until
+from .transport_matrix import ErrorLog, Network, request, until
 
 
 def subscriptions() -> Server:
@@ -70,8 +70,8 @@ def is_notification(message: Any) -> bool:
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("method", METHODS)
-async def test_the_reply_is_on_the_wire_before_the_notification(talk: Talk, method: str) -> None:
-    async with talk.raw(subscriptions()) as raw:
+async def test_the_reply_is_on_the_wire_before_the_notification(network: Network, method: str) -> None:
+    async with network.raw(subscriptions()) as raw:
         for number in range(3):
             raw.call(method, id=number)
             assert await raw.receive() == {"jsonrpc": "2.0", "id": number, "result": "0xabc"}
@@ -80,8 +80,8 @@ async def test_the_reply_is_on_the_wire_before_the_notification(talk: Talk, meth
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("method", METHODS)
-async def test_the_reply_of_a_batch_is_before_them(talk: Talk, method: str) -> None:
-    async with talk.raw(subscriptions()) as raw:
+async def test_the_reply_of_a_batch_is_before_them(network: Network, method: str) -> None:
+    async with network.raw(subscriptions()) as raw:
         raw.send([request(method, id=1), request("awaiting", id=2), request("rpc.ping", id=3)])
         replies, *told = await raw.receive_many(3)
         assert [reply["result"] for reply in replies] == ["0xabc", "0xabc", "pong"]
@@ -92,8 +92,10 @@ async def test_the_reply_of_a_batch_is_before_them(talk: Talk, method: str) -> N
 @pytest.mark.lasting
 @pytest.mark.parametrize("method", ["items", "async_items"])
 @pytest.mark.parametrize("members", [{}, {"stream": 5}])
-async def test_the_reply_that_ends_a_stream_is_before_it(talk: Talk, method: str, members: dict[str, int]) -> None:
-    async with talk.raw(subscriptions()) as raw:
+async def test_the_reply_that_ends_a_stream_is_before_it(
+    network: Network, method: str, members: dict[str, int]
+) -> None:
+    async with network.raw(subscriptions()) as raw:
         raw.call(method, **members)
         if members:
             assert (await raw.receive())["method"] == "$/item"
@@ -103,15 +105,15 @@ async def test_the_reply_that_ends_a_stream_is_before_it(talk: Talk, method: str
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("method", METHODS)
-async def test_a_notification_has_no_reply_to_wait_for(talk: Talk, method: str) -> None:
-    async with talk.raw(subscriptions()) as raw:
+async def test_a_notification_has_no_reply_to_wait_for(network: Network, method: str) -> None:
+    async with network.raw(subscriptions()) as raw:
         raw.send({"jsonrpc": "2.0", "method": method})
         assert is_notification(await raw.receive())
         await raw.silence()
 
 
 @pytest.mark.lasting
-async def test_functions_are_called_in_the_order_in_which_they_were_given(talk: Talk) -> None:
+async def test_functions_are_called_in_the_order_in_which_they_were_given(network: Network) -> None:
     server = Server()
 
     @server
@@ -119,13 +121,13 @@ async def test_functions_are_called_in_the_order_in_which_they_were_given(talk: 
         for number in range(3):
             ctx.peer.notify.told(number, after_reply=True)
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         await raw.reply("work")
         assert [message["params"] for message in await raw.receive_many(3)] == [[0], [1], [2]]
 
 
 @pytest.mark.lasting
-async def test_nothing_is_done_after_a_call_that_failed(talk: Talk) -> None:
+async def test_nothing_is_done_after_a_call_that_failed(network: Network) -> None:
     server = Server()
     called: list[str] = []
 
@@ -150,7 +152,7 @@ async def test_nothing_is_done_after_a_call_that_failed(talk: Talk) -> None:
         ctx.after_reply(lambda: called.append("too long"))
         return "x" * server.limits.max_message_size
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         assert await raw.code("fails") == 7
         assert await raw.code("fails_later") == 7
         assert await raw.code("too_long") == -32001
@@ -162,7 +164,7 @@ async def test_nothing_is_done_after_a_call_that_failed(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_nothing_is_done_when_the_caller_is_gone(talk: Talk) -> None:
+async def test_nothing_is_done_when_the_caller_is_gone(network: Network) -> None:
     server = Server()
     called: list[str] = []
     gone, left = asyncio.Event(), asyncio.Event()
@@ -173,16 +175,16 @@ async def test_nothing_is_done_when_the_caller_is_gone(talk: Talk) -> None:
         left.set()
         await gone.wait()
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.call("work")
         await left.wait()
-        await talk.lose(raw)
+        await network.lose(raw)
         gone.set()
-        await talk.settled()
+        await network.settled()
     assert called == []
 
 
-async def test_functions_are_called_after_the_response_of_http_too(talk: Talk) -> None:
+async def test_functions_are_called_after_the_response_of_http_too(network: Network) -> None:
     """Where there is nobody to notify; but the handler may have something else to do."""
     server = Server()
     called: list[str] = []
@@ -198,7 +200,7 @@ async def test_functions_are_called_after_the_response_of_http_too(talk: Talk) -
         await asyncio.sleep(0)
         return "done"
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         assert await client.sync() == "done"
         assert await client.awaiting() == "done"
         await until(lambda: len(called) == 2)
@@ -206,7 +208,7 @@ async def test_functions_are_called_after_the_response_of_http_too(talk: Talk) -
 
 
 @pytest.mark.lasting
-async def test_a_function_that_fails_is_logged_and_hurts_nobody(talk: Talk, errors: Errors) -> None:
+async def test_a_function_that_fails_is_logged_and_hurts_nobody(network: Network, errors: ErrorLog) -> None:
     server = Server()
 
     @server
@@ -214,13 +216,13 @@ async def test_a_function_that_fails_is_logged_and_hurts_nobody(talk: Talk, erro
         ctx.after_reply(lambda: 1 / 0)
         ctx.peer.notify.told(after_reply=True)
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         await raw.reply("work")
         assert (await raw.receive())["method"] == "told"
     errors.expect("what 'work' wanted done after its reply failed.*\n(.*\n)*.*ZeroDivisionError")
 
 
-async def test_what_cannot_be_done_after_a_reply_is_said_at_once(talk: Talk) -> None:
+async def test_what_cannot_be_done_after_a_reply_is_said_at_once(network: Network) -> None:
     server = Server()
     contexts: list[Context] = []
 
@@ -234,14 +236,14 @@ async def test_what_cannot_be_done_after_a_reply_is_said_at_once(talk: Talk) -> 
             ctx.after_reply(later)
         return "done"
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         assert await client.work() == "done"
         with pytest.raises(RuntimeError, match="is done"):
             contexts[0].after_reply(lambda: None)
 
 
 @pytest.mark.lasting
-async def test_what_a_client_offers_has_it_too(talk: Talk) -> None:
+async def test_what_a_client_offers_has_it_too(network: Network) -> None:
     server = Server()
     heard: list[str] = []
 
@@ -255,8 +257,8 @@ async def test_what_a_client_offers_has_it_too(talk: Talk) -> None:
     def subscription(name: str) -> None:
         heard.append("notification")
 
-    async with talk.place(server) as place:
-        client = place.client()
+    async with network.serve(server) as endpoint:
+        client = endpoint.client()
 
         @client
         def subscribe(ctx: Context) -> str:

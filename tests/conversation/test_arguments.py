@@ -26,7 +26,7 @@ from rpcstream import (
 )
 from rpcstream.testing import FakeTimeLoop
 
-from .talking import Errors, Raw, Talk, notification, until
+from .transport_matrix import ErrorLog, Network, RawPeer, notification, until
 
 
 class Taking:
@@ -149,8 +149,8 @@ class OnlyIterable:
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
-async def test_whatever_iterates(talk: Talk, taking: Taking, kind: str) -> None:
-    async with talk.client(taking.server) as client:
+async def test_whatever_iterates(network: Network, taking: Taking, kind: str) -> None:
+    async with network.client(taking.server) as client:
         for n in (0, 1, 16, 17, 200):
             expected = sum(range(n))
             for form in FORMS.values():
@@ -164,8 +164,8 @@ async def test_whatever_iterates(talk: Talk, taking: Taking, kind: str) -> None:
 
 
 @pytest.mark.lasting
-async def test_both_ways_at_once(talk: Talk, taking: Taking) -> None:
-    async with talk.client(taking.server) as client:
+async def test_both_ways_at_once(network: Network, taking: Taking) -> None:
+    async with network.client(taking.server) as client:
         for method in ("doubled", "doubled_in_thread"):
             for form in FORMS.values():
                 source = Source(100)
@@ -176,9 +176,9 @@ async def test_both_ways_at_once(talk: Talk, taking: Taking) -> None:
 
 
 @pytest.mark.lasting
-async def test_step_by_step(talk: Talk, taking: Taking) -> None:
+async def test_step_by_step(network: Network, taking: Taking) -> None:
     """What goes out may depend on what came back: nothing waits for a window to be full."""
-    async with talk.client(taking.server) as client:
+    async with network.client(taking.server) as client:
         answers: asyncio.Queue[int] = asyncio.Queue()
 
         async def questions() -> AsyncIterator[int]:
@@ -195,7 +195,7 @@ async def test_step_by_step(talk: Talk, taking: Taking) -> None:
 
 
 @pytest.mark.lasting
-async def test_several_in_one_call_and_in_many(talk: Talk) -> None:
+async def test_several_in_one_call_and_in_many(network: Network) -> None:
     server = Server()
 
     @server
@@ -209,7 +209,7 @@ async def test_several_in_one_call_and_in_many(talk: Talk) -> None:
     def zipped_in_thread(left: Iterator[int], right: Iterator[int], *, last: Any = None) -> Any:
         return [sum(one * other for one, other in zip(left, right, strict=True)), last]
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         expected = sum(n * n for n in range(50))
         for method in ("zipped", "zipped_in_thread"):
             arguments = {"left": Source(50).sync(), "right": Source(50).asynchronous(), "last": "x"}
@@ -220,7 +220,7 @@ async def test_several_in_one_call_and_in_many(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_rich_items(talk: Talk) -> None:
+async def test_rich_items(network: Network) -> None:
     server = Server()
 
     @server
@@ -235,7 +235,7 @@ async def test_rich_items(talk: Talk) -> None:
     def largest(frames: Iterator[NDArray[np.uint8]]) -> int:
         return max(int(frame[-1]) for frame in frames)
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         frames = [np.full((2, n), n, np.float32) for n in range(3)]
         assert await client.shapes(iter(frames)) == [[[2, 0], 0], [[2, 1], 2], [[2, 2], 8]]
         values: list[Any] = [2**70, {"a": [-(2**64)]}, None, b"\x00", 1j, "ü"]
@@ -244,19 +244,19 @@ async def test_rich_items(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_default_values_and_absent_streams(talk: Talk) -> None:
+async def test_default_values_and_absent_streams(network: Network) -> None:
     server = Server()
 
     @server
     async def count(values: AsyncIterator[int] | None = None, *, more: AsyncIterator[int]) -> Any:
         return [values is None, [each async for each in more]]
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         assert await client.count(more=iter([1, 2])) == [True, [1, 2]]
 
 
-async def test_discovery_says_so(talk: Talk, taking: Taking) -> None:
-    async with talk.client(taking.server) as client:
+async def test_discovery_says_so(network: Network, taking: Taking) -> None:
+    async with network.client(taking.server) as client:
         methods = {each["name"]: each for each in (await client.call("rpc.discover"))["methods"]}
         for kind in KINDS:
             schema = methods[kind]["params"][0]["schema"]
@@ -283,8 +283,8 @@ def test_handlers_that_cannot_take_one() -> None:
 
 
 @pytest.mark.lasting
-async def test_where_a_stream_cannot_be_sent(talk: Talk, taking: Taking) -> None:
-    async with talk.client(taking.server) as client:
+async def test_where_a_stream_cannot_be_sent(network: Network, taking: Taking) -> None:
+    async with network.client(taking.server) as client:
         with pytest.raises(EncodeError):
             await client.notify.plain(iter([1]))
         with pytest.raises(EncodeError):
@@ -304,10 +304,10 @@ async def test_where_a_stream_cannot_be_sent(talk: Talk, taking: Taking) -> None
 @pytest.mark.lasting
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 async def test_a_slow_consumer_slows_its_producer_alone(
-    talk: Talk, taking: Taking, form: Callable[[Source], Any]
+    network: Network, taking: Taking, form: Callable[[Source], Any]
 ) -> None:
     source, untouched = Source(), Source()
-    async with talk.client(taking.server) as client:
+    async with network.client(taking.server) as client:
         calls = [client.submit.first(form(source), 1), client.submit.hold(form(untouched))]
         assert await calls[0] == [0]
         assert source.made <= 17
@@ -321,7 +321,7 @@ async def test_a_slow_consumer_slows_its_producer_alone(
 
 
 @pytest.mark.lasting
-async def test_a_consumer_that_waits_in_the_middle(talk: Talk) -> None:
+async def test_a_consumer_that_waits_in_the_middle(network: Network) -> None:
     server = Server()
     go = asyncio.Event()
 
@@ -331,7 +331,7 @@ async def test_a_consumer_that_waits_in_the_middle(talk: Talk) -> None:
         await go.wait()
         return found + sum([value async for value in values])
 
-    async with talk.client(server, limits=Limits(stream_window=4)) as client:
+    async with network.client(server, limits=Limits(stream_window=4)) as client:
         source = Source(1000)
         call = client.submit.waits(source.asynchronous())
         for _ in range(30):
@@ -346,8 +346,8 @@ async def test_a_consumer_that_waits_in_the_middle(talk: Talk) -> None:
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-async def test_a_handler_that_has_enough(talk: Talk, taking: Taking, form: Callable[[Source], Any]) -> None:
-    async with talk.client(taking.server) as client:
+async def test_a_handler_that_has_enough(network: Network, taking: Taking, form: Callable[[Source], Any]) -> None:
+    async with network.client(taking.server) as client:
         for count in (0, 1, 5, 40):
             source = Source()
             assert await client.first(form(source), count) == list(range(count))
@@ -358,7 +358,7 @@ async def test_a_handler_that_has_enough(talk: Talk, taking: Taking, form: Calla
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-async def test_a_handler_that_fails(talk: Talk, form: Callable[[Source], Any], errors: Errors) -> None:
+async def test_a_handler_that_fails(network: Network, form: Callable[[Source], Any], errors: ErrorLog) -> None:
     server = Server()
 
     @server
@@ -367,7 +367,7 @@ async def test_a_handler_that_fails(talk: Talk, form: Callable[[Source], Any], e
             if value == 3:
                 raise RpcError(code, "three") if code else KeyError("three")
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         for code in (7, 0):
             source = Source()
             with pytest.raises(RpcError) as caught:
@@ -380,9 +380,11 @@ async def test_a_handler_that_fails(talk: Talk, form: Callable[[Source], Any], e
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-async def test_a_producer_that_fails(talk: Talk, taking: Taking, kind: str, form: Callable[[Source], Any]) -> None:
+async def test_a_producer_that_fails(
+    network: Network, taking: Taking, kind: str, form: Callable[[Source], Any]
+) -> None:
     """Its exception is what the caller gets; the handler does not take what came before for the whole."""
-    async with talk.client(taking.server) as client:
+    async with network.client(taking.server) as client:
         for failure in (KeyError("mine"), RpcError(7, "mine"), RpcError(8, "mine", object())):
             for n in (0, 1, 40):
                 taking.ends.clear()
@@ -394,8 +396,8 @@ async def test_a_producer_that_fails(talk: Talk, taking: Taking, kind: str, form
 
 
 @pytest.mark.lasting
-async def test_items_that_cannot_be_sent(talk: Talk, taking: Taking) -> None:
-    async with talk.client(taking.server, limits=Limits(max_message_size=1000)) as client:
+async def test_items_that_cannot_be_sent(network: Network, taking: Taking) -> None:
+    async with network.client(taking.server, limits=Limits(max_message_size=1000)) as client:
         with pytest.raises(EncodeError):
             await client.call("async", iter([1, object()]))
         with pytest.raises(MessageTooLarge, match="the client's limit is 1000"):
@@ -406,8 +408,8 @@ async def test_items_that_cannot_be_sent(talk: Talk, taking: Taking) -> None:
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
-async def test_items_of_the_wrong_type(talk: Talk, taking: Taking, kind: str) -> None:
-    async with talk.client(taking.server) as client:
+async def test_items_of_the_wrong_type(network: Network, taking: Taking, kind: str) -> None:
+    async with network.client(taking.server) as client:
         source = Source()
 
         def wrong() -> Iterator[Any]:
@@ -426,9 +428,9 @@ async def test_items_of_the_wrong_type(talk: Talk, taking: Taking, kind: str) ->
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_caller_gives_up(talk: Talk, taking: Taking, kind: str) -> None:
+async def test_the_caller_gives_up(network: Network, taking: Taking, kind: str) -> None:
     """Also while the producer is silent, and will be for ever."""
-    async with talk.client(taking.server) as client:
+    async with network.client(taking.server) as client:
         source = Source()
         call = client.submit(kind, source.silent())
         await until(lambda: taking.seen == ["begun", 0])
@@ -439,8 +441,8 @@ async def test_the_caller_gives_up(talk: Talk, taking: Taking, kind: str) -> Non
 
 
 @pytest.mark.fake_time
-async def test_the_callers_time_is_over(talk: Talk, taking: Taking, fake_time: FakeTimeLoop) -> None:
-    async with talk.client(taking.server, timeout=5) as client:
+async def test_the_callers_time_is_over(network: Network, taking: Taking, fake_time: FakeTimeLoop) -> None:
+    async with network.client(taking.server, timeout=5) as client:
         source = Source()
         with pytest.raises(CallTimeout):
             await client.call("async", source.silent())
@@ -451,13 +453,13 @@ async def test_the_callers_time_is_over(talk: Talk, taking: Taking, fake_time: F
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_connection_is_lost(talk: Talk, taking: Taking, kind: str) -> None:
-    async with talk.place(taking.server) as place:
-        client = place.client(retries=3)
+async def test_the_connection_is_lost(network: Network, taking: Taking, kind: str) -> None:
+    async with network.serve(taking.server) as endpoint:
+        client = endpoint.client(retries=3)
         source = Source()
         call = client.submit(kind, source.silent())
         await until(lambda: taking.seen == ["begun", 0])
-        stream: Any = talk.served[0].channel
+        stream: Any = network.served[0].channel
         stream.abort("the test says so")
         with pytest.raises(ConnectionLost):
             await call  # not repeated: what was sent of the stream is gone
@@ -466,21 +468,21 @@ async def test_the_connection_is_lost(talk: Talk, taking: Taking, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_the_caller_is_gone(talk: Talk, taking: Taking, kind: str) -> None:
-    async with talk.raw(taking.server) as raw:
+async def test_the_caller_is_gone(network: Network, taking: Taking, kind: str) -> None:
+    async with network.raw(taking.server) as raw:
         raw.call(kind, STREAM)
         assert await raw.receive() == granted(16)
         raw.send(item(1))
         await until(lambda: taking.seen == ["begun", 1])
-        await talk.lose(raw)
+        await network.lose(raw)
         await until(lambda: taking.ends)
         assert taking.ends[0] != "whole"
 
 
 @pytest.mark.half_close
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_the_caller_says_nothing_more(talk: Talk, taking: Taking, kind: str) -> None:
-    async with talk.raw(taking.server) as raw:
+async def test_the_caller_says_nothing_more(network: Network, taking: Taking, kind: str) -> None:
+    async with network.raw(taking.server) as raw:
         raw.call(kind, STREAM)
         assert await raw.receive() == granted(16)
         raw.send(item(1))
@@ -492,7 +494,7 @@ async def test_the_caller_says_nothing_more(talk: Talk, taking: Taking, kind: st
 
 
 @pytest.mark.lasting
-async def test_a_stream_that_is_kept_beyond_its_call(talk: Talk) -> None:
+async def test_a_stream_that_is_kept_beyond_its_call(network: Network) -> None:
     server = Server()
     kept: list[Any] = []
 
@@ -506,7 +508,7 @@ async def test_a_stream_that_is_kept_beyond_its_call(talk: Talk) -> None:
         kept.append(values)
         return next(values)
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         assert await client.keep(Source().sync()) == 0
         assert await client.keep_in_thread(Source().sync()) == 0
         with pytest.raises(CallCancelled):
@@ -534,13 +536,13 @@ def granted(n: int, stream: str = "s") -> dict[str, Any]:
     return notification("$/credit", stream=stream, n=n)
 
 
-async def ready(raw: Raw, n: int = 16) -> None:
+async def ready(raw: RawPeer, n: int = 16) -> None:
     assert await raw.receive() == granted(n)
 
 
-async def test_credit_as_it_is_told(talk: Talk) -> None:
+async def test_credit_as_it_is_told(network: Network) -> None:
     taking = Taking(limits=Limits(stream_window=4))
-    async with talk.raw(taking.server) as raw:
+    async with network.raw(taking.server) as raw:
         raw.call("async", STREAM)
         await ready(raw, 4)
         raw.send(item(1))
@@ -554,8 +556,8 @@ async def test_credit_as_it_is_told(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_ends_of_every_kind(talk: Talk, taking: Taking, kind: str) -> None:
-    async with talk.raw(taking.server) as raw:
+async def test_ends_of_every_kind(network: Network, taking: Taking, kind: str) -> None:
+    async with network.raw(taking.server) as raw:
         raw.call(kind, STREAM)
         await ready(raw)
         raw.send(end())
@@ -577,8 +579,8 @@ async def test_ends_of_every_kind(talk: Talk, taking: Taking, kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_end_that_comes_with_the_call(talk: Talk, taking: Taking, kind: str) -> None:
-    async with talk.raw(taking.server) as raw:
+async def test_an_end_that_comes_with_the_call(network: Network, taking: Taking, kind: str) -> None:
+    async with network.raw(taking.server) as raw:
         asked = {"jsonrpc": "2.0", "id": 1, "method": kind, "params": [STREAM]}
         raw.send(asked, end())
         message = await raw.receive()
@@ -587,7 +589,7 @@ async def test_an_end_that_comes_with_the_call(talk: Talk, taking: Taking, kind:
         assert message["result"] == 0
 
 
-async def test_odd_references(talk: Talk, taking: Taking) -> None:
+async def test_odd_references(network: Network, taking: Taking) -> None:
     odd: list[Any] = [
         {"$type": "stream"},
         {"$type": "stream", "id": 1},
@@ -602,7 +604,7 @@ async def test_odd_references(talk: Talk, taking: Taking) -> None:
         None,
         True,
     ]
-    async with talk.raw(taking.server) as raw:
+    async with network.raw(taking.server) as raw:
         for each in odd:
             for kind in KINDS:
                 assert await raw.code(kind, each) == -32602
@@ -611,8 +613,8 @@ async def test_odd_references(talk: Talk, taking: Taking) -> None:
         assert await raw.result("plain", STREAM) == STREAM
 
 
-async def test_a_name_that_is_taken(talk: Talk, taking: Taking) -> None:
-    async with talk.raw(taking.server) as raw:
+async def test_a_name_that_is_taken(network: Network, taking: Taking) -> None:
+    async with network.raw(taking.server) as raw:
         raw.call("async", STREAM, id=1)
         await ready(raw)
         assert await raw.code("async", STREAM, id=2) == -32602
@@ -625,16 +627,16 @@ async def test_a_name_that_is_taken(talk: Talk, taking: Taking) -> None:
         assert await raw.result() == 8
 
 
-async def test_a_name_that_is_used_twice_in_one_call(talk: Talk) -> None:
+async def test_a_name_that_is_used_twice_in_one_call(network: Network) -> None:
     server = Server()
 
     @server
     async def two(left: AsyncIterator[int], right: AsyncIterator[int]) -> list[list[int]]:
         return [[each async for each in left], [each async for each in right]]
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         assert await raw.code("two", STREAM, STREAM) == -32602
-        await talk.settled()
+        await network.settled()
         raw.call("two", STREAM, {**STREAM, "id": "t"})
         await ready(raw)
         raw.send(item(2), end(), item(3, "t"))
@@ -646,8 +648,8 @@ async def test_a_name_that_is_used_twice_in_one_call(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_more_items_than_were_permitted(talk: Talk, taking: Taking, kind: str) -> None:
-    async with talk.raw(taking.server) as raw:
+async def test_more_items_than_were_permitted(network: Network, taking: Taking, kind: str) -> None:
+    async with network.raw(taking.server) as raw:
         raw.call(kind, STREAM)
         await ready(raw)
         raw.send(*[item(n) for n in range(17)])
@@ -661,8 +663,8 @@ async def test_more_items_than_were_permitted(talk: Talk, taking: Taking, kind: 
         assert await raw.result("plain", "still there") == "still there"
 
 
-async def test_items_without_any_credit(talk: Talk, taking: Taking) -> None:
-    async with talk.raw(taking.server) as raw:
+async def test_items_without_any_credit(network: Network, taking: Taking) -> None:
+    async with network.raw(taking.server) as raw:
         raw.call("hold", STREAM)
         await raw.silence()
         raw.send(item(1))
@@ -671,8 +673,8 @@ async def test_items_without_any_credit(talk: Talk, taking: Taking) -> None:
         assert await raw.code() == -32800
 
 
-async def test_words_about_streams_that_are_not_there(talk: Talk, taking: Taking) -> None:
-    async with talk.raw(taking.server) as raw:
+async def test_words_about_streams_that_are_not_there(network: Network, taking: Taking) -> None:
+    async with network.raw(taking.server) as raw:
         raw.call("async", STREAM)
         await ready(raw)
         for stream in ("t", "", None, 1, ["s"], {"s": 1}, "S", "s "):
@@ -686,8 +688,8 @@ async def test_words_about_streams_that_are_not_there(talk: Talk, taking: Taking
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_items_that_are_none(talk: Talk, taking: Taking, kind: str) -> None:
-    async with talk.raw(taking.server) as raw:
+async def test_items_that_are_none(network: Network, taking: Taking, kind: str) -> None:
+    async with network.raw(taking.server) as raw:
         for odd in ({"stream": "s"}, {"stream": "s", "value": "x"}, {"stream": "s", "value": {"$type": "bytes"}}):
             raw.call(kind, STREAM)
             await ready(raw)
@@ -695,17 +697,17 @@ async def test_items_that_are_none(talk: Talk, taking: Taking, kind: str) -> Non
             assert await raw.code() == -32602
 
 
-async def test_items_within_a_batch(talk: Talk, taking: Taking) -> None:
-    async with talk.raw(taking.server) as raw:
+async def test_items_within_a_batch(network: Network, taking: Taking) -> None:
+    async with network.raw(taking.server) as raw:
         raw.call("async", STREAM)
         await ready(raw)
         raw.send([item(1), item(2), end()])
         assert await raw.result() == 3
 
 
-async def test_a_thread_is_woken_by_the_cancel(talk: Talk, taking: Taking) -> None:
+async def test_a_thread_is_woken_by_the_cancel(network: Network, taking: Taking) -> None:
     """And does not take what came so far for the whole."""
-    async with talk.raw(taking.server) as raw:
+    async with network.raw(taking.server) as raw:
         raw.call("thread", STREAM)
         await ready(raw)
         raw.send(item(1))
@@ -716,7 +718,7 @@ async def test_a_thread_is_woken_by_the_cancel(talk: Talk, taking: Taking) -> No
         assert taking.ends[0] in ("CancelledError", "CallCancelled")
 
 
-async def test_a_thread_that_is_busy_when_it_is_cancelled(talk: Talk) -> None:
+async def test_a_thread_that_is_busy_when_it_is_cancelled(network: Network) -> None:
     server = Server()
     go = threading.Event()
     seen: list[Any] = []
@@ -732,7 +734,7 @@ async def test_a_thread_that_is_busy_when_it_is_cancelled(talk: Talk) -> None:
             raise
         seen.append("stored")
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.call("store", STREAM)
         await ready(raw)
         raw.send(item(1), item(2))
@@ -749,8 +751,8 @@ async def test_a_thread_that_is_busy_when_it_is_cancelled(talk: Talk) -> None:
 # -- a server that does not keep to the rules -----------------------------------------------------------------------
 
 
-async def test_a_server_that_never_permits_anything(talk: Talk) -> None:
-    async def script(raw: Raw) -> None:
+async def test_a_server_that_never_permits_anything(network: Network) -> None:
+    async def script(raw: RawPeer) -> None:
         asked = await raw.receive()
         assert asked["params"] == [{"$type": "stream", "id": asked["params"][0]["id"]}]
         for odd in ({"n": 5}, {"stream": "other", "n": 5}, {"stream": asked["params"][0]["id"], "n": -1}):
@@ -758,16 +760,16 @@ async def test_a_server_that_never_permits_anything(talk: Talk) -> None:
         raw.answer(asked, "enough")
         raw.answer(await raw.receive(), "fine")
 
-    async with talk.scripted(script) as place:
-        client = place.client()
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client()
         source = Source()
         assert await client.take(source.sync()) == "enough"
         assert await client.next() == "fine"
         assert source.made == 0
 
 
-async def test_a_server_that_answers_before_the_end(talk: Talk) -> None:
-    async def script(raw: Raw) -> None:
+async def test_a_server_that_answers_before_the_end(network: Network) -> None:
+    async def script(raw: RawPeer) -> None:
         asked = await raw.receive()
         token = asked["params"][0]["id"]
         raw.send(notification("$/credit", stream=token, n=3))
@@ -777,8 +779,8 @@ async def test_a_server_that_answers_before_the_end(talk: Talk) -> None:
         raw.send(notification("$/credit", stream=token, n=100))
         raw.answer(await raw.receive(), "fine")
 
-    async with talk.scripted(script) as place:
-        client = place.client()
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client()
         source = Source()
         assert await client.take(source.asynchronous()) == "enough"
         await until(lambda: source.closed == 1)
@@ -786,11 +788,11 @@ async def test_a_server_that_answers_before_the_end(talk: Talk) -> None:
         assert await client.next() == "fine"
 
 
-async def test_a_server_that_permits_without_end(talk: Talk) -> None:
+async def test_a_server_that_permits_without_end(network: Network) -> None:
     """The client sends as fast as it can, and goes on with everything else meanwhile."""
     received: list[Any] = []
 
-    async def script(raw: Raw) -> None:
+    async def script(raw: RawPeer) -> None:
         asked = await raw.receive()
         raw.send(notification("$/credit", stream=asked["params"][0]["id"], n=2**62))
         while (message := await raw.receive())["method"] != "stop":
@@ -800,8 +802,8 @@ async def test_a_server_that_permits_without_end(talk: Talk) -> None:
         raw.answer(message, "stopped")
         raw.answer(asked, "enough")
 
-    async with talk.scripted(script) as place:
-        client = place.client(limits=Limits(write_buffer=20_000))
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client(limits=Limits(write_buffer=20_000))
         source = Source()
         call = client.submit.take(source.sync())
         await until(lambda: source.made)

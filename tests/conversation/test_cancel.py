@@ -14,7 +14,7 @@ import pytest
 from rpcstream import AsyncClient, CallCancelled, CallTimeout, ConnectionLost, Context, Limits, RpcError, Server
 from rpcstream.testing import FakeTimeLoop, memory_client
 
-from .talking import Raw, Stopping, Talk, notification, request, until
+from .transport_matrix import Network, RawPeer, StoppableServer, notification, request, until
 
 
 class Waiting:
@@ -76,8 +76,8 @@ async def waiting() -> Waiting:
 
 
 @pytest.mark.lasting
-async def test_cancelling_the_task_that_awaits(talk: Talk, waiting: Waiting) -> None:
-    async with talk.client(waiting.server) as client:
+async def test_cancelling_the_task_that_awaits(network: Network, waiting: Waiting) -> None:
+    async with network.client(waiting.server) as client:
         task = asyncio.ensure_future(client.wait("it"))
         other = client.submit.wait("other")
         await until(lambda: waiting.begun == ["it", "other"])
@@ -90,8 +90,8 @@ async def test_cancelling_the_task_that_awaits(talk: Talk, waiting: Waiting) -> 
         assert client.replies_dropped == 1, "the acknowledgement"
 
 
-async def test_cancelling_what_was_submitted(talk: Talk, waiting: Waiting) -> None:
-    async with talk.client(waiting.server) as client:
+async def test_cancelling_what_was_submitted(network: Network, waiting: Waiting) -> None:
+    async with network.client(waiting.server) as client:
         task = client.submit.wait("it")
         await until(lambda: waiting.begun)
         assert task.cancel()
@@ -100,17 +100,19 @@ async def test_cancelling_what_was_submitted(talk: Talk, waiting: Waiting) -> No
 
 
 @pytest.mark.fake_time
-async def test_a_clients_time_out_cancels_the_handler(talk: Talk, waiting: Waiting, fake_time: FakeTimeLoop) -> None:
+async def test_a_clients_time_out_cancels_the_handler(
+    network: Network, waiting: Waiting, fake_time: FakeTimeLoop
+) -> None:
     """The time-out of the client itself is not told to the server: so it is the cancel that ends the handler."""
-    async with talk.client(waiting.server, timeout=5) as client:
+    async with network.client(waiting.server, timeout=5) as client:
         with pytest.raises(CallTimeout):
             await client.wait("it")
         assert fake_time.time() == 5
         await until(lambda: waiting.cancelled == ["it"])
 
 
-async def test_cancelling_a_whole_batch(talk: Talk, waiting: Waiting) -> None:
-    async with talk.client(waiting.server) as client:
+async def test_cancelling_a_whole_batch(network: Network, waiting: Waiting) -> None:
+    async with network.client(waiting.server) as client:
 
         async def ask() -> None:
             async with client.batch() as batch:
@@ -125,18 +127,18 @@ async def test_cancelling_a_whole_batch(talk: Talk, waiting: Waiting) -> None:
             await task
 
 
-async def test_the_caller_does_not_wait_for_the_acknowledgement(talk: Talk) -> None:
+async def test_the_caller_does_not_wait_for_the_acknowledgement(network: Network) -> None:
     heard: list[Any] = []
 
-    async def script(raw: Raw) -> None:
+    async def script(raw: RawPeer) -> None:
         heard.append(await raw.receive())
         heard.append(await raw.receive())
         raw.answer(await raw.receive(), "fine")
         raw.answer(heard[0], "late")
         raw.answer(await raw.receive(), "fine still")
 
-    async with talk.scripted(script) as place:
-        client = place.client()
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client()
         task = client.submit.first()
         await until(lambda: heard)
         task.cancel()
@@ -148,15 +150,15 @@ async def test_the_caller_does_not_wait_for_the_acknowledgement(talk: Talk) -> N
         assert client.replies_dropped == 1
 
 
-async def test_what_was_not_sent_is_not_cancelled_either(talk: Talk) -> None:
+async def test_what_was_not_sent_is_not_cancelled_either(network: Network) -> None:
     heard: list[Any] = []
 
-    async def script(raw: Raw) -> None:
+    async def script(raw: RawPeer) -> None:
         heard.append(await raw.receive())
         raw.answer(heard[0], "fine")
 
-    async with talk.scripted(script) as place:
-        client = place.client()
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client()
         task = client.submit.never_sent()
         await asyncio.sleep(0)
         task.cancel()
@@ -170,8 +172,8 @@ async def test_what_was_not_sent_is_not_cancelled_either(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("method", ["wait", "wait_detached", "wait_in_order", "items", "wait_in_thread"])
-async def test_cancel_and_its_answer(talk: Talk, waiting: Waiting, method: str) -> None:
-    async with talk.raw(waiting.server) as raw:
+async def test_cancel_and_its_answer(network: Network, waiting: Waiting, method: str) -> None:
+    async with network.raw(waiting.server) as raw:
         for call_id in (7, "seven", "", 0, 2**53, -(2**63)):
             raw.call(method, "it", id=call_id)
             await until(lambda: waiting.begun == ["it"])
@@ -189,10 +191,12 @@ async def test_cancel_and_its_answer(talk: Talk, waiting: Waiting, method: str) 
 
 @pytest.mark.parametrize("method", ["wait", "wait_in_order", "items", "wait_in_thread", "consume"])
 @pytest.mark.parametrize("streams", [False, True])
-async def test_a_cancel_that_comes_with_its_request(talk: Talk, waiting: Waiting, method: str, streams: bool) -> None:
+async def test_a_cancel_that_comes_with_its_request(
+    network: Network, waiting: Waiting, method: str, streams: bool
+) -> None:
     params = [{"$type": "stream", "id": "s"}, "it"] if method == "consume" else ["it"]
     members = {"stream": 3} if streams else {}
-    async with talk.raw(waiting.server) as raw:
+    async with network.raw(waiting.server) as raw:
         for _ in range(3):
             raw.send(request(method, *params, **members), notification("$/cancelRequest", id=1))
             assert await raw.code() == -32800
@@ -208,7 +212,7 @@ async def test_a_cancel_that_comes_with_its_request(talk: Talk, waiting: Waiting
             assert (await raw.reply(method, *params, id=2))["result"] in ("it", ["it"])
 
 
-async def test_cancels_that_mean_nothing(talk: Talk, waiting: Waiting) -> None:
+async def test_cancels_that_mean_nothing(network: Network, waiting: Waiting) -> None:
     odd: list[Any] = [
         {},
         {"id": None},
@@ -225,7 +229,7 @@ async def test_cancels_that_mean_nothing(talk: Talk, waiting: Waiting) -> None:
         [{"id": 1}],
         None,
     ]
-    async with talk.raw(waiting.server) as raw:
+    async with network.raw(waiting.server) as raw:
         raw.call("wait", "it")
         for params in odd:
             raw.send({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": params})
@@ -241,8 +245,8 @@ async def test_cancels_that_mean_nothing(talk: Talk, waiting: Waiting) -> None:
         assert await raw.result() == "it"
 
 
-async def test_ids_that_look_alike(talk: Talk, waiting: Waiting) -> None:
-    async with talk.raw(waiting.server) as raw:
+async def test_ids_that_look_alike(network: Network, waiting: Waiting) -> None:
+    async with network.raw(waiting.server) as raw:
         raw.send(request("wait", "zero", id=0), request("wait", "text", id="0"), request("wait", "null", id=None))
         await until(lambda: len(waiting.begun) == 3)
         for other in (False, 0.0, None, "", -0.0, [0]):
@@ -257,8 +261,8 @@ async def test_ids_that_look_alike(talk: Talk, waiting: Waiting) -> None:
         assert await raw.reply() == {"jsonrpc": "2.0", "id": None, "result": "null"}
 
 
-async def test_twice_late_and_early(talk: Talk, waiting: Waiting) -> None:
-    async with talk.raw(waiting.server) as raw:
+async def test_twice_late_and_early(network: Network, waiting: Waiting) -> None:
+    async with network.raw(waiting.server) as raw:
         raw.cancel(1)  # too early: there is no such call yet
         raw.call("wait", "it", id=1)
         await until(lambda: waiting.begun)
@@ -273,9 +277,9 @@ async def test_twice_late_and_early(talk: Talk, waiting: Waiting) -> None:
         await raw.silence()
 
 
-async def test_the_same_id_on_another_connection_is_another_call(talk: Talk, waiting: Waiting) -> None:
-    async with talk.place(waiting.server) as place:
-        one, other = await place.raw(), await place.raw()
+async def test_the_same_id_on_another_connection_is_another_call(network: Network, waiting: Waiting) -> None:
+    async with network.serve(waiting.server) as endpoint:
+        one, other = await endpoint.raw(), await endpoint.raw()
         one.call("wait", "one")
         other.call("wait", "other")
         await until(lambda: len(waiting.begun) == 2)
@@ -286,8 +290,8 @@ async def test_the_same_id_on_another_connection_is_another_call(talk: Talk, wai
         assert await other.result() == "other"
 
 
-async def test_notifications_cannot_be_cancelled(talk: Talk, waiting: Waiting) -> None:
-    async with talk.raw(waiting.server) as raw:
+async def test_notifications_cannot_be_cancelled(network: Network, waiting: Waiting) -> None:
+    async with network.raw(waiting.server) as raw:
         raw.send({"jsonrpc": "2.0", "method": "wait", "params": ["it"]})
         await until(lambda: waiting.begun)
         raw.cancel(None)
@@ -301,12 +305,12 @@ async def test_notifications_cannot_be_cancelled(talk: Talk, waiting: Waiting) -
 # -- batches --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-async def test_a_cancel_within_the_batch_itself(talk: Talk, waiting: Waiting, place: int) -> None:
+@pytest.mark.parametrize("position", [0, 1, 2])
+async def test_a_cancel_within_the_batch_itself(network: Network, waiting: Waiting, position: int) -> None:
     """It means a call of the same batch wherever it stands, and gets no answer of its own."""
     batch = [request("wait", "a", id=1), request("wait", "b", id=2)]
-    batch.insert(place, notification("$/cancelRequest", id=2))
-    async with talk.raw(waiting.server) as raw:
+    batch.insert(position, notification("$/cancelRequest", id=2))
+    async with network.raw(waiting.server) as raw:
         raw.send(batch)
         await until(lambda: waiting.begun[:1] == ["a"])
         await raw.silence()
@@ -316,8 +320,8 @@ async def test_a_cancel_within_the_batch_itself(talk: Talk, waiting: Waiting, pl
         assert (second["id"], second["error"]["code"]) == (2, -32800)
 
 
-async def test_a_batch_of_cancels(talk: Talk, waiting: Waiting) -> None:
-    async with talk.raw(waiting.server) as raw:
+async def test_a_batch_of_cancels(network: Network, waiting: Waiting) -> None:
+    async with network.raw(waiting.server) as raw:
         for call_id in (1, 2, 3):
             raw.call("wait", call_id, id=call_id)
         await until(lambda: len(waiting.begun) == 3)
@@ -329,9 +333,9 @@ async def test_a_batch_of_cancels(talk: Talk, waiting: Waiting) -> None:
         assert await raw.result() == 2
 
 
-async def test_members_of_a_batch_are_cancelled_one_by_one(talk: Talk, waiting: Waiting) -> None:
+async def test_members_of_a_batch_are_cancelled_one_by_one(network: Network, waiting: Waiting) -> None:
     waiting.thread_go.set()
-    async with talk.raw(waiting.server) as raw:
+    async with network.raw(waiting.server) as raw:
         methods = ["wait", "wait_in_order", "items", "wait", "rpc.ping"]
         raw.send([request(method, *[f"{n}"] * (n < 4), id=n) for n, method in enumerate(methods)])
         await until(lambda: len(waiting.begun) == 4)
@@ -350,14 +354,14 @@ async def test_members_of_a_batch_are_cancelled_one_by_one(talk: Talk, waiting: 
         ]
 
 
-async def test_members_that_wait_for_room_are_cancelled_as_well(talk: Talk) -> None:
+async def test_members_that_wait_for_room_are_cancelled_as_well(network: Network) -> None:
     waiting = Waiting(limits=Limits(max_calls=1))
-    async with talk.raw(waiting.server) as raw:
+    async with network.raw(waiting.server) as raw:
         raw.send([request("wait", n, id=n) for n in range(4)])
         await until(lambda: waiting.begun == [0])
         raw.cancel(2)
         raw.cancel(1)
-        await until(lambda: not [each for each in talk.served[0].work.members.values() if each["id"] in (1, 2)])
+        await until(lambda: not [each for each in network.served[0].work.members.values() if each["id"] in (1, 2)])
         waiting.go.set()
         replies = await raw.receive()
         assert ["result" in each for each in replies] == [True, False, False, True]
@@ -367,13 +371,13 @@ async def test_members_that_wait_for_room_are_cancelled_as_well(talk: Talk) -> N
 # -- overtaking -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_cancel_overtakes_a_request_that_waits_unread(talk: Talk) -> None:
+async def test_a_cancel_overtakes_a_request_that_waits_unread(network: Network) -> None:
     waiting = Waiting(limits=Limits(max_calls=3))
-    async with talk.raw(waiting.server) as raw:
+    async with network.raw(waiting.server) as raw:
         raw.send(*[request("wait", n, id=n) for n in range(3)])
         await until(lambda: len(waiting.begun) == 3)
         raw.send(request("wait", "second", id="second"), request("wait", "third", id="third"))
-        await until(lambda: talk.served[0].backlog)
+        await until(lambda: network.served[0].backlog)
         raw.cancel("second")
         raw.cancel("unknown")
         raw.cancel(0)
@@ -389,9 +393,9 @@ async def test_a_cancel_overtakes_a_request_that_waits_unread(talk: Talk) -> Non
         assert "second" not in waiting.begun
 
 
-async def test_a_cancel_that_comes_with_a_request_that_has_to_wait(talk: Talk) -> None:
+async def test_a_cancel_that_comes_with_a_request_that_has_to_wait(network: Network) -> None:
     waiting = Waiting(limits=Limits(max_calls=1))
-    async with talk.raw(waiting.server) as raw:
+    async with network.raw(waiting.server) as raw:
         raw.send(request("wait", "first"), request("wait", "second", id=2), notification("$/cancelRequest", id=2))
         await until(lambda: waiting.begun == ["first"])
         waiting.go.set()
@@ -401,13 +405,13 @@ async def test_a_cancel_that_comes_with_a_request_that_has_to_wait(talk: Talk) -
         assert await raw.result("wait", "again", id=2) == "again"
 
 
-async def test_a_cancel_overtakes_a_member_of_a_batch_that_waits_unread(talk: Talk) -> None:
+async def test_a_cancel_overtakes_a_member_of_a_batch_that_waits_unread(network: Network) -> None:
     waiting = Waiting(limits=Limits(max_calls=2))
-    async with talk.raw(waiting.server) as raw:
+    async with network.raw(waiting.server) as raw:
         raw.send(request("wait", 0, id=0), request("wait", 1, id=1))
         await until(lambda: len(waiting.begun) == 2)
         raw.send([request("wait", "second", id="second"), request("wait", "third", id="third")])
-        await until(lambda: talk.served[0].backlog)
+        await until(lambda: network.served[0].backlog)
         raw.cancel("second")
         raw.cancel(0)
         assert (await raw.reply())["id"] == 0
@@ -419,18 +423,18 @@ async def test_a_cancel_overtakes_a_member_of_a_batch_that_waits_unread(talk: Ta
         assert waiting.begun == [0, 1, "third"]
 
 
-async def test_a_cancel_means_no_later_request_of_the_same_id(talk: Talk) -> None:
+async def test_a_cancel_means_no_later_request_of_the_same_id(network: Network) -> None:
     waiting = Waiting(limits=Limits(max_calls=3))
-    async with talk.raw(waiting.server) as raw:
+    async with network.raw(waiting.server) as raw:
         assert await raw.result("rpc.ping", id="again") == "pong"
         raw.send(*[request("wait", n, id=n) for n in range(3)])
         await until(lambda: len(waiting.begun) == 3)
         raw.call("wait", "waits", id="waits")
-        await until(lambda: talk.served[0].backlog)
+        await until(lambda: network.served[0].backlog)
         raw.cancel("again")  # late: that call has its answer
-        await until(lambda: talk.served[0].backlog.noted)
+        await until(lambda: network.served[0].backlog.noted)
         raw.call("wait", "again", id="again")
-        await until(lambda: talk.served[0].backlog._count == 2)
+        await until(lambda: network.served[0].backlog._count == 2)
         waiting.go.set()
         assert sorted([str(await raw.result()) for _ in range(5)]) == ["0", "1", "2", "again", "waits"]
 
@@ -438,9 +442,9 @@ async def test_a_cancel_means_no_later_request_of_the_same_id(talk: Talk) -> Non
 # -- threads --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_call_that_waits_for_a_thread_is_never_run(talk: Talk) -> None:
+async def test_a_call_that_waits_for_a_thread_is_never_run(network: Network) -> None:
     waiting = Waiting(threads=1)
-    async with talk.raw(waiting.server) as raw:
+    async with network.raw(waiting.server) as raw:
         raw.call("wait_in_thread", "first", id=1)
         await until(lambda: waiting.begun == ["first"])
         raw.call("wait_in_thread", "second", id=2)
@@ -452,7 +456,7 @@ async def test_a_call_that_waits_for_a_thread_is_never_run(talk: Talk) -> None:
         assert waiting.begun == ["first", "third"]
 
 
-async def test_a_thread_learns_it_from_its_context(talk: Talk, waiting: Waiting) -> None:
+async def test_a_thread_learns_it_from_its_context(network: Network, waiting: Waiting) -> None:
     caught: list[BaseException] = []
 
     @waiting.server(offload="thread")
@@ -466,7 +470,7 @@ async def test_a_thread_learns_it_from_its_context(talk: Talk, waiting: Waiting)
             caught.append(error)
         ctx.progress("nobody is told of it")
 
-    async with talk.raw(waiting.server) as raw:
+    async with network.raw(waiting.server) as raw:
         raw.call("work")
         await until(lambda: waiting.begun)
         raw.cancel(1)
@@ -475,7 +479,7 @@ async def test_a_thread_learns_it_from_its_context(talk: Talk, waiting: Waiting)
         await raw.silence()
 
 
-async def test_a_thread_that_waits_for_the_peer_is_woken(talk: Talk) -> None:
+async def test_a_thread_that_waits_for_the_peer_is_woken(network: Network) -> None:
     server = Server()
     caught: list[type[BaseException]] = []
 
@@ -490,7 +494,7 @@ async def test_a_thread_that_waits_for_the_peer_is_woken(talk: Talk) -> None:
             caught.append(type(None))
             raise
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.call("ask")
         asked = await raw.receive()
         raw.cancel(1)
@@ -504,7 +508,7 @@ async def test_a_thread_that_waits_for_the_peer_is_woken(talk: Talk) -> None:
         assert caught == [CancelledError, type(None)]
 
 
-async def test_a_thread_that_waits_for_the_peer_after_the_cancel(talk: Talk) -> None:
+async def test_a_thread_that_waits_for_the_peer_after_the_cancel(network: Network) -> None:
     server = Server()
     go = threading.Event()
     caught: list[str] = []
@@ -518,7 +522,7 @@ async def test_a_thread_that_waits_for_the_peer_after_the_cancel(talk: Talk) -> 
         except CancelledError:
             caught.append("cancelled")
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.call("ask")
         await until(lambda: caught)
         raw.cancel(1)
@@ -530,7 +534,7 @@ async def test_a_thread_that_waits_for_the_peer_after_the_cancel(talk: Talk) -> 
 # -- what a handler does with it ------------------------------------------------------------------------------------
 
 
-async def test_finally_runs_whole_and_no_second_cancel_disturbs_it(talk: Talk) -> None:
+async def test_finally_runs_whole_and_no_second_cancel_disturbs_it(network: Network) -> None:
     server = Server()
     steps: list[str] = []
     go = asyncio.Event()
@@ -546,7 +550,7 @@ async def test_finally_runs_whole_and_no_second_cancel_disturbs_it(talk: Talk) -
             await asyncio.sleep(0)
             steps.append(await ctx.peer.tidy_up())
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.call("work")
         await until(lambda: steps)
         raw.cancel(1)
@@ -564,7 +568,7 @@ async def test_finally_runs_whole_and_no_second_cancel_disturbs_it(talk: Talk) -
         assert steps == ["begun", "cleaning up", "tidy"]
 
 
-async def test_finally_runs_whole_when_the_connection_is_lost(talk: Talk) -> None:
+async def test_finally_runs_whole_when_the_connection_is_lost(network: Network) -> None:
     server = Server()
     steps: list[str] = []
     go = asyncio.Event()
@@ -579,17 +583,17 @@ async def test_finally_runs_whole_when_the_connection_is_lost(talk: Talk) -> Non
             await go.wait()
             steps.append("clean")
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.call("work")
         await until(lambda: steps)
         raw.cancel(1)
         await until(lambda: len(steps) == 2)
-        await talk.lose(raw)
+        await network.lose(raw)
         go.set()
         await until(lambda: steps == ["begun", "cleaning up", "clean"])
 
 
-async def test_a_handler_may_make_something_of_it(talk: Talk) -> None:
+async def test_a_handler_may_make_something_of_it(network: Network) -> None:
     server = Server()
     begun: list[str] = []
 
@@ -611,7 +615,7 @@ async def test_a_handler_may_make_something_of_it(talk: Talk) -> None:
 
     server.add(swallow)
     server.add(refuse)
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.send(request("swallow", id=1), request("refuse", id=2))
         await until(lambda: len(begun) == 2)
         raw.cancel(1)
@@ -621,14 +625,14 @@ async def test_a_handler_may_make_something_of_it(talk: Talk) -> None:
         assert await raw.reply() == {"jsonrpc": "2.0", "id": 2, "error": error}
 
 
-async def test_a_handler_that_cancels_itself(talk: Talk) -> None:
+async def test_a_handler_that_cancels_itself(network: Network) -> None:
     server = Server()
 
     @server
     async def odd() -> None:
         raise asyncio.CancelledError
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         assert await raw.code("odd") == -32800
         raw.send([request("odd", id=1), request("rpc.ping", id=2)])
         assert [each.get("result") for each in await raw.receive()] == [None, "pong"]
@@ -638,7 +642,7 @@ async def test_a_handler_that_cancels_itself(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_it_goes_on_to_the_calls_back(talk: Talk, kind: str) -> None:
+async def test_it_goes_on_to_the_calls_back(network: Network, kind: str) -> None:
     server = Server()
 
     @server(name="async")
@@ -649,7 +653,7 @@ async def test_it_goes_on_to_the_calls_back(talk: Talk, kind: str) -> None:
     def ask_in_thread(ctx: Context) -> Any:
         return [*ctx.peer.stream.one()]
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.call(kind)
         asked = await raw.receive_many(2 if kind == "async" else 1)
         raw.cancel(1)
@@ -660,7 +664,7 @@ async def test_it_goes_on_to_the_calls_back(talk: Talk, kind: str) -> None:
 
 
 @pytest.mark.lasting
-async def test_it_goes_down_twenty_levels(talk: Talk) -> None:
+async def test_it_goes_down_twenty_levels(network: Network) -> None:
     server = Server()
     cancelled: list[int] = []
     deepest: list[int] = []
@@ -676,7 +680,7 @@ async def test_it_goes_down_twenty_levels(talk: Talk) -> None:
                 raise
 
     add_to(server)
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         add_to(client)
         task = client.submit.down(20)
         await until(lambda: deepest[-1:] == [0])
@@ -684,7 +688,7 @@ async def test_it_goes_down_twenty_levels(talk: Talk) -> None:
         await until(lambda: sorted(cancelled) == list(range(21)))
 
 
-async def test_it_goes_on_to_calls_of_other_servers(talk: Talk, waiting: Waiting) -> None:
+async def test_it_goes_on_to_calls_of_other_servers(network: Network, waiting: Waiting) -> None:
     front = Server()
     async with memory_client(waiting.server) as behind:
 
@@ -692,7 +696,7 @@ async def test_it_goes_on_to_calls_of_other_servers(talk: Talk, waiting: Waiting
         async def ask() -> Any:
             return await behind.wait("behind")
 
-        async with talk.client(front) as client:
+        async with network.client(front) as client:
             task = client.submit.ask()
             await until(lambda: waiting.begun == ["behind"])
             task.cancel()
@@ -702,15 +706,15 @@ async def test_it_goes_on_to_calls_of_other_servers(talk: Talk, waiting: Waiting
 # -- lost connections -----------------------------------------------------------------------------------------------
 
 
-async def test_a_lost_connection_cancels_what_ran_for_it(talk: Talk, waiting: Waiting) -> None:
-    async with talk.place(waiting.server) as place:
-        lost, other = await place.raw(), await place.raw()
+async def test_a_lost_connection_cancels_what_ran_for_it(network: Network, waiting: Waiting) -> None:
+    async with network.serve(waiting.server) as endpoint:
+        lost, other = await endpoint.raw(), await endpoint.raw()
         other.call("wait", "other")
         for n, method in enumerate(["wait", "wait_in_order", "items", "wait_in_thread", "consume"]):
             lost.call(method, *[[]] * (method == "consume"), method, id=n)
         await until(lambda: len(waiting.begun) == 6)
-        await talk.lose(lost)
-        await until(lambda: not talk.served[0].work.running)
+        await network.lose(lost)
+        await until(lambda: not network.served[0].work.running)
         waiting.thread_go.set()
         await until(lambda: len(waiting.cancelled) == 5)
         await other.silence()
@@ -718,62 +722,62 @@ async def test_a_lost_connection_cancels_what_ran_for_it(talk: Talk, waiting: Wa
         assert await other.result() == "other"
 
 
-async def test_a_lost_connection_cancels_the_members_of_batches(talk: Talk, waiting: Waiting) -> None:
-    async with talk.raw(waiting.server) as raw:
+async def test_a_lost_connection_cancels_the_members_of_batches(network: Network, waiting: Waiting) -> None:
+    async with network.raw(waiting.server) as raw:
         batch = [request("wait", "a", id=1), request("wait_detached", "b", id=2), request("wait", "c", id=3)]
         del batch[2]["id"]
         raw.send(batch)
         await until(lambda: len(waiting.begun) == 3)
-        await talk.lose(raw)
+        await network.lose(raw)
         await until(lambda: waiting.cancelled == ["a"])
         waiting.go.set()
         await until(lambda: sorted(waiting.ended) == ["b", "c"])
 
 
-async def test_what_goes_on_without_its_caller(talk: Talk, waiting: Waiting) -> None:
-    async with talk.raw(waiting.server) as raw:
+async def test_what_goes_on_without_its_caller(network: Network, waiting: Waiting) -> None:
+    async with network.raw(waiting.server) as raw:
         raw.send(request("wait_detached", "detached"), {"jsonrpc": "2.0", "method": "wait", "params": ["notified"]})
         await until(lambda: len(waiting.begun) == 2)
-        await talk.lose(raw)
+        await network.lose(raw)
         waiting.go.set()
         await until(lambda: sorted(waiting.ended) == ["detached", "notified"])
         assert not waiting.cancelled
 
 
-async def test_what_waited_for_a_thread_is_not_run_for_a_lost_connection(talk: Talk) -> None:
+async def test_what_waited_for_a_thread_is_not_run_for_a_lost_connection(network: Network) -> None:
     waiting = Waiting(threads=1)
-    async with talk.place(waiting.server) as place:
-        raw = await place.raw()
+    async with network.serve(waiting.server) as endpoint:
+        raw = await endpoint.raw()
         raw.send(*[request("wait_in_thread", n, id=n) for n in range(5)])
         await until(lambda: waiting.begun == [0])
-        await talk.lose(raw)
-        await until(lambda: not talk.served[0].work.running)
+        await network.lose(raw)
+        await until(lambda: not network.served[0].work.running)
         waiting.thread_go.set()
-        other = await place.raw()
+        other = await endpoint.raw()
         assert await other.result("wait_in_thread", "other") == "other"
         assert waiting.begun == [0, "other"]
 
 
-async def test_what_waited_unread_is_not_begun_for_a_lost_connection(talk: Talk) -> None:
+async def test_what_waited_unread_is_not_begun_for_a_lost_connection(network: Network) -> None:
     waiting = Waiting(limits=Limits(max_calls=1))
-    async with talk.raw(waiting.server) as raw:
+    async with network.raw(waiting.server) as raw:
         raw.send(*[request("wait", n, id=n) for n in range(5)])
         await until(lambda: waiting.begun == [0])
-        await talk.lose(raw)
+        await network.lose(raw)
         await until(lambda: waiting.cancelled == [0])
         waiting.go.set()
         assert waiting.begun == [0]
 
 
 @pytest.mark.half_close
-async def test_a_peer_that_half_closed_and_vanished_is_found(talk: Talk, waiting: Waiting) -> None:
+async def test_a_peer_that_half_closed_and_vanished_is_found(network: Network, waiting: Waiting) -> None:
     """It said its last word properly, so nothing tells that it has gone since; a blank that is written now and then
     does."""
-    async with talk.raw(waiting.server) as raw:
+    async with network.raw(waiting.server) as raw:
         raw.call("wait", "it")
         raw.end()
-        await until(lambda: waiting.begun and talk.served[0]._ending)
-        stream: Any = talk.served[0].channel
+        await until(lambda: waiting.begun and network.served[0]._ending)
+        stream: Any = network.served[0].channel
         raw.close()
 
         def found() -> bool:
@@ -781,16 +785,16 @@ async def test_a_peer_that_half_closed_and_vanished_is_found(talk: Talk, waiting
             return waiting.cancelled == ["it"]
 
         await until(found)
-        await until(lambda: talk.served[0].channel is None)
+        await until(lambda: network.served[0].channel is None)
 
 
 @pytest.mark.half_close
-async def test_a_peer_that_half_closed_and_listens_has_its_answer(talk: Talk, waiting: Waiting) -> None:
-    async with talk.raw(waiting.server) as raw:
+async def test_a_peer_that_half_closed_and_listens_has_its_answer(network: Network, waiting: Waiting) -> None:
+    async with network.raw(waiting.server) as raw:
         raw.call("wait", "it")
         raw.end()
-        await until(lambda: waiting.begun and talk.served[0]._ending)
-        stream: Any = talk.served[0].channel
+        await until(lambda: waiting.begun and network.served[0]._ending)
+        stream: Any = network.served[0].channel
         for _ in range(10):
             stream.probe()
             await asyncio.sleep(0)
@@ -803,19 +807,19 @@ async def test_a_peer_that_half_closed_and_listens_has_its_answer(talk: Talk, wa
 
 
 @pytest.mark.lasting
-async def test_drain_waits_for_calls_back(talk: Talk) -> None:
+async def test_drain_waits_for_calls_back(network: Network) -> None:
     server = Server()
 
     @server
     async def ask(ctx: Context) -> Any:
         return [await ctx.peer.one(), await ctx.peer.two()]
 
-    async with Stopping(talk, server) as stopping:
-        raw = await stopping.place.raw()
+    async with StoppableServer(network, server) as stopping:
+        raw = await stopping.endpoint.raw()
         raw.call("ask")
         asked = await raw.receive()
         stopping.stop()
-        await until(lambda: talk.served[0]._ending)
+        await until(lambda: network.served[0]._ending)
         raw.call("ask", id=2)  # not taken any more
         raw.answer(asked, 1)
         asked = await raw.receive()
@@ -826,19 +830,19 @@ async def test_drain_waits_for_calls_back(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_cancels_are_heeded_while_draining(talk: Talk) -> None:
+async def test_cancels_are_heeded_while_draining(network: Network) -> None:
     server = Server()
 
     @server
     async def ask(ctx: Context) -> None:
         await ctx.peer.one()
 
-    async with Stopping(talk, server) as stopping:
-        raw = await stopping.place.raw()
+    async with StoppableServer(network, server) as stopping:
+        raw = await stopping.endpoint.raw()
         raw.call("ask")
         asked = await raw.receive()
         stopping.stop()
-        await until(lambda: talk.served[0]._ending)
+        await until(lambda: network.served[0]._ending)
         raw.cancel(1)
         messages = await raw.receive_many(2)
         (told,) = [each for each in messages if "method" in each]
@@ -847,10 +851,10 @@ async def test_cancels_are_heeded_while_draining(talk: Talk) -> None:
 
 
 @pytest.mark.fake_time
-async def test_what_does_not_end_in_time_is_cancelled(talk: Talk, fake_time: FakeTimeLoop) -> None:
+async def test_what_does_not_end_in_time_is_cancelled(network: Network, fake_time: FakeTimeLoop) -> None:
     waiting = Waiting(drain_timeout=30)
-    async with Stopping(talk, waiting.server) as stopping:
-        client = stopping.place.client(timeout=None)
+    async with StoppableServer(network, waiting.server) as stopping:
+        client = stopping.endpoint.client(timeout=None)
         task = client.submit.wait("it")
         await until(lambda: waiting.begun)
         stopping.stop()
@@ -861,7 +865,7 @@ async def test_what_does_not_end_in_time_is_cancelled(talk: Talk, fake_time: Fak
 
 
 @pytest.mark.lasting
-async def test_a_client_that_closes_cancels_both_ways(talk: Talk, waiting: Waiting) -> None:
+async def test_a_client_that_closes_cancels_both_ways(network: Network, waiting: Waiting) -> None:
     """What it asked for is cancelled, and what it was doing for the server."""
     cancelled: list[str] = []
 
@@ -869,8 +873,8 @@ async def test_a_client_that_closes_cancels_both_ways(talk: Talk, waiting: Waiti
     async def ask(ctx: Context) -> None:
         await ctx.peer.work()
 
-    async with talk.place(waiting.server) as place:
-        client: AsyncClient = place.client()
+    async with network.serve(waiting.server) as endpoint:
+        client: AsyncClient = endpoint.client()
 
         @client
         async def work() -> None:

@@ -25,7 +25,7 @@ from rpcstream import (
 )
 from rpcstream.peer.remote import BlockingPeer
 
-from .talking import Errors, Raw, Talk, until
+from .transport_matrix import ErrorLog, Network, RawPeer, until
 
 # -- where the context is found -------------------------------------------------------------------------------------
 
@@ -130,8 +130,8 @@ def server_of_forms() -> Server:
     return server
 
 
-async def test_it_is_found_by_its_annotation(talk: Talk, server_of_forms: Server) -> None:
-    async with talk.client(server_of_forms) as client:
+async def test_it_is_found_by_its_annotation(network: Network, server_of_forms: Server) -> None:
+    async with network.client(server_of_forms) as client:
         for name in FORMS:
             if name != "partial_by_name":  # whose other parameters are then by name only, for Python as well
                 assert await client.call(name, 7) == [name, 7]
@@ -139,8 +139,8 @@ async def test_it_is_found_by_its_annotation(talk: Talk, server_of_forms: Server
                 assert await client.call(name, value=7) == [name, 7]
 
 
-async def test_it_is_no_part_of_the_remote_signature(talk: Talk, server_of_forms: Server) -> None:
-    async with talk.client(server_of_forms) as client:
+async def test_it_is_no_part_of_the_remote_signature(network: Network, server_of_forms: Server) -> None:
+    async with network.client(server_of_forms) as client:
         described = {each["name"]: each for each in (await client.call("rpc.discover"))["methods"]}
         for name in FORMS:
             names = {each["name"] for each in described[name]["params"]}
@@ -154,8 +154,8 @@ async def test_it_is_no_part_of_the_remote_signature(talk: Talk, server_of_forms
             assert caught.value.data["parameter"] in ("value", "values")
 
 
-async def test_missing_and_too_many_arguments_are_counted_without_it(talk: Talk, server_of_forms: Server) -> None:
-    async with talk.client(server_of_forms) as client:
+async def test_missing_and_too_many_arguments_are_counted_without_it(network: Network, server_of_forms: Server) -> None:
+    async with network.client(server_of_forms) as client:
         for name in ("first", "last", "by_keyword", "bound", "callable_object", "sync", "thread"):
             with pytest.raises(InvalidParams, match="missing 'value'"):
                 await client.call(name)
@@ -182,7 +182,7 @@ def test_forms_that_cannot_be() -> None:
 # -- what it tells --------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_request_says(talk: Talk) -> None:
+async def test_what_a_request_says(network: Network) -> None:
     server = Server()
     seen: list[Context] = []
 
@@ -190,7 +190,7 @@ async def test_what_a_request_says(talk: Talk) -> None:
     async def look(ctx: Context) -> None:
         seen.append(ctx)
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         for call_id in (7, 0, "seven", "", 2**53, -1):
             assert await raw.result("look", id=call_id, tenant="x", traceparent="00-1") is None
             ctx = seen.pop()
@@ -208,7 +208,7 @@ async def test_what_a_request_says(talk: Talk) -> None:
         assert [ctx.request_id for ctx in seen] == [None, None]
 
 
-async def test_the_address_is_the_callers(talk: Talk) -> None:
+async def test_the_address_is_the_callers(network: Network) -> None:
     server = Server()
     kept: list[Context] = []
 
@@ -217,7 +217,7 @@ async def test_the_address_is_the_callers(talk: Talk) -> None:
         kept.append(ctx)
         return ctx.address
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         address = await raw.result("where")
         name = raw.transport.get_extra_info("sockname")
         if isinstance(name, tuple):
@@ -225,7 +225,7 @@ async def test_the_address_is_the_callers(talk: Talk) -> None:
     assert kept[0].address == address, "it is not forgotten with the connection"
 
 
-async def test_members_of_a_batch_have_each_their_own(talk: Talk) -> None:
+async def test_members_of_a_batch_have_each_their_own(network: Network) -> None:
     server = Server()
 
     @server
@@ -233,7 +233,7 @@ async def test_members_of_a_batch_have_each_their_own(talk: Talk) -> None:
         ctx.progress("here")
         return [ctx.request_id, ctx.metadata.get("tag")]
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         batch = [{"jsonrpc": "2.0", "method": "look", "id": each, "tag": f"t{each}"} for each in (1, "x", 3)]
         raw.send(batch)
         *said, replies = await raw.receive_many(4)
@@ -270,8 +270,8 @@ ASKING = ["ask", "ask_in_thread", "ask_in_order"]
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("method", ASKING)
-async def test_a_handler_calls_back(talk: Talk, method: str) -> None:
-    async with talk.client(asking_server()) as client:
+async def test_a_handler_calls_back(network: Network, method: str) -> None:
+    async with network.client(asking_server()) as client:
 
         @client
         async def confirm(question: str) -> str:
@@ -283,8 +283,8 @@ async def test_a_handler_calls_back(talk: Talk, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ASKING)
-async def test_the_call_back_on_the_wire(talk: Talk, method: str) -> None:
-    async with talk.raw(asking_server()) as raw:
+async def test_the_call_back_on_the_wire(network: Network, method: str) -> None:
+    async with network.raw(asking_server()) as raw:
         raw.call(method, "now", id="mine")
         asked = await raw.receive()
         assert asked["method"] == "confirm"
@@ -296,9 +296,9 @@ async def test_the_call_back_on_the_wire(talk: Talk, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ASKING)
-async def test_the_same_ids_both_ways_do_not_meet(talk: Talk, method: str) -> None:
+async def test_the_same_ids_both_ways_do_not_meet(network: Network, method: str) -> None:
     """The peer uses the very id that our call back has, for calls of its own and as an answer to nothing."""
-    async with talk.raw(asking_server()) as raw:
+    async with network.raw(asking_server()) as raw:
         raw.call(method, "one", id=1)
         asked = await raw.receive()
         if method != "ask_in_order":
@@ -317,8 +317,8 @@ async def test_the_same_ids_both_ways_do_not_meet(talk: Talk, method: str) -> No
 
 
 @pytest.mark.lasting
-async def test_a_member_of_a_batch_calls_back(talk: Talk) -> None:
-    async with talk.client(asking_server()) as client:
+async def test_a_member_of_a_batch_calls_back(network: Network) -> None:
+    async with network.client(asking_server()) as client:
 
         @client(offload="thread")
         def confirm(question: str) -> str:
@@ -330,7 +330,7 @@ async def test_a_member_of_a_batch_calls_back(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_twenty_levels_deep(talk: Talk) -> None:
+async def test_twenty_levels_deep(network: Network) -> None:
     server = Server(threads=12)
 
     def add_to(end: Any) -> None:
@@ -343,7 +343,7 @@ async def test_twenty_levels_deep(talk: Talk) -> None:
         return [n, *ctx.peer.down_in_thread(n - 1)] if n else [0]
 
     add_to(server)
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         add_to(client)
 
         @client(name="down_in_thread")
@@ -355,14 +355,14 @@ async def test_twenty_levels_deep(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_what_a_client_offers_may_call_the_server(talk: Talk) -> None:
+async def test_what_a_client_offers_may_call_the_server(network: Network) -> None:
     server = asking_server()
 
     @server
     def add(a: int, b: int) -> int:
         return a + b
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
 
         @client
         async def confirm(question: str, ctx: Context) -> str:
@@ -372,7 +372,7 @@ async def test_what_a_client_offers_may_call_the_server(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_rich_values_both_ways(talk: Talk) -> None:
+async def test_rich_values_both_ways(network: Network) -> None:
     server = Server()
 
     @server
@@ -381,7 +381,7 @@ async def test_rich_values_both_ways(talk: Talk) -> None:
         assert isinstance(back, np.ndarray)
         return back
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
 
         @client
         def double(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -393,7 +393,7 @@ async def test_rich_values_both_ways(talk: Talk) -> None:
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", ["async", "thread", "inline"])
-async def test_notifications_to_the_peer(talk: Talk, kind: str) -> None:
+async def test_notifications_to_the_peer(network: Network, kind: str) -> None:
     server = Server()
 
     @server(name="async")
@@ -410,7 +410,7 @@ async def test_notifications_to_the_peer(talk: Talk, kind: str) -> None:
 
     server.add(inline, name="thread", offload="thread")
     noted: list[str] = []
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
 
         @client
         def note(text: str) -> None:
@@ -421,7 +421,7 @@ async def test_notifications_to_the_peer(talk: Talk, kind: str) -> None:
 
 
 @pytest.mark.lasting
-async def test_streams_of_the_peer(talk: Talk) -> None:
+async def test_streams_of_the_peer(network: Network) -> None:
     server = Server()
     closed: list[str] = []
 
@@ -452,7 +452,7 @@ async def test_streams_of_the_peer(talk: Talk) -> None:
         with ctx.peer.stream.count(10**9) as stream:
             return next(item for item in stream if item == 3)
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
 
         @client
         def count(n: int) -> Iterator[int]:
@@ -470,7 +470,7 @@ async def test_streams_of_the_peer(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_streams_to_the_peer_and_progress_of_it(talk: Talk) -> None:
+async def test_streams_to_the_peer_and_progress_of_it(network: Network) -> None:
     server = Server()
     seen: list[Any] = []
 
@@ -484,7 +484,7 @@ async def test_streams_to_the_peer_and_progress_of_it(talk: Talk) -> None:
         total: int = ctx.peer.total(iter(range(n)), on_progress=seen.append)
         return total
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
 
         @client
         async def total(values: AsyncIterator[int], ctx: Context) -> int:
@@ -502,8 +502,8 @@ async def test_streams_to_the_peer_and_progress_of_it(talk: Talk) -> None:
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("method", ASKING)
-async def test_an_error_of_the_peer_is_not_the_handlers_answer(talk: Talk, errors: Errors, method: str) -> None:
-    async with talk.client(asking_server()) as client:
+async def test_an_error_of_the_peer_is_not_the_handlers_answer(network: Network, errors: ErrorLog, method: str) -> None:
+    async with network.client(asking_server()) as client:
 
         @client
         def confirm(question: str) -> str:
@@ -517,7 +517,7 @@ async def test_an_error_of_the_peer_is_not_the_handlers_answer(talk: Talk, error
 
 
 @pytest.mark.lasting
-async def test_an_error_of_the_peer_as_the_handler_sees_it(talk: Talk) -> None:
+async def test_an_error_of_the_peer_as_the_handler_sees_it(network: Network) -> None:
     server = Server()
 
     @server
@@ -537,7 +537,7 @@ async def test_an_error_of_the_peer_as_the_handler_sees_it(talk: Talk) -> None:
             return [type(error).__name__, error.code, error.message, error.data, error.method]
         raise AssertionError
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
 
         @client
         def confirm() -> str:
@@ -549,8 +549,8 @@ async def test_an_error_of_the_peer_as_the_handler_sees_it(talk: Talk) -> None:
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("method", ASKING)
-async def test_a_peer_that_offers_nothing(talk: Talk, errors: Errors, method: str) -> None:
-    async with talk.client(asking_server()) as client:
+async def test_a_peer_that_offers_nothing(network: Network, errors: ErrorLog, method: str) -> None:
+    async with network.client(asking_server()) as client:
         with pytest.raises(InternalError):
             await client.call(method, "now")
         assert await client.call("rpc.ping") == "pong"
@@ -558,7 +558,7 @@ async def test_a_peer_that_offers_nothing(talk: Talk, errors: Errors, method: st
 
 
 @pytest.mark.lasting
-async def test_an_end_that_offers_something_else(talk: Talk) -> None:
+async def test_an_end_that_offers_something_else(network: Network) -> None:
     server = Server()
 
     @server
@@ -569,7 +569,7 @@ async def test_an_end_that_offers_something_else(talk: Talk) -> None:
             return str(error.data["method"])
         raise AssertionError
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
 
         @client
         def other() -> None: ...
@@ -577,7 +577,7 @@ async def test_an_end_that_offers_something_else(talk: Talk) -> None:
         assert await client.ask() == "confirm"
 
 
-async def test_a_connection_that_is_lost_meanwhile(talk: Talk) -> None:
+async def test_a_connection_that_is_lost_meanwhile(network: Network) -> None:
     """A handler that goes on sees the loss of its call back at once, and every further one fails at once."""
     server = Server()
     seen: list[Any] = []
@@ -605,9 +605,9 @@ async def test_a_connection_that_is_lost_meanwhile(talk: Talk) -> None:
 
     server.add(ask, detached=True)
     server.add(ask_in_thread, detached=True, offload="thread")
-    async with talk.place(server) as place:
+    async with network.serve(server) as endpoint:
         for method in ("ask", "ask_in_thread"):
-            raw = await place.raw()
+            raw = await endpoint.raw()
             raw.call(method)
             assert (await raw.receive())["method"] == "confirm"
             raw.close()
@@ -618,7 +618,7 @@ async def test_a_connection_that_is_lost_meanwhile(talk: Talk) -> None:
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", ["inline", "ordered", "generator"])
-async def test_a_sync_handler_in_the_event_loop_cannot_wait(talk: Talk, errors: Errors, kind: str) -> None:
+async def test_a_sync_handler_in_the_event_loop_cannot_wait(network: Network, errors: ErrorLog, kind: str) -> None:
     server = Server()
 
     @server(name="inline")
@@ -631,7 +631,7 @@ async def test_a_sync_handler_in_the_event_loop_cannot_wait(talk: Talk, errors: 
         yield ctx.peer.confirm("now")
 
     server.add(ask, name="ordered", ordered=True)
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
 
         @client
         def confirm(question: str) -> str:
@@ -649,7 +649,7 @@ async def test_a_sync_handler_in_the_event_loop_cannot_wait(talk: Talk, errors: 
 
 
 @pytest.mark.lasting
-async def test_the_peer_may_be_kept_beyond_the_call(talk: Talk) -> None:
+async def test_the_peer_may_be_kept_beyond_the_call(network: Network) -> None:
     server = Server()
     kept: list[Any] = []
 
@@ -661,8 +661,8 @@ async def test_the_peer_may_be_kept_beyond_the_call(talk: Talk) -> None:
     def hello_in_thread(ctx: Context) -> None:
         kept.append(ctx.peer)
 
-    async with talk.place(server) as place:
-        client = place.client()
+    async with network.serve(server) as endpoint:
+        client = endpoint.client()
 
         @client
         def confirm(question: str) -> str:
@@ -675,7 +675,7 @@ async def test_the_peer_may_be_kept_beyond_the_call(talk: Talk) -> None:
         assert await asyncio.to_thread(blocking.confirm, "later still") == "yes, later still"
         assert peer.is_connected
         await client.close()
-        await until(lambda: talk.served[0].channel is None)
+        await until(lambda: network.served[0].channel is None)
         assert not peer.is_connected
         with pytest.raises(ConnectionLost, match="'confirm'"):
             peer.notify.confirm("too late")
@@ -686,7 +686,7 @@ async def test_the_peer_may_be_kept_beyond_the_call(talk: Talk) -> None:
 
 
 @pytest.mark.half_close
-async def test_a_call_back_after_the_peers_last_word(talk: Talk) -> None:
+async def test_a_call_back_after_the_peers_last_word(network: Network) -> None:
     """Whoever says nothing more gives no answers either: that is known at once, not waited for."""
     server = Server()
     go = asyncio.Event()
@@ -702,10 +702,10 @@ async def test_a_call_back_after_the_peers_last_word(talk: Talk) -> None:
                 seen.append("lost")
         return "done"
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.call("ask")
         raw.end()
-        await until(lambda: talk.served[0]._ending)
+        await until(lambda: network.served[0]._ending)
         go.set()
         await until(lambda: len(seen) == 2)
         messages = [await raw.receive()]
@@ -715,7 +715,7 @@ async def test_a_call_back_after_the_peers_last_word(talk: Talk) -> None:
 
 
 @pytest.mark.fake_time
-async def test_a_call_back_has_a_timeout_of_its_own(talk: Talk) -> None:
+async def test_a_call_back_has_a_timeout_of_its_own(network: Network) -> None:
     server = Server()
 
     @server
@@ -724,7 +724,7 @@ async def test_a_call_back_has_a_timeout_of_its_own(talk: Talk) -> None:
             await ctx.peer.confirm(timeout=30)
         return "no answer"
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.call("ask")
         asked = await raw.receive()
         assert asked["timeout"] == 30
@@ -733,7 +733,7 @@ async def test_a_call_back_has_a_timeout_of_its_own(talk: Talk) -> None:
         assert await raw.result() == "no answer"
 
 
-async def test_attributes_that_are_no_methods(talk: Talk) -> None:
+async def test_attributes_that_are_no_methods(network: Network) -> None:
     server = Server()
     kept: list[Any] = []
 
@@ -745,7 +745,7 @@ async def test_attributes_that_are_no_methods(talk: Talk) -> None:
     def hello_in_thread(ctx: Context) -> None:
         kept.append(ctx.peer)
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         assert await raw.result("hello") is None
         assert await raw.result("hello_in_thread") is None
         for peer in kept:
@@ -759,7 +759,7 @@ async def test_attributes_that_are_no_methods(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_threads_call_back_while_the_loop_is_used(talk: Talk) -> None:
+async def test_threads_call_back_while_the_loop_is_used(network: Network) -> None:
     """More handlers in threads than there are threads, each calling back several times, do not wait for each other."""
     server = Server(threads=4)
     names: set[str] = set()
@@ -769,7 +769,7 @@ async def test_threads_call_back_while_the_loop_is_used(talk: Talk) -> None:
         names.add(threading.current_thread().name)
         return [ctx.peer.square(n + step) for step in range(3)]
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
 
         @client
         async def square(n: int) -> int:
@@ -782,9 +782,9 @@ async def test_threads_call_back_while_the_loop_is_used(talk: Talk) -> None:
     assert "MainThread" not in names
 
 
-async def test_a_raw_peer_that_answers_with_nonsense(talk: Talk, errors: Errors) -> None:
-    async with talk.raw(asking_server()) as raw:
-        assert isinstance(raw, Raw)
+async def test_a_raw_peer_that_answers_with_nonsense(network: Network, errors: ErrorLog) -> None:
+    async with network.raw(asking_server()) as raw:
+        assert isinstance(raw, RawPeer)
         raw.call("ask", "now")
         asked = await raw.receive()
         raw.send({"jsonrpc": "2.0", "id": asked["id"], "error": "no object"})

@@ -12,7 +12,7 @@ import pytest
 from rpcstream import CallCancelled, CallTimeout, Client, Context, DeadlineExceeded, Limits, Server
 from rpcstream.testing import FakeTimeLoop, memory_client, serve_in_thread
 
-from .talking import Errors, Raw, Talk, request, until
+from .transport_matrix import ErrorLog, Network, RawPeer, request, until
 
 
 class Timed:
@@ -82,8 +82,8 @@ async def timed() -> Timed:
 
 
 @pytest.mark.fake_time
-async def test_the_rest_of_the_time(talk: Talk, timed: Timed, fake_time: FakeTimeLoop) -> None:
-    async with talk.raw(timed.server) as raw:
+async def test_the_rest_of_the_time(network: Network, timed: Timed, fake_time: FakeTimeLoop) -> None:
+    async with network.raw(timed.server) as raw:
         for timeout in (5, 5.25, 0.001, 1e300):
             assert await raw.result("left", timeout=timeout) == timeout
             assert await raw.result("left_inline", timeout=timeout) == timeout
@@ -96,7 +96,7 @@ async def test_the_rest_of_the_time(talk: Talk, timed: Timed, fake_time: FakeTim
 
 
 @pytest.mark.fake_time
-async def test_the_deadline_is_a_time_of_day_of_its_own(talk: Talk, fake_time: FakeTimeLoop) -> None:
+async def test_the_deadline_is_a_time_of_day_of_its_own(network: Network, fake_time: FakeTimeLoop) -> None:
     server = Server()
     seen: list[Any] = []
 
@@ -106,14 +106,14 @@ async def test_the_deadline_is_a_time_of_day_of_its_own(talk: Talk, fake_time: F
         await asyncio.sleep(1)
         seen.append(ctx.deadline)
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         await raw.result("look", timeout=7)
         assert seen == [fake_time.time() + 6] * 2
 
 
 @pytest.mark.fake_time
-async def test_the_shorter_of_two_limits(talk: Talk, timed: Timed, fake_time: FakeTimeLoop) -> None:
-    async with talk.raw(timed.server) as raw:
+async def test_the_shorter_of_two_limits(network: Network, timed: Timed, fake_time: FakeTimeLoop) -> None:
+    async with network.raw(timed.server) as raw:
         for asked, takes in ({"timeout": 10}, 4), ({}, 4), ({"timeout": 3}, 3):
             before = fake_time.time()
             assert await raw.code("sleep_4_at_most", 100, **asked) == -32003
@@ -121,8 +121,8 @@ async def test_the_shorter_of_two_limits(talk: Talk, timed: Timed, fake_time: Fa
 
 
 @pytest.mark.fake_time
-async def test_when_it_passes(talk: Talk, timed: Timed, fake_time: FakeTimeLoop) -> None:
-    async with talk.raw(timed.server) as raw:
+async def test_when_it_passes(network: Network, timed: Timed, fake_time: FakeTimeLoop) -> None:
+    async with network.raw(timed.server) as raw:
         raw.send(request("sleep", 100, "late", id=1, timeout=5), request("sleep", 100, "never", id=2))
         reply = await raw.reply()
         assert fake_time.time() == 5
@@ -137,21 +137,21 @@ async def test_when_it_passes(talk: Talk, timed: Timed, fake_time: FakeTimeLoop)
 
 
 @pytest.mark.fake_time
-async def test_a_handler_that_keeps_to_it_by_a_hair(talk: Talk, timed: Timed) -> None:
-    async with talk.raw(timed.server) as raw:
+async def test_a_handler_that_keeps_to_it_by_a_hair(network: Network, timed: Timed) -> None:
+    async with network.raw(timed.server) as raw:
         assert await raw.result("sleep", 4.99, "in time", timeout=5) == "in time"
 
 
 @pytest.mark.fake_time
-async def test_a_notification_has_one_as_well(talk: Talk, timed: Timed) -> None:
-    async with talk.raw(timed.server) as raw:
+async def test_a_notification_has_one_as_well(network: Network, timed: Timed) -> None:
+    async with network.raw(timed.server) as raw:
         raw.send({"jsonrpc": "2.0", "method": "sleep", "params": [100, "noted"], "timeout": 5})
         assert await raw.result("sleep", 6, "later") == "later"
         assert timed.cancelled == ["noted"]
 
 
-async def test_odd_time_outs(talk: Talk, timed: Timed) -> None:
-    async with talk.raw(timed.server) as raw:
+async def test_odd_time_outs(network: Network, timed: Timed) -> None:
+    async with network.raw(timed.server) as raw:
         for odd in (-1, -0.001, True, False, "5", [], {}, "soon"):
             assert await raw.code("left", timeout=odd) == -32600
         assert timed.begun == []
@@ -162,8 +162,8 @@ async def test_odd_time_outs(talk: Talk, timed: Timed) -> None:
 
 
 @pytest.mark.parametrize("zero", [0, 0.0, -0.0])
-async def test_no_time_at_all(talk: Talk, timed: Timed, zero: float) -> None:
-    async with talk.raw(timed.server) as raw:
+async def test_no_time_at_all(network: Network, timed: Timed, zero: float) -> None:
+    async with network.raw(timed.server) as raw:
         assert await raw.code("left", timeout=zero) == -32003
         assert await raw.code("sleep", 0, timeout=zero) == -32003
         assert await raw.code("in_thread", timeout=zero) == -32003
@@ -175,16 +175,16 @@ async def test_no_time_at_all(talk: Talk, timed: Timed, zero: float) -> None:
 # -- how it is told -------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_client_tells(talk: Talk) -> None:
+async def test_what_a_client_tells(network: Network) -> None:
     heard: list[Any] = []
 
-    async def script(raw: Raw) -> None:
+    async def script(raw: RawPeer) -> None:
         while (asked := await raw.receive()) is not None:
             heard.append(asked)
             raw.answer(asked)
 
-    async with talk.scripted(script) as place:
-        client = place.client(timeout=50)
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client(timeout=50)
         await client.none_of_its_own()
         await client.no_limit(timeout=None)
         await client.limited(timeout=20)
@@ -202,8 +202,8 @@ async def test_what_a_client_tells(talk: Talk) -> None:
 
 
 @pytest.mark.fake_time
-async def test_both_ends_give_up(talk: Talk, timed: Timed, fake_time: FakeTimeLoop) -> None:
-    async with talk.client(timed.server) as client:
+async def test_both_ends_give_up(network: Network, timed: Timed, fake_time: FakeTimeLoop) -> None:
+    async with network.client(timed.server) as client:
         with pytest.raises((CallTimeout, DeadlineExceeded)):
             await client.sleep(100, "it", timeout=5)
         assert fake_time.time() == 5
@@ -212,9 +212,9 @@ async def test_both_ends_give_up(talk: Talk, timed: Timed, fake_time: FakeTimeLo
 
 @pytest.mark.fake_time
 async def test_the_time_out_of_a_stream_is_for_the_whole_of_it(
-    talk: Talk, timed: Timed, fake_time: FakeTimeLoop
+    network: Network, timed: Timed, fake_time: FakeTimeLoop
 ) -> None:
-    async with talk.client(timed.server) as client:
+    async with network.client(timed.server) as client:
         got = []
         with pytest.raises((CallTimeout, DeadlineExceeded)):
             async for item in client.stream.items(2, 10, timeout=5):
@@ -243,10 +243,10 @@ def asking(server: Server) -> None:
 
 
 @pytest.mark.fake_time
-async def test_calls_back_have_what_is_left(talk: Talk) -> None:
+async def test_calls_back_have_what_is_left(network: Network) -> None:
     server = Server()
     asking(server)
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         for params, members, told in [
             ([], {"timeout": 5}, 5),
             ([2], {"timeout": 5}, 3),
@@ -264,11 +264,11 @@ async def test_calls_back_have_what_is_left(talk: Talk) -> None:
 
 
 @pytest.mark.fake_time
-async def test_threads_and_streams_inherit_as_well(talk: Talk, fake_time: FakeTimeLoop) -> None:
+async def test_threads_and_streams_inherit_as_well(network: Network, fake_time: FakeTimeLoop) -> None:
     fake_time.autojump = False
     server = Server()
     asking(server)
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         for method, params, told in [
             ("ask_in_thread", [], 5),
             ("ask_in_thread", [0, 1], 1),
@@ -283,7 +283,7 @@ async def test_threads_and_streams_inherit_as_well(talk: Talk, fake_time: FakeTi
 
 
 @pytest.mark.fake_time
-async def test_it_is_handed_down_from_end_to_end(talk: Talk) -> None:
+async def test_it_is_handed_down_from_end_to_end(network: Network) -> None:
     server = Server()
 
     def add_to(end: Any) -> None:
@@ -293,13 +293,13 @@ async def test_it_is_handed_down_from_end_to_end(talk: Talk) -> None:
             return [ctx.remaining, *(await ctx.peer.down(n - 1))] if n else [ctx.remaining]
 
     add_to(server)
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         add_to(client)
         assert await client.down(5, timeout=10) == [9, 8, 7, 6, 5, 4]
 
 
 @pytest.mark.fake_time
-async def test_calls_of_other_servers_inherit_it(talk: Talk, timed: Timed) -> None:
+async def test_calls_of_other_servers_inherit_it(network: Network, timed: Timed) -> None:
     front = Server()
     async with memory_client(timed.server, timeout=7) as behind:
 
@@ -307,7 +307,7 @@ async def test_calls_of_other_servers_inherit_it(talk: Talk, timed: Timed) -> No
         async def ask(own: float | None = None) -> Any:
             return await (behind.left() if own is None else behind.left(timeout=own))
 
-        async with talk.raw(front) as raw:
+        async with network.raw(front) as raw:
             assert await raw.result("ask", timeout=5) == 5
             assert await raw.result("ask", 3, timeout=5) == 3
             assert await raw.result("ask", 30, timeout=5) == 5
@@ -316,7 +316,7 @@ async def test_calls_of_other_servers_inherit_it(talk: Talk, timed: Timed) -> No
             assert await raw.result("ask", 3) == 3
 
 
-async def test_the_sync_client_in_a_thread_inherits_it(talk: Talk) -> None:
+async def test_the_sync_client_in_a_thread_inherits_it(network: Network) -> None:
     behind, front = Server(), Server()
 
     @behind
@@ -329,7 +329,7 @@ async def test_the_sync_client_in_a_thread_inherits_it(talk: Talk) -> None:
         def ask() -> list[Any]:
             return [client.left(), client.left(timeout=1000)]
 
-        async with talk.raw(front) as raw:
+        async with network.raw(front) as raw:
             assert await raw.result("ask") == [None, pytest.approx(1000, abs=30)]
             first, second = await raw.result("ask", timeout=30)
             assert 0 < first <= 30
@@ -337,11 +337,13 @@ async def test_the_sync_client_in_a_thread_inherits_it(talk: Talk) -> None:
 
 
 @pytest.mark.fake_time
-async def test_a_handler_whose_call_back_runs_out_of_time(talk: Talk, fake_time: FakeTimeLoop, errors: Errors) -> None:
+async def test_a_handler_whose_call_back_runs_out_of_time(
+    network: Network, fake_time: FakeTimeLoop, errors: ErrorLog
+) -> None:
     """Its own time is out as well: that is what its caller is told, not that something failed."""
     server = Server()
     asking(server)
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.call("ask", timeout=5)
         asked = await raw.receive()
         messages = await raw.receive_many(2)
@@ -351,7 +353,7 @@ async def test_a_handler_whose_call_back_runs_out_of_time(talk: Talk, fake_time:
 
 
 @pytest.mark.fake_time
-async def test_after_the_deadline_no_call_is_begun(talk: Talk) -> None:
+async def test_after_the_deadline_no_call_is_begun(network: Network) -> None:
     server = Server()
     seen: list[str] = []
 
@@ -365,13 +367,13 @@ async def test_after_the_deadline_no_call_is_begun(talk: Talk) -> None:
             assert (ctx.remaining, ctx.cancelled) == (0, True)
             seen.append("tidy")
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         assert await raw.code("ask", timeout=5) == -32003
         assert seen == ["tidy"]
 
 
 @pytest.mark.fake_time
-async def test_handlers_at_work_at_once_have_each_their_own(talk: Talk) -> None:
+async def test_handlers_at_work_at_once_have_each_their_own(network: Network) -> None:
     server = Server()
 
     @server
@@ -379,7 +381,7 @@ async def test_handlers_at_work_at_once_have_each_their_own(talk: Talk) -> None:
         await asyncio.sleep(1)
         return [ctx.remaining, (await ctx.peer.mine())]
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
 
         @client
         def mine(ctx: Context) -> float | None:
@@ -394,11 +396,11 @@ async def test_handlers_at_work_at_once_have_each_their_own(talk: Talk) -> None:
 
 @pytest.mark.fake_time
 @pytest.mark.parametrize("method", ["left", "left_inline", "plain", "in_thread", "sleep_in_order", "items", "batch"])
-async def test_what_waited_too_long_to_be_read_is_not_begun(talk: Talk, method: str) -> None:
+async def test_what_waited_too_long_to_be_read_is_not_begun(network: Network, method: str) -> None:
     timed = Timed(limits=Limits(max_calls=1))
     params = {"sleep_in_order": [1], "items": [0, 1]}.get(method, [])
     asked = request(method, *params, id=2, timeout=5)
-    async with talk.raw(timed.server) as raw:
+    async with network.raw(timed.server) as raw:
         raw.call("sleep", 6, "first")
         raw.send([request("left", id=2, timeout=5), request("left", id=3)] if method == "batch" else asked)
         assert await raw.result() == "first"
@@ -413,9 +415,9 @@ async def test_what_waited_too_long_to_be_read_is_not_begun(talk: Talk, method: 
 
 
 @pytest.mark.fake_time
-async def test_waiting_to_be_read_takes_time_of_the_call(talk: Talk) -> None:
+async def test_waiting_to_be_read_takes_time_of_the_call(network: Network) -> None:
     timed = Timed(limits=Limits(max_calls=1))
-    async with talk.raw(timed.server) as raw:
+    async with network.raw(timed.server) as raw:
         raw.send(request("sleep", 3, "first"), request("left", id=2, timeout=5), request("left_inline", timeout=5))
         raw.send([request("left", 1, id=3, timeout=5)])
         assert await raw.result() == "first"
@@ -424,10 +426,10 @@ async def test_waiting_to_be_read_takes_time_of_the_call(talk: Talk) -> None:
 
 
 @pytest.mark.fake_time
-async def test_what_waits_for_a_thread_is_not_begun(talk: Talk, fake_time: FakeTimeLoop) -> None:
+async def test_what_waits_for_a_thread_is_not_begun(network: Network, fake_time: FakeTimeLoop) -> None:
     fake_time.autojump = False
     timed = Timed(threads=1)
-    async with talk.raw(timed.server) as raw:
+    async with network.raw(timed.server) as raw:
         raw.call("in_thread", "first")
         await until(lambda: timed.begun == ["first"])
         raw.send(request("in_thread", "second", id=2, timeout=5), request("in_thread", "third", id=3, timeout=50))
@@ -440,10 +442,10 @@ async def test_what_waits_for_a_thread_is_not_begun(talk: Talk, fake_time: FakeT
 
 
 @pytest.mark.fake_time
-async def test_what_runs_in_a_thread_learns_it(talk: Talk, timed: Timed, fake_time: FakeTimeLoop) -> None:
+async def test_what_runs_in_a_thread_learns_it(network: Network, timed: Timed, fake_time: FakeTimeLoop) -> None:
     """The caller has its answer meanwhile."""
     fake_time.autojump = False
-    async with talk.raw(timed.server) as raw:
+    async with network.raw(timed.server) as raw:
         raw.call("in_thread", "it", timeout=5)
         await until(lambda: timed.begun == ["it"])
         fake_time.jump(5)
@@ -454,8 +456,8 @@ async def test_what_runs_in_a_thread_learns_it(talk: Talk, timed: Timed, fake_ti
 
 
 @pytest.mark.fake_time
-async def test_what_waits_for_its_turn_is_not_begun(talk: Talk, timed: Timed, fake_time: FakeTimeLoop) -> None:
-    async with talk.raw(timed.server) as raw:
+async def test_what_waits_for_its_turn_is_not_begun(network: Network, timed: Timed, fake_time: FakeTimeLoop) -> None:
+    async with network.raw(timed.server) as raw:
         for n, (seconds, limit) in enumerate([(10, None), (1, 5), (1, 20)]):
             raw.call("sleep_in_order", seconds, n, id=n, timeout=limit)
         late = await raw.reply()
@@ -466,9 +468,9 @@ async def test_what_waits_for_its_turn_is_not_begun(talk: Talk, timed: Timed, fa
 
 
 @pytest.mark.fake_time
-async def test_members_of_a_batch_that_wait_for_room(talk: Talk) -> None:
+async def test_members_of_a_batch_that_wait_for_room(network: Network) -> None:
     timed = Timed(limits=Limits(max_calls=1))
-    async with talk.raw(timed.server) as raw:
+    async with network.raw(timed.server) as raw:
         raw.send([request("sleep", 6, "a", id=1), request("sleep", 1, "b", id=2, timeout=5), request("left", id=3)])
         first, second, third = await raw.receive()
         assert (first["result"], second["error"]["code"], third["result"]) == ("a", -32003, None)

@@ -11,7 +11,7 @@ import pytest
 
 from rpcstream import AsyncClient, Backoff, ConnectionLost, Context, InternalError, InvalidParams, Server
 
-from .talking import Errors, Raw, Talk, notification, request, until
+from .transport_matrix import ErrorLog, Network, RawPeer, notification, request, until
 
 pytestmark = pytest.mark.lasting
 
@@ -50,9 +50,9 @@ def tables_of(client: AsyncClient) -> tuple[Any, int, Any]:
     return subscriptions._subscribers, len(subscriptions._subscribers._patterns), subscriptions._confirmed
 
 
-async def test_values_and_their_topics(talk: Talk, errors: Errors) -> None:
+async def test_values_and_their_topics(network: Network, errors: ErrorLog) -> None:
     server = make_server()
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         async with client.subscribe("room.*.heat") as one, client.subscribe("room.>").with_topics() as all_of_them:
             assert (one.topic, all_of_them.topic) == ("room.*.heat", "room.>")
             assert repr(one) == "<subscription to 'room.*.heat', open>"
@@ -64,9 +64,9 @@ async def test_values_and_their_topics(talk: Talk, errors: Errors) -> None:
         assert tables_of(client) == ({}, 0, set())
 
 
-async def test_pairs_in_the_type_that_is_asked_for(talk: Talk, errors: Errors) -> None:
+async def test_pairs_in_the_type_that_is_asked_for(network: Network, errors: ErrorLog) -> None:
     server = make_server()
-    async with talk.client(server) as client, client.subscribe(">", returns=Reading).with_topics() as events:
+    async with network.client(server) as client, client.subscribe(">", returns=Reading).with_topics() as events:
         for topic, value in (("a", {"celsius": 1}), ("a.b", 5), ("c", {"celsius": 2})):
             server.publish(topic, value)
         assert await anext(events) == ("a", Reading(1.0))
@@ -75,9 +75,9 @@ async def test_pairs_in_the_type_that_is_asked_for(talk: Talk, errors: Errors) -
         assert await anext(events) == ("c", Reading(2.0))
 
 
-async def test_each_reader_is_given_each_event_once(talk: Talk, errors: Errors) -> None:
+async def test_each_reader_is_given_each_event_once(network: Network, errors: ErrorLog) -> None:
     server = make_server()
-    async with talk.client(server) as client, client.subscribe("a.*") as wide, client.subscribe("a.*") as too:
+    async with network.client(server) as client, client.subscribe("a.*") as wide, client.subscribe("a.*") as too:
         async with client.subscribe("a.b") as narrow, client.subscribe(">") as all_of_them:
             for number in range(3):
                 assert server.publish("a.b", number) == 1
@@ -101,9 +101,11 @@ async def test_each_reader_is_given_each_event_once(talk: Talk, errors: Errors) 
         assert await client.tell("a.b", 9) == 0
 
 
-async def test_what_waits_when_a_subscription_ends_is_not_lost_for_the_others(talk: Talk, errors: Errors) -> None:
+async def test_what_waits_when_a_subscription_ends_is_not_lost_for_the_others(
+    network: Network, errors: ErrorLog
+) -> None:
     server = make_server()
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         publish = [request("tell", "a.b", number, id=number) for number in range(5)]
         raw.send(request("rpc.subscribe", "a.b"), request("rpc.subscribe", "a.*"), *publish)
         raw.send(request("rpc.unsubscribe", "a.b", id="bye"), request("rpc.ping", id="end"))
@@ -111,10 +113,10 @@ async def test_what_waits_when_a_subscription_ends_is_not_lost_for_the_others(ta
         assert [each["params"]["value"] for each in messages if "method" in each] == [0, 1, 2, 3, 4]
 
 
-async def test_last_values_are_for_whoever_subscribes_later(talk: Talk, errors: Errors) -> None:
+async def test_last_values_are_for_whoever_subscribes_later(network: Network, errors: ErrorLog) -> None:
     server = make_server()
-    async with talk.place(server) as place:
-        client, other = place.client(), place.client()
+    async with network.serve(server) as endpoint:
+        client, other = endpoint.client(), endpoint.client()
         for topic, value in (("state.door", "open"), ("state.light", "on"), ("state.door", "shut"), ("x", 1)):
             await client.tell(topic, value, True)
         async with client.subscribe("state.*").with_topics() as states:
@@ -129,10 +131,10 @@ async def test_last_values_are_for_whoever_subscribes_later(talk: Talk, errors: 
             assert await anext(events) == "on"
 
 
-async def test_patterns_are_subscribed_to_again_on_a_new_connection(talk: Talk, errors: Errors) -> None:
+async def test_patterns_are_subscribed_to_again_on_a_new_connection(network: Network, errors: ErrorLog) -> None:
     server = make_server()
     async with (
-        talk.client(server, reconnect=AT_ONCE) as client,
+        network.client(server, reconnect=AT_ONCE) as client,
         client.subscribe("a.*").with_topics() as wide,
         client.subscribe("a.b") as narrow,
     ):
@@ -147,19 +149,19 @@ async def test_patterns_are_subscribed_to_again_on_a_new_connection(talk: Talk, 
             assert await anext(narrow) == number
 
 
-async def test_what_is_refused_says_why(talk: Talk, errors: Errors) -> None:
+async def test_what_is_refused_says_why(network: Network, errors: ErrorLog) -> None:
     server = make_server()
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         for topic, reason in (("room*", "may have '*' only as a whole"), (">.a", "'>' only as its last level, whole")):
             with pytest.raises(InvalidParams, match=re.escape(reason)):
                 await anext(client.subscribe(topic))
         assert tables_of(client) == ({}, 0, set())
 
 
-async def test_a_slow_reader_of_a_pattern_is_bounded_by_itself(talk: Talk, errors: Errors) -> None:
+async def test_a_slow_reader_of_a_pattern_is_bounded_by_itself(network: Network, errors: ErrorLog) -> None:
     server = make_server()
     async with (
-        talk.client(server) as client,
+        network.client(server) as client,
         client.subscribe("a.*", max_queue=2, policy="disconnect") as slow,
         client.subscribe("a.*", max_queue=2) as newest,
         client.subscribe("a.b") as other,
@@ -176,52 +178,52 @@ async def test_a_slow_reader_of_a_pattern_is_bounded_by_itself(talk: Talk, error
 # -- what a server may send --------------------------------------------------------------------------------------------
 
 
-async def test_topics_that_are_none_and_topics_without_end(talk: Talk, errors: Errors) -> None:
+async def test_topics_that_are_none_and_topics_without_end(network: Network, errors: ErrorLog) -> None:
     deep = ".".join("*" * 32)
     topics = ["*", ">", "a.*", "a.>", deep, deep[:-1] + ">", "." * 100_000, "rpc.a", "", "a"]
 
-    async def script(raw: Raw) -> None:
+    async def script(raw: RawPeer) -> None:
         for _ in range(3):
             raw.answer(await raw.receive(), {})
         raw.send(*(event(topic, number) for number, topic in enumerate(topics)), event("a.end", "end"))
 
-    async with talk.scripted(script) as place:
-        client = place.client()
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client()
         async with client.subscribe("a.*") as one, client.subscribe(deep) as two, client.subscribe("*.>") as three:
             assert await take(one, 3) == [2, 3, "end"]
             assert await take(two, 1) == [4]
             assert await take(three, 6) == [2, 3, 4, 5, 6, "end"]
 
 
-async def test_what_comes_before_the_reply_is_for_those_who_have_theirs(talk: Talk, errors: Errors) -> None:
+async def test_what_comes_before_the_reply_is_for_those_who_have_theirs(network: Network, errors: ErrorLog) -> None:
     """It comes for another subscription, and would stop when that ends: the new reader would have a gap."""
 
-    async def script(raw: Raw) -> None:
+    async def script(raw: RawPeer) -> None:
         raw.answer(await raw.receive(), {})
         asked = await raw.receive()
         reply = {"jsonrpc": "2.0", "id": asked["id"], "result": {}}
         raw.send(event("a.b", 1), event("a.b", 2), reply, event("a.b", 4))
 
-    async with talk.scripted(script) as place:
-        client = place.client()
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client()
         async with client.subscribe("a.b") as one, client.subscribe("a.*") as two:
             assert await take(one, 3) == [1, 2, 4]
             assert await anext(two) == 4
 
 
-async def test_broken_values_are_raised_with_their_own_topic(talk: Talk, errors: Errors) -> None:
-    async def script(raw: Raw) -> None:
+async def test_broken_values_are_raised_with_their_own_topic(network: Network, errors: ErrorLog) -> None:
+    async def script(raw: RawPeer) -> None:
         raw.answer(await raw.receive(), {})
         raw.send(notification("$/event", topic="a.b"), event("a.b", {"$type": "bytes"}), event("a.b", "good"))
 
-    async with talk.scripted(script) as place, place.client().subscribe("a.*").with_topics() as events:
+    async with network.scripted(script) as endpoint, endpoint.client().subscribe("a.*").with_topics() as events:
         for _ in range(2):
             with pytest.raises(InternalError):
                 await anext(events)
         assert await anext(events) == ("a.b", "good")
 
 
-async def test_readers_come_and_go_while_events_come(talk: Talk, errors: Errors) -> None:
+async def test_readers_come_and_go_while_events_come(network: Network, errors: ErrorLog) -> None:
     """Whoever reads gets what is published between its entry and its end, in order, and nothing twice."""
     server = make_server()
 
@@ -237,7 +239,7 @@ async def test_readers_come_and_go_while_events_come(talk: Talk, errors: Errors)
             number += 1
             await asyncio.sleep(0)
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         publishing = asyncio.create_task(publish())
         for count in range(1, 8):
             topics = ("a.b", "a.*", ">", "*.b", "a.b", "a.>")

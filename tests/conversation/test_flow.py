@@ -13,7 +13,7 @@ import pytest
 from rpcstream import AsyncClient, ConnectionLost, Context, Limits, Server
 from rpcstream.testing import FakeTimeLoop
 
-from .talking import Talk, notification, request, until
+from .transport_matrix import Network, notification, request, until
 
 
 class Capped:
@@ -64,14 +64,14 @@ class Capped:
 
 
 @pytest.mark.parametrize("cap", [1, 4])
-async def test_the_cap_stops_reading(talk: Talk, cap: int) -> None:
+async def test_the_cap_stops_reading(network: Network, cap: int) -> None:
     """What is not begun waits, some of it here and the rest with the peer."""
     capped = Capped(cap, write_buffer=20_000)
-    async with talk.raw(capped.server) as raw:
+    async with network.raw(capped.server) as raw:
         count = 300
         for n in range(count):
             raw.call("wait", n, "x" * 10_000, id=n)
-        session = talk.served[0]
+        session = network.served[0]
         await until(lambda: session._paused)
         for _ in range(50):
             await asyncio.sleep(0)
@@ -82,14 +82,14 @@ async def test_the_cap_stops_reading(talk: Talk, cap: int) -> None:
         assert capped.most == cap
 
 
-async def test_a_batch_counts_with_each_of_its_members(talk: Talk) -> None:
+async def test_a_batch_counts_with_each_of_its_members(network: Network) -> None:
     capped = Capped(3)
-    async with talk.raw(capped.server) as raw:
+    async with network.raw(capped.server) as raw:
         raw.send([request("wait", n, id=n) for n in range(10)])
         raw.call("wait", "behind")
         raw.call("plain", "behind")
         await until(lambda: len(capped.begun) == 3)
-        await until(lambda: talk.served[0].backlog)
+        await until(lambda: network.served[0].backlog)
         capped.go.set()
         assert [each["result"] for each in await raw.receive()] == list(range(10))
         assert {await raw.result(), await raw.result()} == {"behind"}
@@ -97,10 +97,10 @@ async def test_a_batch_counts_with_each_of_its_members(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("method", ["ask", "ask_in_thread"])
-async def test_replies_get_through_at_the_cap(talk: Talk, method: str) -> None:
+async def test_replies_get_through_at_the_cap(network: Network, method: str) -> None:
     """Every handler that may run waits for the peer, whose answers come behind requests that must wait."""
     capped = Capped(3)
-    async with talk.raw(capped.server) as raw:
+    async with network.raw(capped.server) as raw:
         raw.send(*[request(method, n, id=n) for n in range(5)])
         asked = await raw.receive_many(3)
         assert sorted(each["params"][0] for each in asked) == [0, 1, 2]
@@ -119,7 +119,7 @@ async def test_replies_get_through_at_the_cap(talk: Talk, method: str) -> None:
         )
 
 
-async def test_words_of_the_conversation_get_through_at_the_cap(talk: Talk) -> None:
+async def test_words_of_the_conversation_get_through_at_the_cap(network: Network) -> None:
     """Credit and items, progress and cancels, though behind requests that must wait."""
     capped = Capped(4)
     seen: list[Any] = []
@@ -128,7 +128,7 @@ async def test_words_of_the_conversation_get_through_at_the_cap(talk: Talk) -> N
     async def watch(ctx: Context) -> Any:
         return await ctx.peer.work(on_progress=seen.append)
 
-    async with talk.raw(capped.server) as raw:
+    async with network.raw(capped.server) as raw:
         raw.send(
             request("items", 3, id="items", stream=0), request("total", {"$type": "stream", "id": "s"}, id="total")
         )
@@ -137,7 +137,7 @@ async def test_words_of_the_conversation_get_through_at_the_cap(talk: Talk) -> N
         (asked,) = [each for each in messages if each["method"] == "work"]
         await until(lambda: len(capped.begun) == 1)
         raw.send(request("plain", "behind", id="behind"))
-        await until(lambda: talk.served[0].backlog)
+        await until(lambda: network.served[0].backlog)
         raw.send(request("plain", "also behind", id="also"), notification("$/credit", id="items", n=2))
         assert [each["params"]["value"] for each in await raw.receive_many(2)] == [0, 1]
         raw.send(request("plain", "also behind", id="also"), notification("$/progress", token=asked["id"], value=7))
@@ -155,11 +155,11 @@ async def test_words_of_the_conversation_get_through_at_the_cap(talk: Talk) -> N
 
 
 @pytest.mark.parametrize("method", ["ask", "ask_in_thread"])
-async def test_busy_where_it_must_not_wait(talk: Talk, method: str) -> None:
+async def test_busy_where_it_must_not_wait(network: Network, method: str) -> None:
     """All that may run wait for the peer, which sends more requests than can be kept: those are turned away, since
     the answers that everybody waits for come behind them."""
     capped = Capped(2)
-    async with talk.raw(capped.server) as raw:
+    async with network.raw(capped.server) as raw:
         raw.send(request(method, 0, id=0), request(method, 1, id=1))
         asked = await raw.receive_many(2)
         for n in range(2, 12):
@@ -188,11 +188,11 @@ async def test_busy_where_it_must_not_wait(talk: Talk, method: str) -> None:
 
 
 @pytest.mark.lasting
-async def test_a_flood_while_all_wait_for_the_peer(talk: Talk) -> None:
+async def test_a_flood_while_all_wait_for_the_peer(network: Network) -> None:
     """As above, with both ends talking as fast as they can: everything is answered, with a result or as busy."""
     capped = Capped(8)
-    async with talk.place(capped.server) as place:
-        client: AsyncClient = place.client()
+    async with network.serve(capped.server) as endpoint:
+        client: AsyncClient = endpoint.client()
         answered = 0
 
         @client
@@ -212,14 +212,14 @@ async def test_a_flood_while_all_wait_for_the_peer(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_a_client_has_a_cap_as_well(talk: Talk) -> None:
+async def test_a_client_has_a_cap_as_well(network: Network) -> None:
     server = Server()
 
     @server
     async def ask(ctx: Context) -> list[Any]:
         return await asyncio.gather(*(ctx.peer.work(n) for n in range(20)))
 
-    async with talk.client(server, limits=Limits(max_calls=3)) as client:
+    async with network.client(server, limits=Limits(max_calls=3)) as client:
         running = most = 0
 
         @client
@@ -242,7 +242,7 @@ async def test_a_client_has_a_cap_as_well(talk: Talk) -> None:
 # -- fairness -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_busy_connection_does_not_keep_the_others_waiting(talk: Talk) -> None:
+async def test_a_busy_connection_does_not_keep_the_others_waiting(network: Network) -> None:
     server = Server()
     done = 0
 
@@ -253,8 +253,8 @@ async def test_a_busy_connection_does_not_keep_the_others_waiting(talk: Talk) ->
             await asyncio.sleep(0)
         done += 1
 
-    async with talk.place(server) as place:
-        greedy, other = await place.raw(), await place.raw()
+    async with network.serve(server) as endpoint:
+        greedy, other = await endpoint.raw(), await endpoint.raw()
         greedy.send(*[request("work", id=n) for n in range(1000)])
         for _ in range(5):
             assert await other.result("rpc.ping") == "pong"
@@ -262,7 +262,7 @@ async def test_a_busy_connection_does_not_keep_the_others_waiting(talk: Talk) ->
         await greedy.receive_many(1000)
 
 
-async def test_streams_share_their_connection(talk: Talk) -> None:
+async def test_streams_share_their_connection(network: Network) -> None:
     """Generators that never wait, on one connection, with all the credit they want: each has its turn, and a plain call
     between them as well."""
     server = Server(limits=Limits(write_buffer=20_000))
@@ -283,7 +283,7 @@ async def test_streams_share_their_connection(talk: Talk) -> None:
             progress[which] = each + 1
             yield "x" * 100
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.send(*[request("count", n, 1500, id=n, stream=2**30) for n in range(9)])
         raw.send(request("count_in_thread", 9, 200, id=9, stream=2**30), request("rpc.ping", id="ping"))
         items = replies = 0
@@ -300,9 +300,9 @@ async def test_streams_share_their_connection(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_uploads_share_their_connection(talk: Talk) -> None:
+async def test_uploads_share_their_connection(network: Network) -> None:
     capped = Capped(100)
-    async with talk.client(capped.server, limits=Limits(write_buffer=5_000)) as client:
+    async with network.client(capped.server, limits=Limits(write_buffer=5_000)) as client:
         made = 0
 
         def source() -> Iterator[int]:
@@ -324,7 +324,7 @@ async def test_uploads_share_their_connection(talk: Talk) -> None:
 @pytest.mark.fake_time
 @pytest.mark.parametrize("kind", ["stream", "replies", "calls back", "progress"])
 async def test_slow_readers_are_closed_with_a_reason(
-    talk: Talk, kind: str, fake_time: FakeTimeLoop, caplog: pytest.LogCaptureFixture
+    network: Network, kind: str, fake_time: FakeTimeLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are waited for, held to what the limit allows, and then closed, which is counted and said."""
     limits = Limits(write_buffer=50_000, write_timeout=30, max_message_size=100_000)
@@ -363,8 +363,8 @@ async def test_slow_readers_are_closed_with_a_reason(
         finally:
             ended.append("progress")
 
-    async with talk.place(server) as place:
-        slow, other = await place.raw(), await place.raw()
+    async with network.serve(server) as endpoint:
+        slow, other = await endpoint.raw(), await endpoint.raw()
         slow.transport.pause_reading()
         since = fake_time.time()
         if kind == "replies":
@@ -376,7 +376,7 @@ async def test_slow_readers_are_closed_with_a_reason(
                 "progress": ("tell", {}),
             }[kind]
             slow.call(method, **members)
-        session, channel = talk.served[0], talk.served[0].channel
+        session, channel = network.served[0], network.served[0].channel
         while session.channel is not None:
             assert channel._transport.get_write_buffer_size() < 400_000  # type: ignore[union-attr]
             await asyncio.sleep(1)
@@ -389,7 +389,7 @@ async def test_slow_readers_are_closed_with_a_reason(
         await other.silence()
 
 
-async def test_what_cannot_wait_is_bounded_by_closing(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_cannot_wait_is_bounded_by_closing(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     """Notifications have nobody who could wait: a peer that reads none of them is closed when it is too much."""
     server = Server(limits=Limits(write_buffer=50_000, max_message_size=100_000))
     sent: list[int] = []
@@ -401,16 +401,16 @@ async def test_what_cannot_wait_is_bounded_by_closing(talk: Talk, caplog: pytest
             sent.append(n)
             await asyncio.sleep(0)
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.transport.pause_reading()
         raw.call("tell")
-        await until(lambda: talk.served[0].channel is None and not talk.served[0].work.running)
+        await until(lambda: network.served[0].channel is None and not network.served[0].work.running)
         assert len(sent) < 1000
         assert "the peer left over 300000 bytes of replies unread (write_buffer)" in caplog.text
         assert server.counters.closed_for_limits == 1
 
 
-async def test_a_reader_that_comes_back_in_time(talk: Talk) -> None:
+async def test_a_reader_that_comes_back_in_time(network: Network) -> None:
     server = Server(limits=Limits(write_buffer=50_000))
 
     @server
@@ -418,17 +418,17 @@ async def test_a_reader_that_comes_back_in_time(talk: Talk) -> None:
         for each in range(n):
             yield f"{each} " + "x" * 10_000
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.transport.pause_reading()
         raw.call("stream", 2000, stream=4000)
-        await until(lambda: talk.served[0].flows.stalled)
+        await until(lambda: network.served[0].flows.stalled)
         raw.transport.resume_reading()
         items = await raw.receive_many(2000)
         assert [int(each["params"]["value"].split()[0]) for each in items] == list(range(2000))
         await raw.result()
 
 
-async def test_calls_to_a_peer_that_does_not_read_wait_before_they_are_sent(talk: Talk) -> None:
+async def test_calls_to_a_peer_that_does_not_read_wait_before_they_are_sent(network: Network) -> None:
     server = Server(limits=Limits(write_buffer=50_000, write_timeout=None))
     kept: list[Any] = []
 
@@ -436,25 +436,25 @@ async def test_calls_to_a_peer_that_does_not_read_wait_before_they_are_sent(talk
     async def hello(ctx: Context) -> None:
         kept.append(ctx.peer)
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         assert await raw.result("hello") is None
         raw.transport.pause_reading()
         calls = []
-        while not talk.served[0].flows.stalled:
+        while not network.served[0].flows.stalled:
             calls.append(asyncio.ensure_future(kept[0].confirm(len(calls), "x" * 10_000)))
             await asyncio.sleep(0)
-        sent = len(talk.served[0].pending)
+        sent = len(network.served[0].pending)
         calls += [asyncio.ensure_future(kept[0].confirm(len(calls) + n, "x" * 10_000)) for n in range(300)]
         for _ in range(50):
             await asyncio.sleep(0)
-        assert len(talk.served[0].pending) == sent, "the others wait to be sent"
+        assert len(network.served[0].pending) == sent, "the others wait to be sent"
         raw.transport.resume_reading()
         for _ in calls:
             raw.answer(asked := await raw.receive(), asked["params"][0])
         assert await asyncio.gather(*calls) == list(range(len(calls)))
 
 
-async def test_calls_that_wait_to_be_sent_fail_with_the_connection(talk: Talk) -> None:
+async def test_calls_that_wait_to_be_sent_fail_with_the_connection(network: Network) -> None:
     server = Server(limits=Limits(write_buffer=50_000, write_timeout=None))
     kept: list[Any] = []
 
@@ -462,23 +462,23 @@ async def test_calls_that_wait_to_be_sent_fail_with_the_connection(talk: Talk) -
     async def hello(ctx: Context) -> None:
         kept.append(ctx.peer)
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         assert await raw.result("hello") is None
         raw.transport.pause_reading()
         calls = []
-        while not talk.served[0].flows.stalled:
+        while not network.served[0].flows.stalled:
             calls.append(asyncio.ensure_future(kept[0].confirm("x" * 10_000)))
             await asyncio.sleep(0)
         calls += [asyncio.ensure_future(kept[0].confirm("x" * 10_000)) for _ in range(10)]
         await asyncio.sleep(0)
-        talk.served[0].abort("the test says so")
+        network.served[0].abort("the test says so")
         for call in calls:
             with pytest.raises(ConnectionLost):
                 await call
 
 
 @pytest.mark.lasting
-async def test_both_ends_talk_at_once_and_much(talk: Talk) -> None:
+async def test_both_ends_talk_at_once_and_much(network: Network) -> None:
     """Long messages both ways, calls within calls: nobody waits for the other to read first."""
     server = Server(limits=Limits(write_buffer=50_000))
     long = "x" * 200_000
@@ -488,7 +488,7 @@ async def test_both_ends_talk_at_once_and_much(talk: Talk) -> None:
         back: str = await ctx.peer.back(text)
         return back
 
-    async with talk.client(server, limits=Limits(write_buffer=50_000)) as client:
+    async with network.client(server, limits=Limits(write_buffer=50_000)) as client:
 
         @client
         async def back(text: str) -> str:
@@ -497,7 +497,7 @@ async def test_both_ends_talk_at_once_and_much(talk: Talk) -> None:
         assert await asyncio.gather(*(client.exchange(long) for _ in range(20))) == [long] * 20
 
 
-async def test_a_full_queue_of_threads_says_busy(talk: Talk) -> None:
+async def test_a_full_queue_of_threads_says_busy(network: Network) -> None:
     server = Server(threads=1, limits=Limits(max_queue=2))
     go = threading.Event()
     begun: list[int] = []
@@ -508,7 +508,7 @@ async def test_a_full_queue_of_threads_says_busy(talk: Talk) -> None:
         assert go.wait(20)
         return n
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.call("work", 0, id=0)
         await until(lambda: begun == [0])
         raw.send(*[request("work", n, id=n) for n in range(1, 5)])

@@ -15,7 +15,7 @@ from rpcstream import AsyncClient, Context, Limits, Server, ServerBusy
 from rpcstream.peer.remote import Peer
 from rpcstream.transports.connection import SocketConnection
 
-from .talking import Raw, Stopping, Talk, notification, request, until
+from .transport_matrix import Network, RawPeer, StoppableServer, notification, request, until
 
 KILO = "x" * 1000
 
@@ -89,7 +89,7 @@ async def turns(count: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-async def answers(raw: Raw, count: int) -> dict[Any, Any]:
+async def answers(raw: RawPeer, count: int) -> dict[Any, Any]:
     """What the next answers say, by their ids: the result or the error's code. Other messages are left out."""
     found: dict[Any, Any] = {}
     while len(found) < count:
@@ -103,14 +103,14 @@ async def answers(raw: Raw, count: int) -> dict[Any, Any]:
 # -- what a sender notices ------------------------------------------------------------------------------------------
 
 
-async def test_the_sending_of_who_asks_too_much_stops(talk: Talk) -> None:
+async def test_the_sending_of_who_asks_too_much_stops(network: Network) -> None:
     """The connection is not read while it is at the cap: what was sent stays with the sender, and is all answered."""
     busy = Busy(max_calls=2)
-    async with talk.raw(busy.server) as raw:
+    async with network.raw(busy.server) as raw:
         if raw.transport.get_extra_info("ssl_object") is not None:
             pytest.skip("what is encrypted and not sent cannot be seen here")
         raw.send(*[request("wait", n, KILO * 10, id=n) for n in range(1400)])
-        await until(lambda: talk.served[0]._paused)
+        await until(lambda: network.served[0]._paused)
         await turns()
         unsent = raw.transport.get_write_buffer_size()
         assert unsent > 500_000
@@ -122,12 +122,12 @@ async def test_the_sending_of_who_asks_too_much_stops(talk: Talk) -> None:
         assert raw.transport.get_write_buffer_size() == 0
 
 
-async def test_who_asks_too_much_does_not_stop_others(talk: Talk) -> None:
+async def test_who_asks_too_much_does_not_stop_others(network: Network) -> None:
     busy = Busy(max_calls=2)
-    async with talk.place(busy.server) as place:
-        greedy, other = await place.raw(), await place.raw()
+    async with network.serve(busy.server) as endpoint:
+        greedy, other = await endpoint.raw(), await endpoint.raw()
         greedy.send(*[request("wait", n, KILO * 10, id=n) for n in range(1400)])
-        await until(lambda: talk.served[0]._paused)
+        await until(lambda: network.served[0]._paused)
         assert await other.result("echo", 1) == 1
         assert [await other.result("plain", n) for n in range(10)] == list(range(10))
         busy.go.set()
@@ -137,17 +137,17 @@ async def test_who_asks_too_much_does_not_stop_others(talk: Talk) -> None:
 # -- a peer that does not read --------------------------------------------------------------------------------------
 
 
-async def test_words_count_though_who_says_them_does_not_read(talk: Talk) -> None:
+async def test_words_count_though_who_says_them_does_not_read(network: Network) -> None:
     """Answers, items and cancels of a peer that reads nothing are heeded; its requests wait."""
     busy = Busy(write_buffer=50_000)
-    async with talk.raw(busy.server) as raw:
+    async with network.raw(busy.server) as raw:
         raw.send(request("ask", "ask", id="ask"), request("wait", "wait", id="wait"))
         raw.call("total", {"$type": "stream", "id": "s"}, id="total")
         first = await raw.receive_many(2)
         (asked,) = [each for each in first if each["method"] == "confirm"]
         raw.transport.pause_reading()
         raw.call("kilos", id="kilos", stream=2**30)
-        session = talk.served[0]
+        session = network.served[0]
         await until(lambda: session.flows.stalled)
         raw.call("plain", "request", id="plain")
         raw.send(notification("$/item", stream="s", value=5))
@@ -163,16 +163,16 @@ async def test_words_count_though_who_says_them_does_not_read(talk: Talk) -> Non
         assert await answers(raw, 5) == expected
 
 
-async def test_who_neither_reads_nor_stops_asking_is_closed(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_who_neither_reads_nor_stops_asking_is_closed(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     """Something waits for its words, so they are read; what that takes is bounded all the same."""
     busy = Busy(max_message_size=100_000, write_buffer=10_000)
-    async with talk.place(busy.server) as place:
-        raw, other = await place.raw(), await place.raw()
+    async with network.serve(busy.server) as endpoint:
+        raw, other = await endpoint.raw(), await endpoint.raw()
         raw.send(request("ask", "it", id="ask"))
         await raw.receive()
         raw.transport.pause_reading()
         raw.call("kilos", id="kilos", stream=2**30)
-        session = talk.served[0]
+        session = network.served[0]
         await until(lambda: session.flows.stalled)
         while session.channel is not None:
             raw.send(*[request("plain", n, id=n) for n in range(1000)])
@@ -185,7 +185,7 @@ async def test_who_neither_reads_nor_stops_asking_is_closed(talk: Talk, caplog: 
 
 
 @pytest.mark.parametrize("kind", ["async", "sync", "thread", "upload"])
-async def test_producers_stop_with_credit_left(talk: Talk, kind: str) -> None:
+async def test_producers_stop_with_credit_left(network: Network, kind: str) -> None:
     """Credit says what the reader of the stream takes; that its connection takes nothing counts as well."""
     made: list[int] = []
     many = 1600
@@ -202,7 +202,7 @@ async def test_producers_stop_with_credit_left(talk: Talk, kind: str) -> None:
     def number(message: dict[str, Any]) -> int:
         return int(message["params"]["value"].split()[0])
 
-    async def see_it_stop(raw: Raw, stalled: Any) -> None:
+    async def see_it_stop(raw: RawPeer, stalled: Any) -> None:
         await until(stalled)
         count = -1
         while count != len(made):  # a thread may be at one still
@@ -215,19 +215,19 @@ async def test_producers_stop_with_credit_left(talk: Talk, kind: str) -> None:
     if kind == "upload":
         over = asyncio.Event()
 
-        async def script(raw: Raw) -> None:
+        async def script(raw: RawPeer) -> None:
             asked = await raw.receive()
             token = asked["params"][0]["id"]
             raw.transport.pause_reading()
             raw.send(notification("$/credit", stream=token, n=2**30))
-            (session,) = talk.sessions
+            (session,) = network.sessions
             await see_it_stop(raw, lambda: session.flows.stalled)
             assert (await raw.receive())["method"] == "$/end"
             raw.answer(asked, "taken")
             await over.wait()
 
-        async with talk.scripted(script) as place:
-            client: AsyncClient = place.client(limits=Limits(write_buffer=50_000))
+        async with network.scripted(script) as endpoint:
+            client: AsyncClient = endpoint.client(limits=Limits(write_buffer=50_000))
             assert await client.take(async_values()) == "taken"
             over.set()
         return
@@ -235,24 +235,24 @@ async def test_producers_stop_with_credit_left(talk: Talk, kind: str) -> None:
     server.add(
         async_values if kind == "async" else values, name="produce", offload="thread" if kind == "thread" else None
     )
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.transport.pause_reading()
         raw.call("produce", stream=2**30)
-        await see_it_stop(raw, lambda: talk.served[0].flows.stalled)
+        await see_it_stop(raw, lambda: network.served[0].flows.stalled)
         await raw.result()
 
 
 # -- turned away ----------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_turned_away_and_counted(talk: Talk) -> None:
+async def test_what_is_turned_away_and_counted(network: Network) -> None:
     """Each request has one answer, each member of a batch its own; notifications have none, and count as well."""
     busy = Busy(max_calls=2)
-    async with talk.raw(busy.server) as raw:
+    async with network.raw(busy.server) as raw:
         raw.send(request("ask", 0, id=0), request("ask", 1, id=1))
         asked = await raw.receive_many(2)
         raw.send(request("plain", "kept 2", id=2), request("plain", "kept 3", id=3))
-        await until(lambda: talk.served[0].backlog.is_full)
+        await until(lambda: network.served[0].backlog.is_full)
         raw.call("plain", "away", id="away")
         raw.send({"jsonrpc": "2.0", "method": "plain", "params": ["away"]})
         raw.send([request("plain", "away", id=7), notification("plain", value="away"), request("plain", id="8"), 5])
@@ -272,11 +272,11 @@ async def test_what_is_turned_away_and_counted(talk: Talk) -> None:
         assert "away" not in busy.begun
 
 
-async def test_nothing_is_turned_away_that_only_waits_for_its_turn(talk: Talk) -> None:
+async def test_nothing_is_turned_away_that_only_waits_for_its_turn(network: Network) -> None:
     """A handler waits for its caller, but there is room for calls: those that come faster than they are carried out
     wait, however many they are."""
     busy = Busy(max_calls=3, write_buffer=500)
-    async with talk.raw(busy.server) as raw:
+    async with network.raw(busy.server) as raw:
         raw.call("ask", "it", id="ask")
         asked = await raw.receive()
         for n in range(0, 1000, 50):
@@ -288,12 +288,12 @@ async def test_nothing_is_turned_away_that_only_waits_for_its_turn(talk: Talk) -
         assert await raw.result() == "fine"
 
 
-async def crowded(talk: Talk, raw: Raw, *waiting: dict[str, Any]) -> list[dict[str, Any]]:
+async def crowded(network: Network, raw: RawPeer, *waiting: dict[str, Any]) -> list[dict[str, Any]]:
     """Two calls run and wait for their caller, and these two wait in line, which is full; what the two asked."""
     raw.send(request("ask", 0, id=0), request("ask", 1, id=1))
     asked = await raw.receive_many(2)
     raw.send(*waiting)
-    await until(lambda: talk.served[0].backlog.is_full)
+    await until(lambda: network.served[0].backlog.is_full)
     return asked
 
 
@@ -303,12 +303,12 @@ def undelimited(*messages: Any) -> bytes:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-async def test_words_about_calls_that_wait_wait_with_them(talk: Talk, packed: bool) -> None:
+async def test_words_about_calls_that_wait_wait_with_them(network: Network, packed: bool) -> None:
     """The end of a stream, and credit for one, whose calls have not begun: no requests, and not turned away."""
     busy = Busy(max_calls=2)
-    async with talk.raw(busy.server) as raw:
+    async with network.raw(busy.server) as raw:
         total = request("total", {"$type": "stream", "id": "s"}, id="total")
-        asked = await crowded(talk, raw, total, request("count", 3, id="count", stream=1))
+        asked = await crowded(network, raw, total, request("count", 3, id="count", stream=1))
         words = [notification("$/end", stream="s"), notification("$/credit", id="count", n=5)]
         raw.send(words) if packed else raw.send(*words)
         assert await raw.code("plain", id="away") == -32002  # so the words have been read
@@ -319,18 +319,18 @@ async def test_words_about_calls_that_wait_wait_with_them(talk: Talk, packed: bo
 
 
 @pytest.mark.parametrize("packed", [False, True])
-async def test_words_that_waited_count_once_their_calls_begin(talk: Talk, packed: bool) -> None:
+async def test_words_that_waited_count_once_their_calls_begin(network: Network, packed: bool) -> None:
     """Also when the calls fill all room there is, so that nothing else of what waits is read."""
     busy = Busy(max_calls=5)
-    async with talk.raw(busy.server) as raw:
+    async with network.raw(busy.server) as raw:
         raw.send(*[request("wait", n, id=n) for n in range(5)])
         await until(lambda: len(busy.begun) == 5)
         raw.call("total", {"$type": "stream", "id": "s"}, id="total")
         raw.call("count", 3, id="count", stream=1)
-        await until(lambda: talk.served[0].backlog._count == 2)
+        await until(lambda: network.served[0].backlog._count == 2)
         words = [notification("$/end", stream="s"), notification("$/credit", id="count", n=5)]
         raw.send(words) if packed else raw.send(*words)
-        await until(lambda: talk.served[0].backlog._count == 4)
+        await until(lambda: network.served[0].backlog._count == 4)
         raw.cancel(0)
         raw.cancel(1)
         assert await answers(raw, 4) == {0: -32800, 1: -32800, "total": 0, "count": None}
@@ -338,10 +338,10 @@ async def test_words_that_waited_count_once_their_calls_begin(talk: Talk, packed
         assert await answers(raw, 3) == {2: 2, 3: 3, 4: 4}
 
 
-async def test_cancels_count_however_many_come(talk: Talk) -> None:
+async def test_cancels_count_however_many_come(network: Network) -> None:
     """Those about nothing take no room from the others; nor do long ids."""
     busy = Busy(max_calls=3)
-    async with talk.raw(busy.server) as raw:
+    async with network.raw(busy.server) as raw:
         raw.send(*[request("wait", n, id=n) for n in range(3)])
         await until(lambda: len(busy.begun) == 3)
         words = [notification("$/cancelRequest", id=n) for n in range(100, 1100)]
@@ -354,15 +354,15 @@ async def test_cancels_count_however_many_come(talk: Talk) -> None:
         assert sorted(busy.begun) == [0, 1, 2]
 
 
-async def test_words_of_which_too_many_come_are_dropped(talk: Talk) -> None:
+async def test_words_of_which_too_many_come_are_dropped(network: Network) -> None:
     busy = Busy(max_calls=2, max_message_size=2000, write_buffer=1000)
-    async with talk.raw(busy.server) as raw:
-        asked = await crowded(talk, raw, request("plain", 2, id=2), request("plain", 3, id=3))
+    async with network.raw(busy.server) as raw:
+        asked = await crowded(network, raw, request("plain", 2, id=2), request("plain", 3, id=3))
         for n in range(1000):
             raw.send(notification("$/credit", id=f"unknown {n}", n=1))
             raw.send(notification("$/end", stream=f"unknown {n}", error={"code": 1, "message": "x" * 1000}))
         assert await raw.code("plain", id="away") == -32002
-        assert talk.served[0].backlog._count == 4
+        assert network.served[0].backlog._count == 4
         for each in asked:
             raw.answer(each, "fine")
         assert sorted([str(await raw.result()) for _ in range(4)]) == ["2", "3", "fine", "fine"]
@@ -370,10 +370,10 @@ async def test_words_of_which_too_many_come_are_dropped(talk: Talk) -> None:
 
 
 @pytest.mark.undelimited
-async def test_requests_without_a_delimiter_are_each_turned_away(talk: Talk) -> None:
+async def test_requests_without_a_delimiter_are_each_turned_away(network: Network) -> None:
     busy = Busy(max_calls=2)
-    async with talk.raw(busy.server) as raw:
-        asked = await crowded(talk, raw, request("plain", 2, id=2), request("plain", 3, id=3))
+    async with network.raw(busy.server) as raw:
+        asked = await crowded(network, raw, request("plain", 2, id=2), request("plain", 3, id=3))
         raw.send(undelimited(request("plain", id=4), request("plain", id=5), [request("plain", id=6)]))
         assert [(await raw.receive())["id"], (await raw.receive())["id"]] == [4, 5]
         assert [each["id"] for each in await raw.receive()] == [6]
@@ -384,27 +384,29 @@ async def test_requests_without_a_delimiter_are_each_turned_away(talk: Talk) -> 
 
 @pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("way", ["batch", "batch of nothing else", "escaped"])
-async def test_answers_and_items_pass_requests_however_they_are_packed(talk: Talk, way: str, is_full: bool) -> None:
+async def test_answers_and_items_pass_requests_however_they_are_packed(
+    network: Network, way: str, is_full: bool
+) -> None:
     """What runs waits for them: it would wait for ever if they stayed behind requests that wait for it."""
-    await answers_pass(talk, way, is_full)
+    await answers_pass(network, way, is_full)
 
 
 @pytest.mark.undelimited
 @pytest.mark.parametrize("is_full", [False, True])
-async def test_answers_and_items_without_a_delimiter_pass_requests(talk: Talk, is_full: bool) -> None:
-    await answers_pass(talk, "no delimiter", is_full)
+async def test_answers_and_items_without_a_delimiter_pass_requests(network: Network, is_full: bool) -> None:
+    await answers_pass(network, "no delimiter", is_full)
 
 
-async def answers_pass(talk: Talk, way: str, is_full: bool) -> None:
+async def answers_pass(network: Network, way: str, is_full: bool) -> None:
     busy = Busy(max_calls=2)
-    async with talk.raw(busy.server) as raw:
+    async with network.raw(busy.server) as raw:
         raw.send(request("ask", 0, id=0), request("total", {"$type": "stream", "id": "s"}, id="total"))
         first = await raw.receive_many(2)
         (asked,) = [each for each in first if each["method"] == "confirm"]
         raw.call("plain", 2, id=2)
         if is_full:
             raw.call("plain", 3, id=3)
-        await until(lambda: talk.served[0].backlog.is_full if is_full else talk.served[0].backlog)
+        await until(lambda: network.served[0].backlog.is_full if is_full else network.served[0].backlog)
         answer = {"jsonrpc": "2.0", "id": asked["id"], "result": "fine"}
         words = [notification("$/item", stream="s", value=5), notification("$/end", stream="s")]
         last = request("plain", "last", id="last")
@@ -423,13 +425,13 @@ async def answers_pass(talk: Talk, way: str, is_full: bool) -> None:
         assert await answers(raw, len(expected)) == expected
 
 
-async def test_a_cancel_in_a_batch_that_waits_finds_its_call(talk: Talk) -> None:
+async def test_a_cancel_in_a_batch_that_waits_finds_its_call(network: Network) -> None:
     busy = Busy(max_calls=2)
-    async with talk.raw(busy.server) as raw:
+    async with network.raw(busy.server) as raw:
         raw.send(request("wait", 0, id=0), request("wait", 1, id=1))
         members = [request("plain", "no", id="no"), notification("$/cancelRequest", id="no")]
         raw.send([*members, request("plain", "yes", id=2)])
-        await until(lambda: talk.served[0].backlog)
+        await until(lambda: network.served[0].backlog)
         busy.go.set()
         await raw.receive_many(2)
         cancelled, done = await raw.receive()
@@ -441,11 +443,11 @@ async def test_a_cancel_in_a_batch_that_waits_finds_its_call(talk: Talk) -> None
 # -- two ends that both send too much -------------------------------------------------------------------------------
 
 
-async def calling_each_other(talk: Talk, *, size: int, count: int, **limits: Any) -> list[Any]:
+async def calling_each_other(network: Network, *, size: int, count: int, **limits: Any) -> list[Any]:
     """The outcomes of `count` calls each way, all begun at once, which take and give so many bytes."""
     busy = Busy(**limits)
     long = "x" * size
-    async with talk.client(busy.server, limits=Limits(**limits), timeout=None) as client:
+    async with network.client(busy.server, limits=Limits(**limits), timeout=None) as client:
 
         @client
         async def echo(value: Any) -> Any:
@@ -461,21 +463,21 @@ async def calling_each_other(talk: Talk, *, size: int, count: int, **limits: Any
 
 
 @pytest.mark.lasting
-async def test_long_messages_both_ways(talk: Talk) -> None:
+async def test_long_messages_both_ways(network: Network) -> None:
     """More than fits between the two: neither stops reading until the other has read."""
-    assert await calling_each_other(talk, size=3_000_000, count=10) == ["right"] * 20
+    assert await calling_each_other(network, size=3_000_000, count=10) == ["right"] * 20
 
 
 @pytest.mark.lasting
-async def test_long_messages_both_ways_through_small_buffers(talk: Talk) -> None:
-    outcomes = await calling_each_other(talk, size=500_000, count=50, write_buffer=10_000, max_calls=100)
+async def test_long_messages_both_ways_through_small_buffers(network: Network) -> None:
+    outcomes = await calling_each_other(network, size=500_000, count=50, write_buffer=10_000, max_calls=100)
     assert outcomes == ["right"] * 100
 
 
 @pytest.mark.lasting
-async def test_long_messages_both_ways_at_the_cap(talk: Talk) -> None:
+async def test_long_messages_both_ways_at_the_cap(network: Network) -> None:
     """What cannot be kept is turned away; nothing hangs, and nothing is lost."""
-    outcomes = await calling_each_other(talk, size=300_000, count=50, write_buffer=10_000, max_calls=2)
+    outcomes = await calling_each_other(network, size=300_000, count=50, write_buffer=10_000, max_calls=2)
     assert len(outcomes) == 100
     assert all(each == "right" or isinstance(each, ServerBusy) for each in outcomes)
     assert "right" in outcomes
@@ -483,10 +485,10 @@ async def test_long_messages_both_ways_at_the_cap(talk: Talk) -> None:
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("direction", ["to the server", "to the client"])
-async def test_many_long_calls_begun_at_once(talk: Talk, direction: str) -> None:
+async def test_many_long_calls_begun_at_once(network: Network, direction: str) -> None:
     """They wait for each other, so that the caller does not take its own haste for a peer that does not read."""
     busy = Busy(write_buffer=50_000, max_message_size=200_000)
-    async with talk.client(busy.server, limits=busy.server.limits) as client:
+    async with network.client(busy.server, limits=busy.server.limits) as client:
 
         @client
         async def echo(value: Any) -> Any:
@@ -501,13 +503,13 @@ async def test_many_long_calls_begun_at_once(talk: Talk, direction: str) -> None
 # -- fairness -------------------------------------------------------------------------------------------------------
 
 
-async def test_plain_calls_of_one_connection_do_not_keep_the_others_waiting(talk: Talk) -> None:
+async def test_plain_calls_of_one_connection_do_not_keep_the_others_waiting(network: Network) -> None:
     """Each connection has its turn, and a turn ends with the first message that took too long (here: any)."""
     server = Server(slow_call=1e-9)
     done: list[int] = []
     server.add(done.append, name="plain")
-    async with talk.place(server) as place:
-        greedy, other = await place.raw(), await place.raw()
+    async with network.serve(server) as endpoint:
+        greedy, other = await endpoint.raw(), await endpoint.raw()
         greedy.send(*[request("plain", n, id=n) for n in range(500)])
         for _ in range(5):
             assert await other.result("rpc.ping") == "pong"
@@ -516,7 +518,7 @@ async def test_plain_calls_of_one_connection_do_not_keep_the_others_waiting(talk
         assert done == list(range(500))
 
 
-async def test_calls_of_one_connection_take_turns(talk: Talk) -> None:
+async def test_calls_of_one_connection_take_turns(network: Network) -> None:
     server = Server()
     steps: list[int] = []
 
@@ -526,7 +528,7 @@ async def test_calls_of_one_connection_take_turns(talk: Talk) -> None:
             steps.append(which)
             await asyncio.sleep(0)
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.send(*[request("work", n, id=n) for n in range(10)])
         await raw.receive_many(10)
     ahead = [0] * 10
@@ -539,17 +541,17 @@ async def test_calls_of_one_connection_take_turns(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_a_stop_finishes_what_was_read_and_begins_nothing_else(talk: Talk) -> None:
+async def test_a_stop_finishes_what_was_read_and_begins_nothing_else(network: Network) -> None:
     """At the cap: what runs asks its caller still, what waits in line is carried out after it."""
     busy = Busy(max_calls=1)
-    async with Stopping(talk, busy.server) as stopping:
-        raw = await stopping.place.raw()
+    async with StoppableServer(network, busy.server) as stopping:
+        raw = await stopping.endpoint.raw()
         raw.send(request("ask", "first", id=1))
         asked = await raw.receive()
         raw.send(request("ask", "in line", id=2))
-        await until(lambda: talk.served[0].backlog)
+        await until(lambda: network.served[0].backlog)
         stopping.stop()
-        await until(lambda: talk.served[0]._ending)
+        await until(lambda: network.served[0]._ending)
         raw.send(request("ask", "too late", id=3), notification("plain", value="too late"))
         raw.answer(asked, "fine")
         messages = await raw.receive_many(2)
@@ -562,17 +564,17 @@ async def test_a_stop_finishes_what_was_read_and_begins_nothing_else(talk: Talk)
 
 
 @pytest.mark.lasting
-async def test_streams_come_to_their_end_while_the_server_stops(talk: Talk) -> None:
+async def test_streams_come_to_their_end_while_the_server_stops(network: Network) -> None:
     busy = Busy()
-    async with Stopping(talk, busy.server) as stopping:
-        raw = await stopping.place.raw()
+    async with StoppableServer(network, busy.server) as stopping:
+        raw = await stopping.endpoint.raw()
         raw.send(
             request("count", 5, id="count", stream=1), request("total", {"$type": "stream", "id": "s"}, id="total")
         )
         messages = await raw.receive_many(2)
         assert {each["method"] for each in messages} == {"$/item", "$/credit"}
         stopping.stop()
-        await until(lambda: talk.served[0]._ending)
+        await until(lambda: network.served[0]._ending)
         raw.send(notification("$/credit", id="count", n=10), notification("$/item", stream="s", value=7))
         raw.send(notification("$/end", stream="s"))
         messages = await raw.receive_many(6)
@@ -585,7 +587,7 @@ async def test_streams_come_to_their_end_while_the_server_stops(talk: Talk) -> N
 
 
 @pytest.mark.lasting
-async def test_a_thread_is_waited_for_and_may_ask_while_the_server_stops(talk: Talk) -> None:
+async def test_a_thread_is_waited_for_and_may_ask_while_the_server_stops(network: Network) -> None:
     busy = Busy()
     go = threading.Event()
 
@@ -595,12 +597,12 @@ async def test_a_thread_is_waited_for_and_may_ask_while_the_server_stops(talk: T
         assert go.wait(20)
         return ctx.peer.confirm("still there?")
 
-    async with Stopping(talk, busy.server) as stopping:
-        raw = await stopping.place.raw()
+    async with StoppableServer(network, busy.server) as stopping:
+        raw = await stopping.endpoint.raw()
         raw.call("work")
         await until(lambda: busy.begun)
         stopping.stop()
-        await until(lambda: talk.served[0]._ending)
+        await until(lambda: network.served[0]._ending)
         go.set()
         raw.answer(await raw.receive(), "yes")
         assert await raw.result() == "yes"
@@ -609,7 +611,7 @@ async def test_a_thread_is_waited_for_and_may_ask_while_the_server_stops(talk: T
 
 @pytest.mark.lasting
 async def test_whoever_had_a_long_turn_is_not_read_until_the_others_had_theirs(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loop may read one connection many times in a row: each read would be a turn."""
     said: list[str] = []
@@ -634,7 +636,7 @@ async def test_whoever_had_a_long_turn_is_not_read_until_the_others_had_theirs(
             pass
         return "done"
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         assert await raw.result("spin", 0.03) == "done"
         await until(lambda: said == ["pause", "resume"])
         assert await raw.result("rpc.ping") == "pong"

@@ -13,7 +13,7 @@ import pytest
 from rpcstream import Context, RpcError, Server
 from rpcstream.testing import FakeTimeLoop
 
-from .talking import Errors, Talk, request, until
+from .transport_matrix import ErrorLog, Network, request, until
 
 
 class Ordered:
@@ -98,17 +98,17 @@ async def ordered() -> Ordered:
 KINDS = ["async", "sync", "thread", "items", "sync_items"]
 
 
-async def test_one_after_the_other_whatever_their_kind(talk: Talk, ordered: Ordered) -> None:
-    async with talk.raw(ordered.server) as raw:
+async def test_one_after_the_other_whatever_their_kind(network: Network, ordered: Ordered) -> None:
+    async with network.raw(ordered.server) as raw:
         calls = [request(KINDS[n % 5], n, id=n) for n in range(30)]
         raw.send(*calls)
         assert [(await raw.reply())["id"] for _ in calls] == list(range(30))
         assert ordered.one_by_one(list(range(30)))
 
 
-async def test_however_they_come(talk: Talk, ordered: Ordered) -> None:
+async def test_however_they_come(network: Network, ordered: Ordered) -> None:
     """In batches, as notifications, as streams, one message at a time or several at once."""
-    async with talk.raw(ordered.server) as raw:
+    async with network.raw(ordered.server) as raw:
         raw.send([request("async", 0, id=0), request("thread", 1, id=1)], request("sync", 2, id=2))
         raw.send(request("items", 3, id=3, stream=5), [request("sync_items", 4, id=4)])
         raw.send({"jsonrpc": "2.0", "method": "async", "params": [5]}, request("fails", 6, id=6))
@@ -123,9 +123,9 @@ async def test_however_they_come(talk: Talk, ordered: Ordered) -> None:
 
 @pytest.mark.fake_time
 @pytest.mark.parametrize("seed", range(10))
-async def test_under_delays_cancels_and_time_outs(talk: Talk, ordered: Ordered, seed: int) -> None:
+async def test_under_delays_cancels_and_time_outs(network: Network, ordered: Ordered, seed: int) -> None:
     chance = random.Random(seed)
-    async with talk.raw(ordered.server) as raw:
+    async with network.raw(ordered.server) as raw:
         count, cancelled = 60, set()
         for n in range(count):
             members = {"timeout": chance.uniform(0.5, 20)} if chance.random() < 0.3 else {}
@@ -145,9 +145,9 @@ async def test_under_delays_cancels_and_time_outs(talk: Talk, ordered: Ordered, 
         assert ordered.one_by_one(begun)
 
 
-async def test_a_cancel_does_not_let_the_next_one_in_too_early(talk: Talk, ordered: Ordered) -> None:
+async def test_a_cancel_does_not_let_the_next_one_in_too_early(network: Network, ordered: Ordered) -> None:
     ordered.thread_go.clear()
-    async with talk.raw(ordered.server) as raw:
+    async with network.raw(ordered.server) as raw:
         raw.send(request("thread", 0, id=0), request("async", 1, id=1), request("async", 2, id=2))
         await until(lambda: ordered.at_work == 1)
         raw.cancel(1)
@@ -159,8 +159,8 @@ async def test_a_cancel_does_not_let_the_next_one_in_too_early(talk: Talk, order
         assert ordered.one_by_one([0, 2])
 
 
-async def test_a_failure_does_not_hold_up_the_line(talk: Talk, ordered: Ordered) -> None:
-    async with talk.raw(ordered.server) as raw:
+async def test_a_failure_does_not_hold_up_the_line(network: Network, ordered: Ordered) -> None:
+    async with network.raw(ordered.server) as raw:
         raw.send(request("fails", 0, id=0), request("async", id=1), request("missing", id=2), request("async", 3, id=3))
         replies = await raw.receive_many(4)
         by_id = {each["id"]: each.get("result", each.get("error", {}).get("code")) for each in replies}
@@ -168,10 +168,10 @@ async def test_a_failure_does_not_hold_up_the_line(talk: Talk, ordered: Ordered)
         assert ordered.one_by_one([0, 3])
 
 
-async def test_each_connection_has_a_line_of_its_own(talk: Talk, ordered: Ordered) -> None:
+async def test_each_connection_has_a_line_of_its_own(network: Network, ordered: Ordered) -> None:
     ordered.thread_go.clear()
-    async with talk.place(ordered.server) as place:
-        one, other = await place.raw(), await place.raw()
+    async with network.serve(ordered.server) as endpoint:
+        one, other = await endpoint.raw(), await endpoint.raw()
         one.send(request("thread", "one", id=1), request("async", "two", id=2))
         await until(lambda: ordered.at_work == 1)
         assert await other.result("async", "other") == "other"
@@ -180,20 +180,20 @@ async def test_each_connection_has_a_line_of_its_own(talk: Talk, ordered: Ordere
         assert [await one.result(), await one.result()] == ["one", "two"]
 
 
-async def test_the_line_ends_with_its_connection(talk: Talk, ordered: Ordered) -> None:
+async def test_the_line_ends_with_its_connection(network: Network, ordered: Ordered) -> None:
     ordered.thread_go.clear()
-    async with talk.raw(ordered.server) as raw:
+    async with network.raw(ordered.server) as raw:
         raw.send(request("thread", 0, id=0), *[request("async", n, id=n) for n in range(1, 5)])
         await until(lambda: ordered.at_work == 1)
-        await talk.lose(raw)
-        await until(lambda: not talk.served[0].work.running)
+        await network.lose(raw)
+        await until(lambda: not network.served[0].work.running)
         ordered.thread_go.set()
         await until(lambda: ordered.one_by_one([0]))
 
 
-async def test_others_overtake(talk: Talk, ordered: Ordered) -> None:
+async def test_others_overtake(network: Network, ordered: Ordered) -> None:
     ordered.thread_go.clear()
-    async with talk.raw(ordered.server) as raw:
+    async with network.raw(ordered.server) as raw:
         raw.send(request("thread", 0, id=0), request("free", 1, id=1), request("plain", 2, id=2))
         assert {await raw.result(), await raw.result()} == {1, 2}
         ordered.thread_go.set()
@@ -201,7 +201,7 @@ async def test_others_overtake(talk: Talk, ordered: Ordered) -> None:
 
 
 @pytest.mark.lasting
-async def test_a_client_keeps_the_order_of_what_it_offers(talk: Talk) -> None:
+async def test_a_client_keeps_the_order_of_what_it_offers(network: Network) -> None:
     server = Server()
     begun: list[int] = []
 
@@ -209,7 +209,7 @@ async def test_a_client_keeps_the_order_of_what_it_offers(talk: Talk) -> None:
     async def ask(ctx: Context) -> list[int]:
         return await asyncio.gather(*(ctx.peer.work(n) for n in range(20)))
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
 
         @client(ordered=True)
         async def work(n: int) -> int:
@@ -223,7 +223,7 @@ async def test_a_client_keeps_the_order_of_what_it_offers(talk: Talk) -> None:
 
 @pytest.mark.fake_time
 async def test_a_line_that_waits_for_itself_ends_in_its_time(
-    talk: Talk, fake_time: FakeTimeLoop, errors: Errors
+    network: Network, fake_time: FakeTimeLoop, errors: ErrorLog
 ) -> None:
     """An ordered handler that has its caller call another one cannot be answered: its deadline is."""
     server = Server()
@@ -236,7 +236,7 @@ async def test_a_line_that_waits_for_itself_ends_in_its_time(
     async def inner() -> str:
         return "inner"
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
 
         @client
         async def middle(ctx: Context) -> Any:
@@ -251,14 +251,14 @@ async def test_a_line_that_waits_for_itself_ends_in_its_time(
 # -- without being asked to -----------------------------------------------------------------------------------------
 
 
-async def test_plain_sync_handlers_answer_in_order(talk: Talk, ordered: Ordered) -> None:
-    async with talk.raw(ordered.server) as raw:
+async def test_plain_sync_handlers_answer_in_order(network: Network, ordered: Ordered) -> None:
+    async with network.raw(ordered.server) as raw:
         raw.send(*[request("plain", n, id=n) for n in range(1000)])
         assert [await raw.result() for _ in range(1000)] == list(range(1000))
 
 
 @pytest.mark.fake_time
-async def test_async_handlers_begin_in_order_and_answer_when_they_are_done(talk: Talk, ordered: Ordered) -> None:
+async def test_async_handlers_begin_in_order_and_answer_when_they_are_done(network: Network, ordered: Ordered) -> None:
     begun: list[int] = []
 
     @ordered.server
@@ -267,20 +267,20 @@ async def test_async_handlers_begin_in_order_and_answer_when_they_are_done(talk:
         await asyncio.sleep(10 - n)
         return n
 
-    async with talk.raw(ordered.server) as raw:
+    async with network.raw(ordered.server) as raw:
         raw.send(*[request("sleep", n, id=n) for n in range(10)])
         assert [await raw.result() for _ in range(10)] == list(range(9, -1, -1))
         assert begun == list(range(10))
 
 
-async def test_items_come_in_order_and_before_their_reply(talk: Talk, ordered: Ordered) -> None:
+async def test_items_come_in_order_and_before_their_reply(network: Network, ordered: Ordered) -> None:
     @ordered.server
     async def count(n: int) -> AsyncIterator[int]:
         for each in range(n):
             yield each
             await asyncio.sleep(0)
 
-    async with talk.raw(ordered.server) as raw:
+    async with network.raw(ordered.server) as raw:
         raw.send(*[request("count", 20, id=each, stream=100) for each in range(5)])
         seen: dict[int, list[int]] = {each: [] for each in range(5)}
         done = 0
@@ -293,7 +293,7 @@ async def test_items_come_in_order_and_before_their_reply(talk: Talk, ordered: O
                 done += 1
 
 
-async def test_notifications_of_a_handler_come_before_its_reply(talk: Talk) -> None:
+async def test_notifications_of_a_handler_come_before_its_reply(network: Network) -> None:
     server = Server()
 
     @server
@@ -308,7 +308,7 @@ async def test_notifications_of_a_handler_come_before_its_reply(talk: Talk) -> N
         ctx.peer.notify.note(2)
         return "told"
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         for method in ("tell", "tell_inline"):
             raw.call(method)
             one, two, reply = await raw.receive_many(3)

@@ -11,7 +11,7 @@ import pytest
 
 from rpcstream import Context, EncodeError, InternalError, Limits, MessageTooLarge, Server
 
-from .talking import Errors, Raw, Talk, notification, request, until
+from .transport_matrix import ErrorLog, Network, RawPeer, notification, request, until
 
 KINDS = ["async", "inline", "thread", "ordered", "items"]
 
@@ -58,7 +58,7 @@ def said(value: Any, token: Any = 1) -> dict[str, Any]:
     return notification("$/progress", token=token, value=value)
 
 
-async def heard(raw: Raw) -> tuple[list[Any], Any]:
+async def heard(raw: RawPeer) -> tuple[list[Any], Any]:
     """The messages up to a reply, and that reply."""
     messages = []
     while "method" in (message := await raw.receive()):
@@ -70,9 +70,9 @@ async def heard(raw: Raw) -> tuple[list[Any], Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_in_order_and_before_the_result(talk: Talk, working: Working, kind: str) -> None:
+async def test_in_order_and_before_the_result(network: Network, working: Working, kind: str) -> None:
     """Values that follow each other too fast may be left out; never the last one."""
-    async with talk.raw(working.server) as raw:
+    async with network.raw(working.server) as raw:
         for call_id in (1, 0, "one", "", 2**53):
             for n in (1, 2, 100):
                 raw.call(kind, n, id=call_id)
@@ -90,22 +90,22 @@ async def test_in_order_and_before_the_result(talk: Talk, working: Working, kind
 
 
 @pytest.mark.parametrize("kind", ["async", "inline", "ordered"])
-async def test_what_is_said_at_once_is_one_message(talk: Talk, working: Working, kind: str) -> None:
-    async with talk.raw(working.server) as raw:
+async def test_what_is_said_at_once_is_one_message(network: Network, working: Working, kind: str) -> None:
+    async with network.raw(working.server) as raw:
         raw.call(kind, 10_000, False)
         messages, _ = await heard(raw)
         assert messages == [said(9_999)]
 
 
-async def test_a_thread_that_says_much(talk: Talk, working: Working) -> None:
-    async with talk.raw(working.server) as raw:
+async def test_a_thread_that_says_much(network: Network, working: Working) -> None:
+    async with network.raw(working.server) as raw:
         raw.call("thread", 3_000)
         messages, _ = await heard(raw)
         assert messages[-1] == said(2_999)
 
 
-async def test_with_the_items_of_a_stream(talk: Talk, working: Working) -> None:
-    async with talk.raw(working.server) as raw:
+async def test_with_the_items_of_a_stream(network: Network, working: Working) -> None:
+    async with network.raw(working.server) as raw:
         raw.call("items", 30, stream=100)
         messages, reply = await heard(raw)
         assert "result" in reply
@@ -115,8 +115,8 @@ async def test_with_the_items_of_a_stream(talk: Talk, working: Working) -> None:
         assert len(messages) - len(values) == 30
 
 
-async def test_members_of_a_batch(talk: Talk, working: Working) -> None:
-    async with talk.raw(working.server) as raw:
+async def test_members_of_a_batch(network: Network, working: Working) -> None:
+    async with network.raw(working.server) as raw:
         raw.send([request(kind, 3, id=kind) for kind in KINDS])
         messages = [await raw.receive()]
         while not isinstance(messages[-1], list):
@@ -127,8 +127,8 @@ async def test_members_of_a_batch(talk: Talk, working: Working) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_nobody_is_told_of_a_notification(talk: Talk, working: Working, kind: str) -> None:
-    async with talk.raw(working.server) as raw:
+async def test_nobody_is_told_of_a_notification(network: Network, working: Working, kind: str) -> None:
+    async with network.raw(working.server) as raw:
         raw.send({"jsonrpc": "2.0", "method": kind, "params": [5]})
         await raw.silence()
         raw.call(kind, 5, id=None)
@@ -137,8 +137,8 @@ async def test_nobody_is_told_of_a_notification(talk: Talk, working: Working, ki
 
 
 @pytest.mark.parametrize("kind", ["async", "inline", "thread", "ordered"])
-async def test_after_the_result_nothing_is_told(talk: Talk, working: Working, kind: str) -> None:
-    async with talk.raw(working.server) as raw:
+async def test_after_the_result_nothing_is_told(network: Network, working: Working, kind: str) -> None:
+    async with network.raw(working.server) as raw:
         raw.call(kind, 1)
         await heard(raw)
         working.kept[0].progress("late")
@@ -146,7 +146,7 @@ async def test_after_the_result_nothing_is_told(talk: Talk, working: Working, ki
         await raw.silence()
 
 
-async def test_values_that_cannot_be_told(talk: Talk) -> None:
+async def test_values_that_cannot_be_told(network: Network) -> None:
     server = Server(limits=Limits(max_message_size=1000))
 
     @server
@@ -159,14 +159,14 @@ async def test_values_that_cannot_be_told(talk: Talk) -> None:
         return "done"
 
     server.add(work, name="in_order", ordered=True)
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         for method in ("work", "in_order"):
             raw.call(method)
             messages, reply = await heard(raw)
             assert (messages, reply["result"]) == ([said("fine")], "done")
 
 
-async def test_a_peer_that_does_not_read_is_told_the_last_value(talk: Talk) -> None:
+async def test_a_peer_that_does_not_read_is_told_the_last_value(network: Network) -> None:
     """Whatever was said meanwhile is not kept for it."""
     server = Server(limits=Limits(write_buffer=10_000, write_timeout=None))
     go = asyncio.Event()
@@ -182,11 +182,11 @@ async def test_a_peer_that_does_not_read_is_told_the_last_value(talk: Talk) -> N
         await go.wait()
         return "done"
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.transport.pause_reading()
         raw.call("work")
         await until(lambda: len(steps) == 10_000)
-        stream: Any = talk.served[0].channel
+        stream: Any = network.served[0].channel
         assert stream._transport.get_write_buffer_size() < 200_000
         raw.transport.resume_reading()
         go.set()
@@ -202,8 +202,8 @@ async def test_a_peer_that_does_not_read_is_told_the_last_value(talk: Talk) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_on_progress(talk: Talk, working: Working, kind: str) -> None:
-    async with talk.client(working.server) as client:
+async def test_on_progress(network: Network, working: Working, kind: str) -> None:
+    async with network.client(working.server) as client:
         seen: list[Any] = []
         assert await client.call(kind, 50, on_progress=seen.append) in ("done", list(range(50)))
         assert seen == sorted(seen)
@@ -211,20 +211,20 @@ async def test_on_progress(talk: Talk, working: Working, kind: str) -> None:
         assert await client.call(kind, 5) in ("done", list(range(5))), "nobody wants to know"
 
 
-async def test_on_progress_of_a_generator_that_yields_nothing(talk: Talk, working: Working) -> None:
-    async with talk.client(working.server) as client:
+async def test_on_progress_of_a_generator_that_yields_nothing(network: Network, working: Working) -> None:
+    async with network.client(working.server) as client:
         assert await client.call("items", 0, on_progress=lambda value: None) == []
 
 
-async def test_each_call_its_own(talk: Talk, working: Working) -> None:
-    async with talk.client(working.server) as client:
+async def test_each_call_its_own(network: Network, working: Working) -> None:
+    async with network.client(working.server) as client:
         seen: dict[int, list[int]] = {n: [] for n in range(1, 30)}
         await asyncio.gather(*(client.call("async", n, on_progress=seen[n].append) for n in seen))
         assert all(values[-1] == n - 1 and values == sorted(set(values)) for n, values in seen.items())
 
 
-async def test_on_progress_of_a_stream(talk: Talk, working: Working) -> None:
-    async with talk.client(working.server) as client:
+async def test_on_progress_of_a_stream(network: Network, working: Working) -> None:
+    async with network.client(working.server) as client:
         seen: list[Any] = []
         assert [each async for each in client.stream.items(100, on_progress=seen.append)] == list(range(100))
         assert seen == sorted(seen)
@@ -232,7 +232,7 @@ async def test_on_progress_of_a_stream(talk: Talk, working: Working) -> None:
 
 
 @pytest.mark.lasting
-async def test_rich_values(talk: Talk) -> None:
+async def test_rich_values(network: Network) -> None:
     server = Server()
     values: list[Any] = [{"at": [1, 2**70]}, None, "ü", 1.5, b"\x00", {}]
 
@@ -242,7 +242,7 @@ async def test_rich_values(talk: Talk) -> None:
             ctx.progress(value)
             await ctx.peer.go_on()
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
 
         @client
         def go_on() -> None: ...
@@ -254,14 +254,14 @@ async def test_rich_values(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_handed_on(talk: Talk, working: Working) -> None:
+async def test_handed_on(network: Network, working: Working) -> None:
     """A handler may give its own progress to what it calls."""
 
     @working.server
     async def outer(ctx: Context, n: int) -> Any:
         return await ctx.peer.inner(n, on_progress=ctx.progress)
 
-    async with talk.client(working.server) as client:
+    async with network.client(working.server) as client:
 
         @client
         async def inner(n: int, ctx: Context) -> str:
@@ -276,19 +276,21 @@ async def test_handed_on(talk: Talk, working: Working) -> None:
         assert seen[-1] == 19
 
 
-async def test_on_progress_that_fails_is_not_the_calls_fault(talk: Talk, working: Working, errors: Errors) -> None:
+async def test_on_progress_that_fails_is_not_the_calls_fault(
+    network: Network, working: Working, errors: ErrorLog
+) -> None:
     def fails(value: Any) -> None:
         raise KeyError(value)
 
-    async with talk.client(working.server) as client:
+    async with network.client(working.server) as client:
         assert await client.inline(5, on_progress=fails) == "done"
         assert [each async for each in client.stream.items(1, on_progress=fails)] == [0]
     errors.expect("on_progress of a call of 'inline' failed")
     errors.expect("on_progress of a call of 'items' failed")
 
 
-async def test_progress_that_belongs_nowhere(talk: Talk) -> None:
-    async def script(raw: Raw) -> None:
+async def test_progress_that_belongs_nowhere(network: Network) -> None:
+    async def script(raw: RawPeer) -> None:
         asked, other = await raw.receive(), await raw.receive()
         for token in (99, str(asked["id"]), float(asked["id"]), None, True, [asked["id"]], {}):
             raw.send(said("wrong", token))
@@ -300,8 +302,8 @@ async def test_progress_that_belongs_nowhere(talk: Talk) -> None:
         raw.send(said("late", asked["id"]))
         raw.answer(await raw.receive(), "fine")
 
-    async with talk.scripted(script) as place:
-        client = place.client()
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client()
         seen: list[Any] = []
         call = asyncio.ensure_future(client.work(on_progress=seen.append))
         other = asyncio.ensure_future(client.other())
@@ -311,32 +313,32 @@ async def test_progress_that_belongs_nowhere(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("broken", [{}, {"value": {"$type": "ndarray", "dtype": "<f4"}}])
-async def test_progress_that_cannot_be_read(talk: Talk, broken: dict[str, Any], errors: Errors) -> None:
+async def test_progress_that_cannot_be_read(network: Network, broken: dict[str, Any], errors: ErrorLog) -> None:
     """It is dropped with a line in the log; the call goes on."""
 
-    async def script(raw: Raw) -> None:
+    async def script(raw: RawPeer) -> None:
         asked = await raw.receive()
         raw.send(notification("$/progress", token=asked["id"], **broken), said("right", asked["id"]))
         raw.answer(asked, "done")
 
-    async with talk.scripted(script) as place:
-        client = place.client()
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client()
         seen: list[Any] = []
         assert await client.work(on_progress=seen.append) == "done"
         assert seen == ["right"]
     errors.expect("on_progress of a call of 'work' failed")
 
 
-async def test_progress_of_a_call_that_was_given_up(talk: Talk) -> None:
-    async def script(raw: Raw) -> None:
+async def test_progress_of_a_call_that_was_given_up(network: Network) -> None:
+    async def script(raw: RawPeer) -> None:
         asked = await raw.receive()
         raw.send(said(1, asked["id"]))
         assert (await raw.receive())["method"] == "$/cancelRequest"
         raw.send(said(2, asked["id"]))
         raw.answer(await raw.receive(), "fine")
 
-    async with talk.scripted(script) as place:
-        client = place.client()
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client()
         seen: list[Any] = []
         call = asyncio.ensure_future(client.work(on_progress=seen.append))
         await until(lambda: seen)
@@ -347,7 +349,7 @@ async def test_progress_of_a_call_that_was_given_up(talk: Talk) -> None:
         assert seen == [1]
 
 
-async def test_a_failed_call_had_its_progress(talk: Talk, errors: Errors) -> None:
+async def test_a_failed_call_had_its_progress(network: Network, errors: ErrorLog) -> None:
     server = Server()
 
     @server
@@ -355,7 +357,7 @@ async def test_a_failed_call_had_its_progress(talk: Talk, errors: Errors) -> Non
         ctx.progress("so far")
         raise KeyError("no further")
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         seen: list[Any] = []
         with pytest.raises(InternalError):
             await client.fails(on_progress=seen.append)

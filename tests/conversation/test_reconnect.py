@@ -17,7 +17,7 @@ from rpcstream.peer.session import Session
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.transports.memory import join
 
-from .talking import PATIENCE, Errors, Raw, Talk, until
+from .transport_matrix import PATIENCE, ErrorLog, Network, RawPeer, until
 
 #: For real transports, where a pause takes real time.
 QUICK = Backoff(first=0.001, longest=0.01)
@@ -59,7 +59,7 @@ class Door:
     def __init__(self) -> None:
         self.attempts: list[float] = []
         self.inside: list[Any] = []
-        self.accept: Callable[[], asyncio.Protocol] = Raw
+        self.accept: Callable[[], asyncio.Protocol] = RawPeer
         self.receive: Callable[[Callable[[], Any]], Awaitable[Any]] = self.welcome
         self._clients: list[AsyncClient] = []
 
@@ -92,7 +92,7 @@ class Door:
     def hang_up(self) -> None:
         """Close the latest connection from inside."""
         end = self.inside[-1]
-        end.close() if isinstance(end, Raw) else end.abort("the door was shut")
+        end.close() if isinstance(end, RawPeer) else end.abort("the door was shut")
 
     @asynccontextmanager
     async def serving(self, server: Server) -> AsyncIterator[None]:
@@ -107,7 +107,7 @@ class Door:
         for client in self._clients:
             await client.close()
         for end in self.inside:
-            if isinstance(end, Raw):
+            if isinstance(end, RawPeer):
                 end.close()
 
 
@@ -133,10 +133,10 @@ async def states() -> States:
 class Lines:
     """A server that can cut all of its connections, and what it was asked."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, network: Network) -> None:
         self.server = Server(title="lines")
         self.begun: list[Any] = []
-        self._talk = talk
+        self._network = network
         self._held: asyncio.Future[None] | None = None
 
         @self.server
@@ -157,7 +157,7 @@ class Lines:
 
     @property
     def open(self) -> list[Session]:
-        return [session for session in self._talk.served if session.channel is not None]
+        return [session for session in self._network.served if session.channel is not None]
 
     def lose(self) -> None:
         """Cut all connections at the server's end."""
@@ -166,8 +166,8 @@ class Lines:
 
 
 @pytest.fixture
-async def lines(talk: Talk) -> Lines:
-    return Lines(talk)
+async def lines(network: Network) -> Lines:
+    return Lines(network)
 
 
 # -- when it tries again --------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ async def test_states_in_order(door: Door, states: States) -> None:
 
 
 @pytest.mark.fake_time
-async def test_a_function_for_states_that_fails(door: Door, errors: Errors) -> None:
+async def test_a_function_for_states_that_fails(door: Door, errors: ErrorLog) -> None:
     def on_state(state: str) -> None:
         raise ValueError(state)
 
@@ -290,13 +290,13 @@ async def test_a_server_that_hangs_up_at_once_is_not_stormed(door: Door, calling
 
 @pytest.mark.fake_time
 async def test_a_server_that_hangs_up_at_every_call_is_not_stormed(door: Door) -> None:
-    def accept() -> Raw:
-        def opened(raw: Raw) -> None:
+    def accept() -> RawPeer:
+        def opened(raw: RawPeer) -> None:
             tasks.append(asyncio.ensure_future(hang_up_when_asked(raw)))
 
-        return Raw(opened)
+        return RawPeer(opened)
 
-    async def hang_up_when_asked(raw: Raw) -> None:
+    async def hang_up_when_asked(raw: RawPeer) -> None:
         if await raw.receive() is not None:
             asked.append(1)
         raw.close()
@@ -423,8 +423,8 @@ async def test_a_call_that_finds_a_connection_just_lost_waits_for_the_next(door:
 
 
 @pytest.mark.lasting
-async def test_what_was_pending_fails_at_once(talk: Talk, lines: Lines, states: States) -> None:
-    async with talk.client(lines.server, reconnect=Backoff(first=1000, longest=1000), on_state=states) as client:
+async def test_what_was_pending_fails_at_once(network: Network, lines: Lines, states: States) -> None:
+    async with network.client(lines.server, reconnect=Backoff(first=1000, longest=1000), on_state=states) as client:
 
         async def values() -> AsyncIterator[int]:
             yield 1
@@ -450,10 +450,10 @@ async def test_what_was_pending_fails_at_once(talk: Talk, lines: Lines, states: 
 # -- what is said first ---------------------------------------------------------------------------------------------
 
 
-async def test_greetings_come_first_on_every_connection(talk: Talk, states: States) -> None:
+async def test_greetings_come_first_on_every_connection(network: Network, states: States) -> None:
     heard: list[list[str]] = []
 
-    async def script(raw: Raw) -> None:
+    async def script(raw: RawPeer) -> None:
         heard.append(said := [])
         while (message := await raw.receive()) is not None:
             said.append(message["method"])
@@ -462,8 +462,8 @@ async def test_greetings_come_first_on_every_connection(talk: Talk, states: Stat
             if "id" in message:
                 raw.answer(message, "fine")
 
-    async with talk.scripted(script) as place:
-        client = place.client(reconnect=QUICK, on_state=states)
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client(reconnect=QUICK, on_state=states)
 
         @client.on_connect
         async def first(server: Any) -> None:
@@ -546,7 +546,7 @@ async def test_a_greeting_that_loses_the_connection(door: Door, states: States) 
 
 
 @pytest.mark.fake_time
-async def test_a_greeting_that_fails(door: Door, states: States, errors: Errors) -> None:
+async def test_a_greeting_that_fails(door: Door, states: States, errors: ErrorLog) -> None:
     """A mistake in it is not hidden, and does not end the client, either."""
     async with door.serving(ponging()):
         client = door.client(reconnect=DOUBLING, on_state=states)
@@ -563,7 +563,7 @@ async def test_a_greeting_that_fails(door: Door, states: States, errors: Errors)
 
 
 @pytest.mark.fake_time
-async def test_a_greeting_that_fails_without_reconnect(door: Door, states: States, errors: Errors) -> None:
+async def test_a_greeting_that_fails_without_reconnect(door: Door, states: States, errors: ErrorLog) -> None:
     async with door.serving(ponging()):
         client = door.client(on_state=states)
 
@@ -623,12 +623,12 @@ async def test_the_greeting_is_not_held_to_the_deadline_of_who_connected(door: D
 
 
 @pytest.mark.lasting
-async def test_offered_methods_are_there_on_every_connection(talk: Talk, lines: Lines) -> None:
+async def test_offered_methods_are_there_on_every_connection(network: Network, lines: Lines) -> None:
     @lines.server
     async def ask(n: int, ctx: Context) -> Any:
         return [await ctx.peer.double(n), [item async for item in ctx.peer.stream.count(n)]]
 
-    async with talk.client(lines.server, reconnect=QUICK) as client:
+    async with network.client(lines.server, reconnect=QUICK) as client:
 
         @client
         async def double(n: int) -> int:
@@ -640,43 +640,43 @@ async def test_offered_methods_are_there_on_every_connection(talk: Talk, lines: 
 
         for connection in range(1, 4):
             assert await client.ask(3) == [6, [0, 1, 2]]
-            assert len(talk.served) == connection
+            assert len(network.served) == connection
             lines.lose()
             await until(lambda: not lines.open)
 
 
-async def test_the_server_calls_by_itself_as_soon_as_the_client_is_back(talk: Talk) -> None:
+async def test_the_server_calls_by_itself_as_soon_as_the_client_is_back(network: Network) -> None:
     answers: list[Any] = []
 
-    async def script(raw: Raw) -> None:
+    async def script(raw: RawPeer) -> None:
         raw.call("name", id="who")
         answers.append(await raw.receive())
         raw.close()
 
-    async with talk.scripted(script) as place:
-        client = place.client(reconnect=QUICK)
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client(reconnect=QUICK)
         client.add = client(lambda: "me", name="name")
         async with client:
             await until(lambda: len(answers) >= 3)
     assert answers[:3] == [{"jsonrpc": "2.0", "id": "who", "result": "me"}] * 3
 
 
-async def test_a_handler_of_the_client_does_not_keep_the_lost_connection(talk: Talk, states: States) -> None:
+async def test_a_handler_of_the_client_does_not_keep_the_lost_connection(network: Network, states: States) -> None:
     """The server closed, which looks as if it only had said its last word; what the client still does for it must not
     keep the client from connecting again."""
-    connections: list[Raw] = []
+    connections: list[RawPeer] = []
     begun: list[int] = []
     go = asyncio.Event()
 
-    async def script(raw: Raw) -> None:
+    async def script(raw: RawPeer) -> None:
         connections.append(raw)
         if len(connections) == 1:
             raw.call("work")
             await until(lambda: begun)
             raw.close()
 
-    async with talk.scripted(script) as place:
-        client = place.client(reconnect=QUICK, on_state=states)
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client(reconnect=QUICK, on_state=states)
 
         @client
         async def work() -> None:
@@ -871,18 +871,18 @@ def again(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.mark.lasting
-async def test_all_calls_are_repeated(talk: Talk, again: dict[str, Any]) -> None:
+async def test_all_calls_are_repeated(network: Network, again: dict[str, Any]) -> None:
     cutting, discoveries = Cutting(cuts=2), Discoveries()
-    async with talk.client(cutting.server, retries=2, trace=discoveries, **again) as client:
+    async with network.client(cutting.server, retries=2, trace=discoveries, **again) as client:
         assert await client.buy() == "bought"
         assert cutting.asked == ["buy"] * 3
         assert discoveries.count == 0
 
 
 @pytest.mark.lasting
-async def test_not_more_often_than_said(talk: Talk, again: dict[str, Any]) -> None:
+async def test_not_more_often_than_said(network: Network, again: dict[str, Any]) -> None:
     cutting = Cutting(cuts=3)
-    async with talk.client(cutting.server, retries=2, **again) as client:
+    async with network.client(cutting.server, retries=2, **again) as client:
         with pytest.raises(ConnectionLost, match=r"'buy'"):
             await client.buy()
         assert cutting.asked == ["buy"] * 3
@@ -890,18 +890,18 @@ async def test_not_more_often_than_said(talk: Talk, again: dict[str, Any]) -> No
 
 
 @pytest.mark.lasting
-async def test_nothing_is_repeated_unasked(talk: Talk, again: dict[str, Any]) -> None:
+async def test_nothing_is_repeated_unasked(network: Network, again: dict[str, Any]) -> None:
     cutting = Cutting(cuts=1)
-    async with talk.client(cutting.server, **again) as client:
+    async with network.client(cutting.server, **again) as client:
         with pytest.raises(ConnectionLost):
             await client.price()
         assert cutting.asked == ["price"]
 
 
 @pytest.mark.lasting
-async def test_idempotent_methods_are_repeated_and_others_are_not(talk: Talk, again: dict[str, Any]) -> None:
+async def test_idempotent_methods_are_repeated_and_others_are_not(network: Network, again: dict[str, Any]) -> None:
     cutting, discoveries = Cutting(cuts=2), Discoveries()
-    async with talk.client(cutting.server, retries=2, retry="idempotent", trace=discoveries, **again) as client:
+    async with network.client(cutting.server, retries=2, retry="idempotent", trace=discoveries, **again) as client:
         assert await client.price() == 2.5
         assert cutting.asked == ["price"] * 3
         cutting.cuts = 1
@@ -913,9 +913,9 @@ async def test_idempotent_methods_are_repeated_and_others_are_not(talk: Talk, ag
 
 
 @pytest.mark.lasting
-async def test_calls_that_are_lost_together_ask_once(talk: Talk, again: dict[str, Any]) -> None:
+async def test_calls_that_are_lost_together_ask_once(network: Network, again: dict[str, Any]) -> None:
     cutting, discoveries = Cutting(cuts=1), Discoveries()
-    async with talk.client(cutting.server, retries=2, retry="idempotent", trace=discoveries, **again) as client:
+    async with network.client(cutting.server, retries=2, retry="idempotent", trace=discoveries, **again) as client:
         assert await asyncio.gather(*(client.price(timeout=None) for _ in range(20))) == [2.5] * 20
         assert discoveries.count == 1
 
@@ -941,17 +941,17 @@ async def test_what_was_never_sent_may_be_sent(door: Door, how: str) -> None:
         await until(lambda: cutting.asked == ["buy", "tell"])
 
 
-async def test_a_server_that_does_not_answer_what_may_be_repeated(talk: Talk, again: dict[str, Any]) -> None:
+async def test_a_server_that_does_not_answer_what_may_be_repeated(network: Network, again: dict[str, Any]) -> None:
     heard: list[str] = []
 
-    async def script(raw: Raw) -> None:
+    async def script(raw: RawPeer) -> None:
         message = await raw.receive()
         if message is not None:
             heard.append(message["method"])
         raw.close()
 
-    async with talk.scripted(script) as place:
-        client = place.client(retries=2, retry="idempotent", **again)
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client(retries=2, retry="idempotent", **again)
         with pytest.raises(ConnectionLost, match=r"did not say what is idempotent.*'price'"):
             await client.price()
     assert heard == ["price", *["rpc.discover"] * 3]
@@ -963,33 +963,33 @@ async def test_a_server_that_says_nothing_of_what_may_be_repeated(door: Door, fa
         client = door.client(retries=1, retry="idempotent")
         call = client.submit.price(timeout=5)
         await until(lambda: not client._pool.open_connections and door.inside)
-        door.accept = Raw
+        door.accept = RawPeer
         with pytest.raises(ConnectionLost, match=r"did not say what is idempotent.*'price'"):
             await call
         assert fake_time.time() == 5
 
 
-async def test_a_server_that_does_not_know_what_may_be_repeated(talk: Talk, again: dict[str, Any]) -> None:
+async def test_a_server_that_does_not_know_what_may_be_repeated(network: Network, again: dict[str, Any]) -> None:
     """One that is not ours: nothing is repeated, and the error says what happened."""
 
-    async def script(raw: Raw) -> None:
+    async def script(raw: RawPeer) -> None:
         message = await raw.receive()
         if message is not None and message["method"] == "rpc.discover":
             raw.send({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "Method not found"}})
             await raw.receive()
         raw.close()
 
-    async with talk.scripted(script) as place:
-        client = place.client(retries=2, retry="idempotent", **again)
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client(retries=2, retry="idempotent", **again)
         with pytest.raises(ConnectionLost, match=r"did not say what is idempotent.*'price'"):
             await client.price()
 
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("retry", ["all", "idempotent"])
-async def test_streams_are_never_repeated(talk: Talk, again: dict[str, Any], retry: Any) -> None:
+async def test_streams_are_never_repeated(network: Network, again: dict[str, Any], retry: Any) -> None:
     cutting = Cutting(cuts=2)
-    async with talk.client(cutting.server, retries=5, retry=retry, **again) as client:
+    async with network.client(cutting.server, retries=5, retry=retry, **again) as client:
 
         async def values() -> AsyncIterator[int]:
             yield 1

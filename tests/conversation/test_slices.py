@@ -13,7 +13,7 @@ import pytest
 from rpcstream import Context, Limits, RpcError, Server
 from rpcstream.peer.slices import SLICE, TURN
 
-from .talking import Errors, Talk, request, until
+from .transport_matrix import ErrorLog, Network, request, until
 
 
 class Counting:
@@ -64,15 +64,15 @@ ENDLESS = 10**12
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("to", [0, 1, 31, 32, 33, 255, 256, 257, 5000])
-async def test_all_items_come_whatever_their_number(talk: Talk, kind: str, to: int) -> None:
-    async with talk.client(Counting().server) as client:
+async def test_all_items_come_whatever_their_number(network: Network, kind: str, to: int) -> None:
+    async with network.client(Counting().server) as client:
         assert await client.call(kind, to) == list(range(to))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_endless_generator_is_stopped_at_the_size_of_a_message(talk: Talk, kind: str) -> None:
+async def test_an_endless_generator_is_stopped_at_the_size_of_a_message(network: Network, kind: str) -> None:
     counting = Counting(limits=Limits(max_message_size=20_000))
-    async with talk.client(counting.server) as client:
+    async with network.client(counting.server) as client:
         with pytest.raises(RpcError) as caught:
             await client.call(kind, ENDLESS)
         assert (caught.value.code, caught.value.data["limit"]) == (-32001, 20_000)
@@ -83,15 +83,15 @@ async def test_an_endless_generator_is_stopped_at_the_size_of_a_message(talk: Ta
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_timeout_of_a_request_stops_it(talk: Talk, kind: str) -> None:
+async def test_the_timeout_of_a_request_stops_it(network: Network, kind: str) -> None:
     counting = Counting()
-    async with talk.raw(counting.server) as raw:
+    async with network.raw(counting.server) as raw:
         assert await raw.code(kind, ENDLESS, timeout=0.05) == -32003
         await until(lambda: counting.ended == [kind])
 
 
 @pytest.mark.lasting
-async def test_a_sync_generator_may_have_a_timeout_of_its_own(talk: Talk) -> None:
+async def test_a_sync_generator_may_have_a_timeout_of_its_own(network: Network) -> None:
     server = Server()
 
     @server(timeout=0.05)
@@ -99,15 +99,15 @@ async def test_a_sync_generator_may_have_a_timeout_of_its_own(talk: Talk) -> Non
         while True:
             yield 1
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         assert await raw.code("count") == -32003
 
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
-async def test_it_can_be_cancelled(talk: Talk, kind: str) -> None:
+async def test_it_can_be_cancelled(network: Network, kind: str) -> None:
     counting = Counting()
-    async with talk.raw(counting.server) as raw:
+    async with network.raw(counting.server) as raw:
         raw.call(kind, ENDLESS)
         await until(lambda: counting.made)
         raw.cancel(1)
@@ -118,33 +118,33 @@ async def test_it_can_be_cancelled(talk: Talk, kind: str) -> None:
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("notified", [False, True])
-async def test_it_ends_with_its_caller(talk: Talk, kind: str, notified: bool) -> None:
+async def test_it_ends_with_its_caller(network: Network, kind: str, notified: bool) -> None:
     counting = Counting()
-    async with talk.raw(counting.server) as raw:
+    async with network.raw(counting.server) as raw:
         message = request(kind, ENDLESS)
         if notified:
             del message["id"]
         raw.send(message)
         await until(lambda: counting.made)
-        await talk.lose(raw)
+        await network.lose(raw)
         await until(lambda: counting.ended == [kind])
 
 
 @pytest.mark.lasting
-async def test_a_detached_one_goes_on(talk: Talk) -> None:
+async def test_a_detached_one_goes_on(network: Network) -> None:
     counting = Counting()
-    async with talk.raw(counting.server) as raw:
+    async with network.raw(counting.server) as raw:
         raw.send({"jsonrpc": "2.0", "method": "detached", "params": [300_000]})
         await until(lambda: counting.made)
-        await talk.lose(raw)
+        await network.lose(raw)
         await until(lambda: counting.ended == ["detached"])
     assert counting.made == 300_000
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_notification_keeps_nothing(talk: Talk, kind: str) -> None:
+async def test_a_notification_keeps_nothing(network: Network, kind: str) -> None:
     counting = Counting(limits=Limits(max_message_size=1000))
-    async with talk.client(counting.server) as client:
+    async with network.client(counting.server) as client:
         await client.notify(kind, 3000)
         await until(lambda: counting.ended == [kind])
     assert counting.made == 3000
@@ -152,10 +152,10 @@ async def test_a_notification_keeps_nothing(talk: Talk, kind: str) -> None:
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
-async def test_others_have_their_turns_meanwhile(talk: Talk, kind: str) -> None:
+async def test_others_have_their_turns_meanwhile(network: Network, kind: str) -> None:
     counting = Counting()
-    async with talk.place(counting.server) as place:
-        greedy, other = await place.raw(), await place.raw()
+    async with network.serve(counting.server) as endpoint:
+        greedy, other = await endpoint.raw(), await endpoint.raw()
         greedy.call(kind, ENDLESS)
         await until(lambda: counting.made)
         for number in range(10):
@@ -167,7 +167,7 @@ async def test_others_have_their_turns_meanwhile(talk: Talk, kind: str) -> None:
 
 
 @pytest.mark.lasting
-async def test_what_is_asked_for_behind_a_sync_generator_waits_for_it(talk: Talk) -> None:
+async def test_what_is_asked_for_behind_a_sync_generator_waits_for_it(network: Network) -> None:
     """Sync handlers are carried out one after the other, in the order in which they were asked for."""
     server = Server()
     events: list[Any] = []
@@ -184,14 +184,14 @@ async def test_what_is_asked_for_behind_a_sync_generator_waits_for_it(talk: Talk
         events.append(name)
         return name
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.send(request("slow", 8), request("plain", "behind", id=2))
         assert [reply["id"] for reply in await raw.receive_many(2)] == [1, 2]
     assert events == [*range(8), "behind"]
 
 
 @pytest.mark.lasting
-async def test_items_are_checked_wherever_they_stand(talk: Talk, errors: Errors) -> None:
+async def test_items_are_checked_wherever_they_stand(network: Network, errors: ErrorLog) -> None:
     server = Server()
 
     @server
@@ -203,7 +203,7 @@ async def test_items_are_checked_wherever_they_stand(talk: Talk, errors: Errors)
     def converted(to: int) -> Iterator[float]:
         yield from range(to)
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         for at in (0, 40, 700):
             with pytest.raises(RpcError, match="Internal"):
                 await client.wrong(at)
@@ -214,7 +214,7 @@ async def test_items_are_checked_wherever_they_stand(talk: Talk, errors: Errors)
 
 
 @pytest.mark.lasting
-async def test_one_connection_may_not_collect_for_all(talk: Talk) -> None:
+async def test_one_connection_may_not_collect_for_all(network: Network) -> None:
     """Calls of async generators go on side by side; what they hold together is bounded."""
     server = Server(limits=Limits(max_message_size=150_000))
     go = asyncio.Event()
@@ -225,7 +225,7 @@ async def test_one_connection_may_not_collect_for_all(talk: Talk) -> None:
             yield "x" * 1000
         await go.wait()
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         for number in range(5):
             raw.call("collects", id=number)
         refused = await raw.receive_many(3)
@@ -271,10 +271,10 @@ def slow_batch(count: int, method: str = "slow") -> list[dict[str, Any]]:
 
 
 @pytest.mark.lasting
-async def test_others_have_their_turns_within_a_batch(talk: Talk) -> None:
+async def test_others_have_their_turns_within_a_batch(network: Network) -> None:
     batched = Batched()
-    async with talk.place(batched.server) as place:
-        greedy, other = await place.raw(), await place.raw()
+    async with network.serve(batched.server) as endpoint:
+        greedy, other = await endpoint.raw(), await endpoint.raw()
         greedy.send(slow_batch(40))
         await until(lambda: batched.events)
         assert await other.result("plain", "other") == "other"
@@ -283,7 +283,7 @@ async def test_others_have_their_turns_within_a_batch(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_others_have_their_turns_between_the_beginnings_of_async_members(talk: Talk) -> None:
+async def test_others_have_their_turns_between_the_beginnings_of_async_members(network: Network) -> None:
     server = Server()
     events: list[Any] = []
 
@@ -293,8 +293,8 @@ async def test_others_have_their_turns_between_the_beginnings_of_async_members(t
         events.append(name)
         return name
 
-    async with talk.place(server) as place:
-        greedy, other = await place.raw(), await place.raw()
+    async with network.serve(server) as endpoint:
+        greedy, other = await endpoint.raw(), await endpoint.raw()
         greedy.send(slow_batch(40))
         await until(lambda: events)
         assert await other.result("rpc.ping") == "pong"
@@ -304,9 +304,9 @@ async def test_others_have_their_turns_between_the_beginnings_of_async_members(t
 
 
 @pytest.mark.lasting
-async def test_what_comes_behind_a_batch_waits_for_its_sync_members(talk: Talk) -> None:
+async def test_what_comes_behind_a_batch_waits_for_its_sync_members(network: Network) -> None:
     batched = Batched()
-    async with talk.raw(batched.server) as raw:
+    async with network.raw(batched.server) as raw:
         raw.send([*slow_batch(20), request("awaiting", "async member", id="a")], request("plain", "behind", id="b"))
         await until(lambda: batched.events)
         raw.call("plain", "later", id="c")
@@ -318,9 +318,9 @@ async def test_what_comes_behind_a_batch_waits_for_its_sync_members(talk: Talk) 
 
 
 @pytest.mark.lasting
-async def test_a_member_can_be_cancelled_before_its_turn(talk: Talk) -> None:
+async def test_a_member_can_be_cancelled_before_its_turn(network: Network) -> None:
     batched = Batched()
-    async with talk.raw(batched.server) as raw:
+    async with network.raw(batched.server) as raw:
         raw.send([*slow_batch(40), request("awaiting", "async", id="x")])
         await until(lambda: batched.events)
         raw.cancel(38)
@@ -334,20 +334,20 @@ async def test_a_member_can_be_cancelled_before_its_turn(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_the_rest_of_a_batch_is_not_begun_when_the_caller_is_gone(talk: Talk) -> None:
+async def test_the_rest_of_a_batch_is_not_begun_when_the_caller_is_gone(network: Network) -> None:
     batched = Batched()
-    async with talk.raw(batched.server) as raw:
+    async with network.raw(batched.server) as raw:
         raw.send([request("awaiting", "async", id="a"), *slow_batch(200)])
         await until(lambda: batched.events)
-        await talk.lose(raw)
-        await talk.settled()
+        await network.lose(raw)
+        await network.settled()
     assert 0 < len(batched.events) < 150
     assert "async" not in batched.events
 
 
-async def test_all_of_a_batch_is_carried_out_over_http(talk: Talk) -> None:
+async def test_all_of_a_batch_is_carried_out_over_http(network: Network) -> None:
     batched = Batched()
-    async with talk.client(batched.server) as client:
+    async with network.client(batched.server) as client:
         async with client.batch() as batch:
             calls = [batch.slow(number) for number in range(20)]
             batch.notify.slow("notified")
@@ -357,9 +357,9 @@ async def test_all_of_a_batch_is_carried_out_over_http(talk: Talk) -> None:
     assert batched.events == [*range(20), "notified", "last"]
 
 
-async def test_a_batch_of_notifications_is_carried_out_to_its_end(talk: Talk) -> None:
+async def test_a_batch_of_notifications_is_carried_out_to_its_end(network: Network) -> None:
     batched = Batched()
-    async with talk.client(batched.server) as client:
+    async with network.client(batched.server) as client:
         async with client.batch() as batch:
             for number in range(20):
                 batch.notify.slow(number)
@@ -368,7 +368,7 @@ async def test_a_batch_of_notifications_is_carried_out_to_its_end(talk: Talk) ->
 
 
 @pytest.mark.lasting
-async def test_the_time_that_a_member_waits_counts(talk: Talk) -> None:
+async def test_the_time_that_a_member_waits_counts(network: Network) -> None:
     server = Server()
 
     @server
@@ -379,7 +379,7 @@ async def test_the_time_that_a_member_waits_counts(talk: Talk) -> None:
     async def awaiting() -> str:
         return "in time"
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         members = [request("slow", id=number) for number in range(5)]
         late = request("awaiting", id="late", timeout=2 * TURN)
         early = request("awaiting", id="early", timeout=60)
@@ -390,7 +390,7 @@ async def test_the_time_that_a_member_waits_counts(talk: Talk) -> None:
 
 
 @pytest.mark.lasting
-async def test_a_server_that_stops_finishes_the_batches_that_it_has_read(talk: Talk) -> None:
+async def test_a_server_that_stops_finishes_the_batches_that_it_has_read(network: Network) -> None:
     batched = Batched()
     batched.during = lambda name: batched.server.stop() if name == 3 else None
     server = batched.server
@@ -400,7 +400,7 @@ async def test_a_server_that_stops_finishes_the_batches_that_it_has_read(talk: T
         """Ends the connection in an orderly way, as a server that stops does."""
         ctx.session.drain()
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.send([request("stopper", id="s"), *slow_batch(20)])
         replies = await raw.receive()
         assert [reply["id"] for reply in replies] == ["s", *range(20)]

@@ -27,7 +27,7 @@ from rpcstream import (
 )
 from rpcstream.testing import memory_client
 
-from .talking import Errors, Raw, Stopping, Talk, notification, request, until
+from .transport_matrix import ErrorLog, Network, RawPeer, StoppableServer, notification, request, until
 
 #: A generator of each kind, under these names.
 KINDS = ["sync", "async", "thread"]
@@ -90,8 +90,8 @@ def credit(n: Any, id: Any = 1) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_never_more_than_was_permitted(talk: Talk, counting: Counting, kind: str) -> None:
-    async with talk.raw(counting.server) as raw:
+async def test_never_more_than_was_permitted(network: Network, counting: Counting, kind: str) -> None:
+    async with network.raw(counting.server) as raw:
         raw.call(kind, 7, stream=0)
         await raw.silence()
         raw.send(credit(2))
@@ -110,8 +110,8 @@ async def test_never_more_than_was_permitted(talk: Talk, counting: Counting, kin
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_end_needs_no_credit(talk: Talk, counting: Counting, kind: str) -> None:
-    async with talk.raw(counting.server) as raw:
+async def test_the_end_needs_no_credit(network: Network, counting: Counting, kind: str) -> None:
+    async with network.raw(counting.server) as raw:
         for permitted in (3, 4, 1000, 2**31, 2**53, 2**62):
             raw.call(kind, 3, stream=permitted)
             raw.send(credit(2**62))  # more than is counted; as good as any
@@ -123,16 +123,16 @@ async def test_the_end_needs_no_credit(talk: Talk, counting: Counting, kind: str
         await raw.result()
 
 
-async def test_odd_numbers_of_items(talk: Talk, counting: Counting) -> None:
-    async with talk.raw(counting.server) as raw:
+async def test_odd_numbers_of_items(network: Network, counting: Counting) -> None:
+    async with network.raw(counting.server) as raw:
         for odd in (-1, 1.5, "3", True, False, [], {}, 1e30, "", -(2**62)):
             for kind in KINDS:
                 assert await raw.code(kind, 3, stream=odd) == -32600
         assert counting.made == []
 
 
-async def test_no_stream_was_asked_for(talk: Talk, counting: Counting) -> None:
-    async with talk.raw(counting.server) as raw:
+async def test_no_stream_was_asked_for(network: Network, counting: Counting) -> None:
+    async with network.raw(counting.server) as raw:
         for kind in [*KINDS, "ordered"]:
             assert await raw.result(kind, 3) == [0, 1, 2]
             assert await raw.result(kind, 3, stream=None) == [0, 1, 2]
@@ -141,8 +141,8 @@ async def test_no_stream_was_asked_for(talk: Talk, counting: Counting) -> None:
         assert counting.closed == 16
 
 
-async def test_a_method_that_has_no_items(talk: Talk, counting: Counting) -> None:
-    async with talk.raw(counting.server) as raw:
+async def test_a_method_that_has_no_items(network: Network, counting: Counting) -> None:
+    async with network.raw(counting.server) as raw:
         assert await raw.result("plain", 5, stream=3) == 5
         assert await raw.code("missing", stream=3) == -32601
         raw.send(credit(3))
@@ -150,7 +150,7 @@ async def test_a_method_that_has_no_items(talk: Talk, counting: Counting) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_credit_that_means_nothing(talk: Talk, counting: Counting, kind: str) -> None:
+async def test_credit_that_means_nothing(network: Network, counting: Counting, kind: str) -> None:
     odd: list[Any] = [
         {"id": 1, "n": 0},
         {"id": 1, "n": -5},
@@ -177,7 +177,7 @@ async def test_credit_that_means_nothing(talk: Talk, counting: Counting, kind: s
         [{"id": 1, "n": 1}],
         None,
     ]
-    async with talk.raw(counting.server) as raw:
+    async with network.raw(counting.server) as raw:
         raw.send(credit(5))  # too early: there is no such stream yet
         raw.call(kind, 2, stream=0)
         for params in odd:
@@ -193,9 +193,9 @@ async def test_credit_that_means_nothing(talk: Talk, counting: Counting, kind: s
         await raw.silence()
 
 
-async def test_credit_is_for_a_stream_of_the_same_connection(talk: Talk, counting: Counting) -> None:
-    async with talk.place(counting.server) as place:
-        one, other = await place.raw(), await place.raw()
+async def test_credit_is_for_a_stream_of_the_same_connection(network: Network, counting: Counting) -> None:
+    async with network.serve(counting.server) as endpoint:
+        one, other = await endpoint.raw(), await endpoint.raw()
         one.call("sync", 2, stream=0)
         other.call("async", 2, stream=0)
         other.send(credit(1))
@@ -209,8 +209,8 @@ async def test_credit_is_for_a_stream_of_the_same_connection(talk: Talk, countin
         await other.result()
 
 
-async def test_every_id_may_have_a_stream(talk: Talk, counting: Counting) -> None:
-    async with talk.raw(counting.server) as raw:
+async def test_every_id_may_have_a_stream(network: Network, counting: Counting) -> None:
+    async with network.raw(counting.server) as raw:
         for call_id in (0, "", "one", "1", -1, 2**63, None):
             raw.call("async", 3, stream=1, id=call_id)
             assert await raw.receive() == item(0, id=call_id)
@@ -219,9 +219,9 @@ async def test_every_id_may_have_a_stream(talk: Talk, counting: Counting) -> Non
             assert await raw.receive() == {"jsonrpc": "2.0", "id": call_id, "result": None}
 
 
-async def test_ids_that_are_not_exact(talk: Talk, counting: Counting) -> None:
+async def test_ids_that_are_not_exact(network: Network, counting: Counting) -> None:
     """They are echoed as they came; but nothing could be permitted or cancelled by such a name."""
-    async with talk.raw(counting.server) as raw:
+    async with network.raw(counting.server) as raw:
         for call_id in (b"1.5", b"1e2", b"18446744073709551616", b"-9223372036854775809"):
             head = b'{"jsonrpc":"2.0","id":' + call_id
             raw.send(head + b',"method":"async","params":[3],"stream":1}')
@@ -232,8 +232,8 @@ async def test_ids_that_are_not_exact(talk: Talk, counting: Counting) -> None:
             assert await raw.result() == [0, 1, 2]
 
 
-async def test_members_of_a_batch_may_stream(talk: Talk, counting: Counting) -> None:
-    async with talk.raw(counting.server) as raw:
+async def test_members_of_a_batch_may_stream(network: Network, counting: Counting) -> None:
+    async with network.raw(counting.server) as raw:
         raw.send([request("sync", 2, id=1, stream=1), request("async", 2, id=2, stream=5), request("plain", 3, id=3)])
         items = await raw.receive_many(3)
         assert sorted(each["params"]["id"] for each in items) == [1, 2, 2]
@@ -243,16 +243,16 @@ async def test_members_of_a_batch_may_stream(talk: Talk, counting: Counting) -> 
         assert [each["result"] for each in await raw.receive()] == ["end", None, 3]
 
 
-async def test_a_notification_cannot_stream(talk: Talk, counting: Counting) -> None:
-    async with talk.raw(counting.server) as raw:
+async def test_a_notification_cannot_stream(network: Network, counting: Counting) -> None:
+    async with network.raw(counting.server) as raw:
         for kind in KINDS:
             raw.send({"jsonrpc": "2.0", "method": kind, "params": [3], "stream": 3})
         await until(lambda: counting.closed == 3)
         await raw.silence()
 
 
-async def test_it_keeps_its_place_in_the_order(talk: Talk, counting: Counting) -> None:
-    async with talk.raw(counting.server) as raw:
+async def test_it_keeps_its_place_in_the_order(network: Network, counting: Counting) -> None:
+    async with network.raw(counting.server) as raw:
         raw.send(request("ordered", 2, id=1, stream=1), request("ordered", 1, id=2, stream=5))
         assert await raw.receive() == item(0, id=1)
         await raw.silence()
@@ -267,8 +267,8 @@ async def test_it_keeps_its_place_in_the_order(talk: Talk, counting: Counting) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_items_and_result(talk: Talk, counting: Counting, kind: str) -> None:
-    async with talk.client(counting.server) as client:
+async def test_items_and_result(network: Network, counting: Counting, kind: str) -> None:
+    async with network.client(counting.server) as client:
         for n in (0, 1, 15, 16, 17, 33, 300):
             counting.closed = 0
             stream = client.stream(kind, n)
@@ -282,22 +282,22 @@ async def test_items_and_result(talk: Talk, counting: Counting, kind: str) -> No
             assert await client.call(kind, n) == list(range(n))
 
 
-async def test_any_window(talk: Talk, counting: Counting) -> None:
-    async with talk.place(counting.server) as place:
+async def test_any_window(network: Network, counting: Counting) -> None:
+    async with network.serve(counting.server) as endpoint:
         for window in (1, 2, 3, 100):
-            client = place.client(limits=Limits(stream_window=window))
+            client = endpoint.client(limits=Limits(stream_window=window))
             assert [each async for each in client.stream.sync(250)] == list(range(250))
 
 
-async def test_a_method_without_items_as_a_stream(talk: Talk, counting: Counting) -> None:
-    async with talk.client(counting.server) as client:
+async def test_a_method_without_items_as_a_stream(network: Network, counting: Counting) -> None:
+    async with network.client(counting.server) as client:
         stream = client.stream.plain({"a": [1]})
         assert [each async for each in stream] == []
         assert stream.result == {"a": [1]}
 
 
 @pytest.mark.lasting
-async def test_rich_items(talk: Talk) -> None:
+async def test_rich_items(network: Network) -> None:
     server = Server()
     picture = Image.new("RGB", (5, 4), (1, 2, 3))
 
@@ -322,7 +322,7 @@ async def test_rich_items(talk: Talk) -> None:
 
     values: list[Any] = [2**64, -(2**100), [10**30, {"a": 2**65}], None, "ü\u2028", 1.5, {}, True, b"\x00\xff", 1 + 2j]
     VALUES = values
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         got = [each async for each in client.stream.arrays()]
         assert [(each.shape, each.dtype.str) for each in got] == [((2, n), "<f4") for n in range(3)]
         got = [each async for each in client.stream.pictures()]
@@ -332,7 +332,7 @@ async def test_rich_items(talk: Talk) -> None:
         assert [int(each[-1]) async for each in client.stream.large(20)] == list(range(20))
 
 
-async def test_the_type_of_items(talk: Talk, errors: Errors) -> None:
+async def test_the_type_of_items(network: Network, errors: ErrorLog) -> None:
     server = Server()
     closed: list[str] = []
 
@@ -349,7 +349,7 @@ async def test_the_type_of_items(talk: Talk, errors: Errors) -> None:
         finally:
             closed.append("floats")
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         got = []
         with pytest.raises(InternalError):
             async for each in client.stream.wrong(3):
@@ -363,7 +363,7 @@ async def test_the_type_of_items(talk: Talk, errors: Errors) -> None:
     errors.expect("the result is not what the return hint says")
 
 
-async def test_an_item_that_is_too_large(talk: Talk, errors: Errors) -> None:
+async def test_an_item_that_is_too_large(network: Network, errors: ErrorLog) -> None:
     server = Server(limits=Limits(max_message_size=1000))
 
     @server
@@ -371,7 +371,7 @@ async def test_an_item_that_is_too_large(talk: Talk, errors: Errors) -> None:
         yield "short"
         yield "x" * size
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         assert len([each async for each in client.stream.texts(800)][1]) == 800
         got = []
         with pytest.raises(MessageTooLarge, match="the server's limit is 1000"):
@@ -380,7 +380,7 @@ async def test_an_item_that_is_too_large(talk: Talk, errors: Errors) -> None:
         assert got == ["short"]
 
 
-async def test_an_item_that_is_too_large_for_its_reader(talk: Talk) -> None:
+async def test_an_item_that_is_too_large_for_its_reader(network: Network) -> None:
     server = Server()
     closed: list[str] = []
 
@@ -393,7 +393,7 @@ async def test_an_item_that_is_too_large_for_its_reader(talk: Talk) -> None:
         finally:
             closed.append("closed")
 
-    async with talk.client(server, limits=Limits(max_message_size=1000)) as client:
+    async with network.client(server, limits=Limits(max_message_size=1000)) as client:
         got = []
         with pytest.raises(MessageTooLarge, match="the client's limit is 1000"):
             async for each in client.stream.texts(2000):
@@ -403,7 +403,7 @@ async def test_an_item_that_is_too_large_for_its_reader(talk: Talk) -> None:
         assert await client.call("rpc.ping") == "pong"
 
 
-async def test_an_item_that_cannot_be_written(talk: Talk, errors: Errors) -> None:
+async def test_an_item_that_cannot_be_written(network: Network, errors: ErrorLog) -> None:
     server = Server()
 
     @server
@@ -411,7 +411,7 @@ async def test_an_item_that_cannot_be_written(talk: Talk, errors: Errors) -> Non
         yield 1
         yield object()
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         got = []
         with pytest.raises(InternalError):
             async for each in client.stream.odd():
@@ -438,8 +438,8 @@ async def test_generators_in_another_process() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_error_comes_behind_the_items_before_it(talk: Talk, counting: Counting, kind: str) -> None:
-    async with talk.client(counting.server) as client:
+async def test_an_error_comes_behind_the_items_before_it(network: Network, counting: Counting, kind: str) -> None:
+    async with network.client(counting.server) as client:
         for fail_at in (0, 1, 40):
             got = []
             with pytest.raises(RpcError, match="far enough") as caught:
@@ -450,7 +450,7 @@ async def test_an_error_comes_behind_the_items_before_it(talk: Talk, counting: C
         assert counting.closed == 3
 
 
-async def test_a_failure_is_logged_and_not_told(talk: Talk, errors: Errors) -> None:
+async def test_a_failure_is_logged_and_not_told(network: Network, errors: ErrorLog) -> None:
     server = Server()
 
     @server
@@ -458,7 +458,7 @@ async def test_a_failure_is_logged_and_not_told(talk: Talk, errors: Errors) -> N
         yield 1
         raise KeyError("secret")
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
         stream = client.stream.fails()
         assert await anext(stream) == 1
         with pytest.raises(InternalError) as caught:
@@ -469,8 +469,8 @@ async def test_a_failure_is_logged_and_not_told(talk: Talk, errors: Errors) -> N
     errors.expect("(?s)method 'fails' failed.*KeyError: 'secret'")
 
 
-async def test_wrong_arguments_of_a_stream(talk: Talk, counting: Counting) -> None:
-    async with talk.client(counting.server) as client:
+async def test_wrong_arguments_of_a_stream(network: Network, counting: Counting) -> None:
+    async with network.client(counting.server) as client:
         for kind in KINDS:
             with pytest.raises(InvalidParams, match="'n'"):
                 await anext(client.stream(kind))
@@ -482,8 +482,8 @@ async def test_wrong_arguments_of_a_stream(talk: Talk, counting: Counting) -> No
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_slow_reader_slows_its_producer_alone(talk: Talk, counting: Counting, kind: str) -> None:
-    async with talk.client(counting.server) as client:
+async def test_a_slow_reader_slows_its_producer_alone(network: Network, counting: Counting, kind: str) -> None:
+    async with network.client(counting.server) as client:
         slow = client.stream(kind, 1000)
         assert await anext(slow) == 0
         for n in range(50):
@@ -495,8 +495,8 @@ async def test_a_slow_reader_slows_its_producer_alone(talk: Talk, counting: Coun
         assert [each async for each in slow] == list(range(1, 1000))
 
 
-async def test_fifty_streams_and_as_many_calls(talk: Talk, counting: Counting) -> None:
-    async with talk.client(counting.server) as client:
+async def test_fifty_streams_and_as_many_calls(network: Network, counting: Counting) -> None:
+    async with network.client(counting.server) as client:
 
         async def read(kind: str, n: int) -> list[int]:
             got = []
@@ -516,7 +516,7 @@ async def test_fifty_streams_and_as_many_calls(talk: Talk, counting: Counting) -
         assert counting.closed == 50
 
 
-async def test_a_peer_that_permits_much_and_reads_nothing(talk: Talk) -> None:
+async def test_a_peer_that_permits_much_and_reads_nothing(network: Network) -> None:
     """It holds a bounded part of what the generator could make."""
     server = Server(limits=Limits(write_buffer=100_000, write_timeout=None))
     made: list[int] = []
@@ -527,8 +527,8 @@ async def test_a_peer_that_permits_much_and_reads_nothing(talk: Talk) -> None:
             made.append(n)
             yield "x" * 10_000
 
-    async with talk.place(server) as place:
-        raw, other = await place.raw(), await place.raw()
+    async with network.serve(server) as endpoint:
+        raw, other = await endpoint.raw(), await endpoint.raw()
         raw.transport.pause_reading()
         raw.call("blocks", stream=2**31)
         before = -1
@@ -538,7 +538,7 @@ async def test_a_peer_that_permits_much_and_reads_nothing(talk: Talk) -> None:
                 assert await other.result("rpc.ping") == "pong"
         assert 0 < len(made) < 3000, "30 MB in all the buffers on the way"
         raw.close()
-        await until(lambda: not talk.served[0].work.running)
+        await until(lambda: not network.served[0].work.running)
 
 
 # -- breaking off ---------------------------------------------------------------------------------------------------
@@ -589,20 +589,20 @@ WAYS = [_break, _close, _leave, _fail, _open_only, _drop]
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", WAYS)
 async def test_breaking_off_stops_the_generator(
-    talk: Talk, counting: Counting, kind: str, way: Callable[[Any], Any]
+    network: Network, counting: Counting, kind: str, way: Callable[[Any], Any]
 ) -> None:
-    async with talk.client(counting.server) as client:
+    async with network.client(counting.server) as client:
         await way(client.stream(kind, 10**9))
         assert await client.plain("still there") == "still there"
-        await until(lambda: not talk.served[0].work.running and counting.closed == bool(counting.made))
+        await until(lambda: not network.served[0].work.running and counting.closed == bool(counting.made))
         made = len(counting.made)
         assert made <= 40
         assert await client.plain("still there") == "still there"
         assert (len(counting.made), counting.closed) == (made, bool(made))
 
 
-async def test_a_stream_that_was_never_begun(talk: Talk, counting: Counting) -> None:
-    async with talk.client(counting.server) as client:
+async def test_a_stream_that_was_never_begun(network: Network, counting: Counting) -> None:
+    async with network.client(counting.server) as client:
         stream = client.stream.sync(10)
         await stream.aclose()
         with pytest.raises(StopAsyncIteration):
@@ -614,7 +614,7 @@ async def test_a_stream_that_was_never_begun(talk: Talk, counting: Counting) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_cancelling_its_reader_stops_the_generator(talk: Talk, counting: Counting, kind: str) -> None:
+async def test_cancelling_its_reader_stops_the_generator(network: Network, counting: Counting, kind: str) -> None:
     server = counting.server
 
     @server
@@ -625,7 +625,7 @@ async def test_cancelling_its_reader_stops_the_generator(talk: Talk, counting: C
         finally:
             counting.closed += 1
 
-    async with talk.client(server) as client:
+    async with network.client(server) as client:
 
         async def read(name: str, *args: Any) -> None:
             async for _ in client.stream(name, *args):
@@ -645,13 +645,13 @@ async def test_cancelling_its_reader_stops_the_generator(talk: Talk, counting: C
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_lost_connection_stops_the_generator(talk: Talk, counting: Counting, kind: str) -> None:
-    async with talk.place(counting.server) as place:
-        raw, other = await place.raw(), await place.raw()
+async def test_a_lost_connection_stops_the_generator(network: Network, counting: Counting, kind: str) -> None:
+    async with network.serve(counting.server) as endpoint:
+        raw, other = await endpoint.raw(), await endpoint.raw()
         raw.call(kind, 10**9, stream=3)
         await raw.receive_many(3)
-        await talk.lose(raw)
-        await until(lambda: counting.closed == 1 and not talk.served[0].work.running)
+        await network.lose(raw)
+        await until(lambda: counting.closed == 1 and not network.served[0].work.running)
         await other.silence()
         assert counting.closed == 1
         assert counting.made in ([0, 1, 2], [0, 1, 2, 3])
@@ -659,9 +659,11 @@ async def test_a_lost_connection_stops_the_generator(talk: Talk, counting: Count
 
 @pytest.mark.half_close
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_peer_that_says_nothing_more_permits_nothing_more(talk: Talk, counting: Counting, kind: str) -> None:
+async def test_a_peer_that_says_nothing_more_permits_nothing_more(
+    network: Network, counting: Counting, kind: str
+) -> None:
     """What is permitted still comes; then the call ends, and that is nobody's failure."""
-    async with talk.raw(counting.server) as raw:
+    async with network.raw(counting.server) as raw:
         raw.send(request(kind, 2, id=1, stream=2), request(kind, 10, id=2, stream=3))
         raw.end()
         messages = []
@@ -676,8 +678,8 @@ async def test_a_peer_that_says_nothing_more_permits_nothing_more(talk: Talk, co
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_cancelled_on_the_wire(talk: Talk, counting: Counting, kind: str) -> None:
-    async with talk.raw(counting.server) as raw:
+async def test_cancelled_on_the_wire(network: Network, counting: Counting, kind: str) -> None:
+    async with network.raw(counting.server) as raw:
         raw.call(kind, 10**9, stream=2)
         await raw.receive_many(2)
         raw.cancel(1)
@@ -692,7 +694,7 @@ async def test_cancelled_on_the_wire(talk: Talk, counting: Counting, kind: str) 
         assert messages[-1][0]["error"]["code"] == -32800
 
 
-async def test_a_thread_in_the_middle_of_a_step(talk: Talk) -> None:
+async def test_a_thread_in_the_middle_of_a_step(network: Network) -> None:
     """It cannot be interrupted, and is closed when that step is done: once, and not before."""
     server = Server()
     go = threading.Event()
@@ -710,7 +712,7 @@ async def test_a_thread_in_the_middle_of_a_step(talk: Talk) -> None:
         finally:
             steps.append("closed")
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         for lose in (False, True):
             go.clear()
             steps.clear()
@@ -718,8 +720,8 @@ async def test_a_thread_in_the_middle_of_a_step(talk: Talk) -> None:
             assert await raw.receive() == item(0)
             await until(lambda: steps == ["in the middle"])
             if lose:
-                await talk.lose(raw)
-                await until(lambda: not talk.served[0].work.running)
+                await network.lose(raw)
+                await until(lambda: not network.served[0].work.running)
             else:
                 raw.cancel(1)
                 assert await raw.code() == -32800
@@ -729,7 +731,7 @@ async def test_a_thread_in_the_middle_of_a_step(talk: Talk) -> None:
             assert steps == ["in the middle", "cancelled: True", "closed"]
 
 
-async def test_a_thread_that_waits_for_its_turn(talk: Talk) -> None:
+async def test_a_thread_that_waits_for_its_turn(network: Network) -> None:
     """Broken off while the step has no thread yet: the step is not run, the generator is closed all the same."""
     server = Server(threads=1)
     go = threading.Event()
@@ -749,7 +751,7 @@ async def test_a_thread_that_waits_for_its_turn(talk: Talk) -> None:
         steps.append("blocked")
         assert go.wait(20)
 
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         raw.call("items", stream=0)
         await until(lambda: steps == ["made 0"])
         raw.call("block", id=2)
@@ -765,7 +767,7 @@ async def test_a_thread_that_waits_for_its_turn(talk: Talk) -> None:
         assert steps == ["made 0", "blocked", "closed"]
 
 
-async def test_an_error_while_closing(talk: Talk, errors: Errors) -> None:
+async def test_an_error_while_closing(network: Network, errors: ErrorLog) -> None:
     server = Server()
 
     def bad() -> Iterator[int]:
@@ -785,7 +787,7 @@ async def test_an_error_while_closing(talk: Talk, errors: Errors) -> None:
     server.add(bad, name="sync")
     server.add(bad_async, name="async")
     server.add(bad, name="thread", offload="thread")
-    async with talk.raw(server) as raw:
+    async with network.raw(server) as raw:
         for kind in KINDS:
             raw.call(kind, stream=1)
             assert await raw.receive() == item(1)
@@ -795,23 +797,23 @@ async def test_an_error_while_closing(talk: Talk, errors: Errors) -> None:
     errors.expect("while closing", times=3)
 
 
-async def test_drain_lets_streams_end(talk: Talk, counting: Counting) -> None:
-    async with Stopping(talk, counting.server) as stopping:
-        client = stopping.place.client()
+async def test_drain_lets_streams_end(network: Network, counting: Counting) -> None:
+    async with StoppableServer(network, counting.server) as stopping:
+        client = stopping.endpoint.client()
         stream = client.stream("async", 100)
         assert await anext(stream) == 0
         stopping.stop()
-        await until(lambda: talk.served[0]._ending)
+        await until(lambda: network.served[0]._ending)
         assert [each async for each in stream] == list(range(1, 100))
 
 
 # -- a server that does not keep to the rules -----------------------------------------------------------------------
 
 
-async def test_more_items_than_were_permitted(talk: Talk) -> None:
+async def test_more_items_than_were_permitted(network: Network) -> None:
     heard: list[Any] = []
 
-    async def script(raw: Raw) -> None:
+    async def script(raw: RawPeer) -> None:
         asked = await raw.receive()
         raw.send(*[item(n, id=asked["id"]) for n in range(asked["stream"] + 3)])
         heard.append(await raw.receive())
@@ -819,8 +821,8 @@ async def test_more_items_than_were_permitted(talk: Talk) -> None:
         raw.send(item(7, id=asked["id"]))
         raw.answer(await raw.receive(), "fine")
 
-    async with talk.scripted(script) as place:
-        client = place.client()
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client()
         stream = client.stream.many()
         got = []
         with pytest.raises(InvalidRequest, match="credit"):
@@ -834,8 +836,8 @@ async def test_more_items_than_were_permitted(talk: Talk) -> None:
         assert client.replies_dropped >= 2
 
 
-async def test_items_that_belong_nowhere(talk: Talk) -> None:
-    async def script(raw: Raw) -> None:
+async def test_items_that_belong_nowhere(network: Network) -> None:
+    async def script(raw: RawPeer) -> None:
         asked = await raw.receive()
         plain = await raw.receive()
         for odd in (99, "1", None, True, float(asked["id"]), [asked["id"]], plain["id"]):
@@ -849,8 +851,8 @@ async def test_items_that_belong_nowhere(talk: Talk) -> None:
         raw.send(item("too late", id=asked["id"]))
         raw.answer(await raw.receive(), "fine")
 
-    async with talk.scripted(script) as place:
-        client = place.client()
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client()
         stream = client.stream.items()
         reading = asyncio.ensure_future(anext(stream))
         await asyncio.sleep(0)
@@ -862,10 +864,10 @@ async def test_items_that_belong_nowhere(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("broken", [{}, {"value": {"$type": "ndarray", "dtype": "<f4"}}, {"value": "deep"}])
-async def test_an_item_that_cannot_be_read(talk: Talk, broken: dict[str, Any]) -> None:
+async def test_an_item_that_cannot_be_read(network: Network, broken: dict[str, Any]) -> None:
     heard: list[Any] = []
 
-    async def script(raw: Raw) -> None:
+    async def script(raw: RawPeer) -> None:
         asked = await raw.receive()
         if broken.get("value") == "deep":
             start = b'{"jsonrpc":"2.0","method":"$/item","params":{"id":%d,"value":' % asked["id"]
@@ -875,8 +877,8 @@ async def test_an_item_that_cannot_be_read(talk: Talk, broken: dict[str, Any]) -
         heard.append(await raw.receive())
         raw.answer(await raw.receive(), "fine")
 
-    async with talk.scripted(script) as place:
-        client = place.client()
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client()
         with pytest.raises(InternalError, match="cannot be read"):
             await anext(client.stream.items())
         await until(lambda: heard)
@@ -884,14 +886,14 @@ async def test_an_item_that_cannot_be_read(talk: Talk, broken: dict[str, Any]) -
         assert await client.next() == "fine"
 
 
-async def test_a_connection_that_is_lost_in_the_middle(talk: Talk) -> None:
-    async def script(raw: Raw) -> None:
+async def test_a_connection_that_is_lost_in_the_middle(network: Network) -> None:
+    async def script(raw: RawPeer) -> None:
         asked = await raw.receive()
         raw.send(item(0, id=asked["id"]), item(1, id=asked["id"]))
         raw.end()
 
-    async with talk.scripted(script) as place:
-        client = place.client()
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client()
         got = []
         with pytest.raises(ConnectionLost, match="'items'"):
             async for each in client.stream.items():
@@ -899,8 +901,8 @@ async def test_a_connection_that_is_lost_in_the_middle(talk: Talk) -> None:
         assert got == [0, 1]
 
 
-async def test_a_stream_that_is_dropped_in_another_thread(talk: Talk, counting: Counting) -> None:
-    async with talk.client(counting.server) as client:
+async def test_a_stream_that_is_dropped_in_another_thread(network: Network, counting: Counting) -> None:
+    async with network.client(counting.server) as client:
         streams = [client.stream.sync(10**6)]
         assert await anext(streams[0]) == 0
         await asyncio.to_thread(streams.clear)

@@ -10,7 +10,7 @@ import pytest
 
 from rpcstream import Context, Limits, Server
 
-from .talking import Errors, Raw, Talk, until
+from .transport_matrix import ErrorLog, Network, RawPeer, until
 
 #: Those that speak raw; by HTTP: tests/transports.
 pytestmark = pytest.mark.lasting
@@ -36,9 +36,9 @@ class Echo:
 
 
 @asynccontextmanager
-async def connected(talk: Talk) -> AsyncIterator[tuple[Echo, Raw]]:
+async def connected(network: Network) -> AsyncIterator[tuple[Echo, RawPeer]]:
     echo = Echo()
-    async with talk.raw(echo.server) as raw:
+    async with network.raw(echo.server) as raw:
         yield echo, raw
 
 
@@ -65,10 +65,10 @@ def filled(form: bytes, call_id: bytes, bad: bytes) -> bytes:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("bad", BAD)
-async def test_the_error_has_the_id_of_the_request(talk: Talk, bad: str, form: str) -> None:
-    if bad == "half a character" and type(talk.transport).__name__ == "WebSocket":
+async def test_the_error_has_the_id_of_the_request(network: Network, bad: str, form: str) -> None:
+    if bad == "half a character" and type(network.transport).__name__ == "WebSocket":
         return  # it ends the connection there (RFC 6455, 8.1)
-    async with connected(talk) as (echo, raw):
+    async with connected(network) as (echo, raw):
         for call_id, written in ((7, b"7"), ("ä", rb'"\u00e4"'), (1.5, b"1.50")):
             raw.send(filled(FORMS[form], written, BAD[bad]))
             reply = await raw.reply()
@@ -95,34 +95,34 @@ async def test_the_error_has_the_id_of_the_request(talk: Talk, bad: str, form: s
         b"NaN",
     ],
 )
-async def test_the_id_is_null_where_it_cannot_be_told(talk: Talk, line: bytes) -> None:
-    async with connected(talk) as (echo, raw):
+async def test_the_id_is_null_where_it_cannot_be_told(network: Network, line: bytes) -> None:
+    async with connected(network) as (echo, raw):
         raw.send(line)
         reply = await raw.reply()
         assert (reply["id"], reply["error"]["code"]) == (None, -32700)
         assert not echo.carried_out
 
 
-async def test_a_request_that_is_cut_off_behind_its_id_is_told_so(talk: Talk) -> None:
-    async with connected(talk) as (_, raw):
+async def test_a_request_that_is_cut_off_behind_its_id_is_told_so(network: Network) -> None:
+    async with connected(network) as (_, raw):
         raw.send(b'{"jsonrpc":"2.0","id":3,"method":"echo","params":[1,2')
         reply = await raw.reply()
         assert (reply["id"], reply["error"]["code"]) == (3, -32700)
 
 
-async def test_the_id_of_a_very_long_one_is_looked_for_in_front_only(talk: Talk) -> None:
+async def test_the_id_of_a_very_long_one_is_looked_for_in_front_only(network: Network) -> None:
     value = b'["' + b"x" * 1_200_000 + b'",NaN]'
-    async with connected(talk) as (_, raw):
+    async with connected(network) as (_, raw):
         raw.send(b'{"jsonrpc":"2.0","id":3,"method":"echo","params":' + value + b"}")
         assert (await raw.reply())["id"] == 3
         raw.send(b'{"jsonrpc":"2.0","method":"echo","params":' + value + b',"id":3}')
         assert (await raw.reply())["id"] is None
 
 
-async def test_a_reply_that_is_not_json_fails_its_call_and_is_not_answered(talk: Talk, errors: Errors) -> None:
+async def test_a_reply_that_is_not_json_fails_its_call_and_is_not_answered(network: Network, errors: ErrorLog) -> None:
     """An error with its id would be taken for the answer to a call of the other end."""
     errors.expect("method 'ask' failed")
-    async with connected(talk) as (_, raw):
+    async with connected(network) as (_, raw):
         raw.call("ask", id="mine")
         asked = await raw.receive()
         raw.send(b'{"jsonrpc":"2.0","id":%d,"result":NaN}' % asked["id"])
@@ -141,8 +141,8 @@ TWO = [
 @pytest.mark.framed
 @pytest.mark.parametrize("form", TWO)
 @pytest.mark.parametrize("between", [b"", b" ", b"\t"])
-async def test_two_values_in_one_message_are_none(talk: Talk, form: bytes, between: bytes) -> None:
-    async with connected(talk) as (echo, raw):
+async def test_two_values_in_one_message_are_none(network: Network, form: bytes, between: bytes) -> None:
+    async with connected(network) as (echo, raw):
         raw.send(form % between)
         reply = await raw.reply()
         assert (reply["id"], reply["error"]["code"]) == (None, -32700)
@@ -153,8 +153,8 @@ async def test_two_values_in_one_message_are_none(talk: Talk, form: bytes, betwe
 @pytest.mark.undelimited
 @pytest.mark.parametrize("form", TWO)
 @pytest.mark.parametrize("between", [b"", b" ", b"\t"])
-async def test_two_values_in_one_line_are_two_messages(talk: Talk, form: bytes, between: bytes) -> None:
-    async with connected(talk) as (_, raw):
+async def test_two_values_in_one_line_are_two_messages(network: Network, form: bytes, between: bytes) -> None:
+    async with connected(network) as (_, raw):
         for end in (b"\n", b""):  # with a line end, and without
             raw.transport.write(form % between + end)
             replies = [each if isinstance(each, dict) else each[0] for each in await raw.receive_many(2)]
@@ -162,8 +162,8 @@ async def test_two_values_in_one_line_are_two_messages(talk: Talk, form: bytes, 
 
 
 @pytest.mark.parametrize("behind", [b" x", b",", b"}", b" 1", b'"', b"\0"])
-async def test_text_behind_a_value_is_no_message_and_nothing_is_carried_out(talk: Talk, behind: bytes) -> None:
-    async with connected(talk) as (echo, raw):
+async def test_text_behind_a_value_is_no_message_and_nothing_is_carried_out(network: Network, behind: bytes) -> None:
+    async with connected(network) as (echo, raw):
         raw.send(b'{"jsonrpc":"2.0","id":1,"method":"echo","params":[1]}' + behind)
         reply = await raw.reply()
         assert (reply["id"], reply["error"]["code"]) == (1, -32700)
@@ -172,22 +172,22 @@ async def test_text_behind_a_value_is_no_message_and_nothing_is_carried_out(talk
 
 
 @pytest.mark.undelimited
-async def test_values_that_are_no_requests_are_each_refused(talk: Talk) -> None:
+async def test_values_that_are_no_requests_are_each_refused(network: Network) -> None:
     """However many: the other end is answered meanwhile."""
-    async with connected(talk) as (_, raw):
+    async with connected(network) as (_, raw):
         raw.transport.write(b"[]{}" * 5000)
         codes = {each["error"]["code"] for each in await raw.receive_many(10_000)}
         assert codes == {-32600}
         assert await raw.result("echo", 1) == [1]
 
 
-async def test_whose_error_it_is_is_told_at_the_limit_too(talk: Talk) -> None:
+async def test_whose_error_it_is_is_told_at_the_limit_too(network: Network) -> None:
     echo = Echo(max_calls=1)
-    async with talk.raw(echo.server) as raw:
+    async with network.raw(echo.server) as raw:
         raw.call("ask", id="asking")
         asked = await raw.receive()
         raw.call("echo", 2, id="waits")
-        await until(lambda: talk.served[0].backlog.is_full)
+        await until(lambda: network.served[0].backlog.is_full)
         raw.send(b'{"jsonrpc":"2.0","method":"echo","params":[NaN],"id":"away"}')
         reply = await raw.reply()
         assert (reply["id"], reply["error"]["code"]) == ("away", -32700)

@@ -15,7 +15,7 @@ from rpcstream import Limits
 from rpcstream.hub import Hub
 from rpcstream.testing import FakeTimeLoop
 
-from ..conversation.framed import connected
+from ..conversation.websocket_adapter import connect_over_websocket
 
 #: A request: id, method and params, as JSON.
 CALL = '{"jsonrpc":"2.0","id":%s,"method":"%s","params":%s}'
@@ -110,8 +110,8 @@ class FramedPeer(Peer):
     def say(self, *messages: Any) -> None:
         for each in messages:
             data = each.encode() if isinstance(each, str) else each if isinstance(each, bytes) else orjson.dumps(each)
-            self.transport._framed._frames.send_text(data)
-            self.transport._framed.flush()
+            self.transport._adapter._frames.send_text(data)
+            self.transport._adapter.flush()
 
 
 class Place:
@@ -137,7 +137,7 @@ class Place:
     async def framed(self) -> Peer:
         """One that speaks WebSocket."""
         host, port = self.where
-        peer: Peer = await connected(FramedPeer, f"ws://{self.address}/", host=host, port=port)
+        peer: Peer = await connect_over_websocket(FramedPeer, f"ws://{self.address}/", host=host, port=port)
         self.peers.append(peer)
         return peer
 

@@ -1,5 +1,4 @@
-"""Lets a raw end, which speaks lines, talk over a WebSocket: each line is a frame. The frames are a
-foreign library's."""
+"""Carries the lines of a raw peer over a WebSocket, one frame for each line, with the `websockets` library."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
 
-class Lines(Protocol):
-    """What is said in lines."""
+class LineProtocol(Protocol):
+    """A protocol that sends and receives lines."""
 
     def connection_made(self, transport: Any) -> None: ...
 
@@ -26,14 +25,14 @@ class Lines(Protocol):
     def connection_lost(self, error: Exception | None) -> None: ...
 
 
-class Framed(asyncio.Protocol):
-    """The protocol of a connection; `lines` has it once the handshake is done.
+class WebSocketAdapter(asyncio.Protocol):
+    """The protocol of a WebSocket connection; hands over to `lines` once the handshake is done.
 
     Args:
-        url: that of the server, for the end that connects; None for the end that is connected to.
+        url: that of the server, at a client; None at a server.
     """
 
-    def __init__(self, lines: Lines, url: str | None = None) -> None:
+    def __init__(self, lines: LineProtocol, url: str | None = None) -> None:
         self.lines = lines
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._frames: ClientProtocol | ServerProtocol
@@ -71,7 +70,7 @@ class Framed(asyncio.Protocol):
 
     def _open(self) -> None:
         self.flush()
-        self.lines.connection_made(_Lines(self, self._transport))
+        self.lines.connection_made(_LineTransport(self, self._transport))
         if not self.opened.done():
             self.opened.set_result(None)
 
@@ -97,27 +96,27 @@ class Framed(asyncio.Protocol):
         self._transport.write(b"".join(self._frames.data_to_send()))
 
 
-class _Lines:
-    """The transport as the raw end knows it."""
+class _LineTransport:
+    """The transport as `lines` sees it: each line written is a frame."""
 
-    def __init__(self, framed: Framed, transport: Any) -> None:
-        self._framed = framed
+    def __init__(self, adapter: WebSocketAdapter, transport: Any) -> None:
+        self._adapter = adapter
         self._transport = transport
         self._rest = b""
 
     def write(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            self._framed.say(line)
-        self._framed.flush()
+            self._adapter.say(line)
+        self._adapter.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
 
-async def connected(make: Callable[[], Any], url: str, **where: Any) -> Any:
-    """Connect what speaks lines to a WebSocket server."""
+async def connect_over_websocket(make: Callable[[], Any], url: str, **where: Any) -> Any:
+    """Connect a line protocol to a WebSocket server."""
     lines = make()
-    _, framed = await asyncio.get_running_loop().create_connection(lambda: Framed(lines, url), **where)
-    await framed.opened
+    _, adapter = await asyncio.get_running_loop().create_connection(lambda: WebSocketAdapter(lines, url), **where)
+    await adapter.opened
     return lines

@@ -1,7 +1,7 @@
-"""The transports that conversations are held over, and a raw end that says whatever a test wants.
+"""The transports that the conversation tests run over, and a raw peer that sends whatever a test wants.
 
-A transport is one entry in `TRANSPORTS`: a class with `serving` (a real server) and `scripted` (a peer that does what a
-test says), which both give a `Place` where clients and raw ends connect.
+A transport is one entry in `TRANSPORTS`: a class with `serving` (a real server) and `listening` (a peer that follows a
+script of the test); both give an `Endpoint` that clients and raw peers connect to.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from rpcstream.transports.stream import LineStream
 from rpcstream.transports.websocket import WebSocketStream
 
 from .certificates import authority, client_side, server_tls
-from .framed import Framed, connected
+from .websocket_adapter import WebSocketAdapter, connect_over_websocket
 
 #: Seconds of real time after which something that must happen has not.
 PATIENCE = 15.0
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Turn the event loop until it holds. Fake time stands still meanwhile."""
+    """Turn the event loop until the condition holds. Fake time stands still meanwhile."""
     end = time.monotonic() + PATIENCE
     turns = 0
     while not condition():
@@ -45,15 +45,15 @@ async def until(condition: Callable[[], object]) -> None:
         assert time.monotonic() < end, "waited for something that did not happen"
 
 
-class Raw(asyncio.Protocol):
-    """One end of a connection, message by message, without any sense of its own.
+class RawPeer(asyncio.Protocol):
+    """One end of a connection that sends and receives single messages and does nothing by itself.
 
     Attributes:
         inbox: messages that have come and were not asked for yet.
         is_over: the other end says nothing more.
     """
 
-    def __init__(self, on_open: Callable[[Raw], object] = lambda raw: None) -> None:
+    def __init__(self, on_open: Callable[[RawPeer], object] = lambda raw: None) -> None:
         self.inbox: deque[Any] = deque()
         self.is_over = False
         self.transport: Any = None
@@ -161,14 +161,14 @@ def notification(method: str, **params: Any) -> dict[str, Any]:
 
 
 Connect = Callable[[Callable[[], Any]], Awaitable[Any]]
-Script = Callable[[Raw], Awaitable[object]]
+Script = Callable[[RawPeer], Awaitable[object]]
 
 
-class Place:
-    """Where somebody listens; what connects there is closed with the test.
+class Endpoint:
+    """An address or connect function of a server; all that connects through it is closed with the test.
 
     Args:
-        connect: joins the protocol that a function makes to whoever listens, and returns it.
+        connect: joins the protocol that a function makes to the server, and returns it.
         address: for clients; None if they have to use `connect`.
         options: for clients.
     """
@@ -178,7 +178,7 @@ class Place:
         self._address = address
         self._options = options
         self._clients: list[AsyncClient] = []
-        self._raws: list[Raw] = []
+        self._raws: list[RawPeer] = []
 
     def client(self, **options: Any) -> AsyncClient:
         if self._address is None:
@@ -188,9 +188,9 @@ class Place:
         self._clients.append(client)
         return client
 
-    async def raw(self) -> Raw:
-        """A raw end, once the server has it."""
-        self._raws.append(raw := await self._connect(Raw))
+    async def raw(self) -> RawPeer:
+        """A raw peer, once the server has accepted it."""
+        self._raws.append(raw := await self._connect(RawPeer))
         assert await raw.result("rpc.ping", id="here") == "pong"
         return raw
 
@@ -202,159 +202,161 @@ class Place:
 
 
 class Transport(Protocol):
-    """How two ends come together."""
+    """How a client reaches a server."""
 
-    def serving(self, server: Server, folder: Path) -> AbstractAsyncContextManager[Place]:
+    def serving(self, server: Server, folder: Path) -> AbstractAsyncContextManager[Endpoint]:
         """Serve while the block runs. `folder` is an empty one."""
 
-    def listening(self, accept: Callable[[], Raw], folder: Path) -> AbstractAsyncContextManager[Place]:
+    def listening(self, accept: Callable[[], RawPeer], folder: Path) -> AbstractAsyncContextManager[Endpoint]:
         """Accept connections with what the function makes."""
 
 
 class Tcp:
     @asynccontextmanager
-    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Place]:
+    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Endpoint]:
         async with server.listening(port=0) as address:
-            yield self._place(address)
+            yield self._endpoint(address)
 
     @asynccontextmanager
-    async def listening(self, accept: Callable[[], Raw], folder: Path) -> AsyncIterator[Place]:
+    async def listening(self, accept: Callable[[], RawPeer], folder: Path) -> AsyncIterator[Endpoint]:
         listener = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
         try:
-            yield self._place(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+            yield self._endpoint(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
         finally:
             listener.close()
 
-    def _place(self, address: str) -> Place:
+    def _endpoint(self, address: str) -> Endpoint:
         host, _, port = address.rpartition(":")
 
         async def connect(make: Callable[[], Any]) -> Any:
             return (await asyncio.get_running_loop().create_connection(make, host, int(port)))[1]
 
-        return Place(connect, address)
+        return Endpoint(connect, address)
 
 
 class Tls:
     @asynccontextmanager
-    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Place]:
+    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Endpoint]:
         server._tls = server_tls()
         async with server.listening(port=0) as address:
-            yield self._place(address)
+            yield self._endpoint(address)
 
     @asynccontextmanager
-    async def listening(self, accept: Callable[[], Raw], folder: Path) -> AsyncIterator[Place]:
+    async def listening(self, accept: Callable[[], RawPeer], folder: Path) -> AsyncIterator[Endpoint]:
         tls = server_tls().context()
         listener = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0, ssl=tls)
         try:
-            yield self._place(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+            yield self._endpoint(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
         finally:
             listener.close()
 
-    def _place(self, address: str) -> Place:
+    def _endpoint(self, address: str) -> Endpoint:
         host, _, port = address.removeprefix("tls://").rpartition(":")
 
         async def connect(make: Callable[[], Any]) -> Any:
             tls = client_side()
             return (await asyncio.get_running_loop().create_connection(make, host, int(port), ssl=tls))[1]
 
-        return Place(connect, f"tls://{host}:{port}", ca=authority())
+        return Endpoint(connect, f"tls://{host}:{port}", ca=authority())
 
 
 class WebSocket:
-    """A raw end speaks through a foreign library here."""
+    """Raw peers speak through a library that is not ours here."""
 
     def __init__(self, tcp: Tcp | Tls) -> None:
         self._tcp = tcp
         self._tls = isinstance(tcp, Tls)
 
     @asynccontextmanager
-    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Place]:
+    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Endpoint]:
         if self._tls:
             server._tls = server_tls()
         async with server.listening(port=0) as address:
-            yield self._place(address.removeprefix("tls://"))
+            yield self._endpoint(address.removeprefix("tls://"))
 
     @asynccontextmanager
-    async def listening(self, accept: Callable[[], Raw], folder: Path) -> AsyncIterator[Place]:
+    async def listening(self, accept: Callable[[], RawPeer], folder: Path) -> AsyncIterator[Endpoint]:
         tls = server_tls().context() if self._tls else None
         loop = asyncio.get_running_loop()
-        listener = await loop.create_server(lambda: Framed(accept()), "127.0.0.1", 0, ssl=tls)
+        listener = await loop.create_server(lambda: WebSocketAdapter(accept()), "127.0.0.1", 0, ssl=tls)
         try:
-            yield self._place(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+            yield self._endpoint(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
         finally:
             listener.close()
 
-    def _place(self, address: str) -> Place:
+    def _endpoint(self, address: str) -> Endpoint:
         host, _, port = address.rpartition(":")
         url = f"{'wss' if self._tls else 'ws'}://{address}/"
 
         async def connect(make: Callable[[], Any]) -> Any:
-            return await connected(make, url, host=host, port=int(port), ssl=client_side() if self._tls else None)
+            return await connect_over_websocket(
+                make, url, host=host, port=int(port), ssl=client_side() if self._tls else None
+            )
 
-        return Place(connect, url, **({"ca": authority()} if self._tls else {}))
+        return Endpoint(connect, url, **({"ca": authority()} if self._tls else {}))
 
 
 class Http:
-    """Calls one way: whoever wants a raw end, or to be called back, is skipped."""
+    """Calls in one direction: tests that need a raw peer, or calls back, are skipped."""
 
     def __init__(self, tls: bool) -> None:
         self._tls = tls
 
     @asynccontextmanager
-    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Place]:
+    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Endpoint]:
         if self._tls:
             server._tls = server_tls()
         async with server.listening(port=0) as address:
             options = {"ca": authority()} if self._tls else {}
-            yield Place(self._connect, f"{'https' if self._tls else 'http'}://{address}/", **options)
+            yield Endpoint(self._connect, f"{'https' if self._tls else 'http'}://{address}/", **options)
 
-    def listening(self, accept: Callable[[], Raw], folder: Path) -> AbstractAsyncContextManager[Place]:
-        pytest.skip("nobody speaks raw HTTP here")
+    def listening(self, accept: Callable[[], RawPeer], folder: Path) -> AbstractAsyncContextManager[Endpoint]:
+        pytest.skip("there is no raw peer for HTTP here")
 
     async def _connect(self, make: Callable[[], Any]) -> Any:
-        pytest.skip("nobody speaks raw HTTP here")
+        pytest.skip("there is no raw peer for HTTP here")
 
 
 class Unix:
     @asynccontextmanager
-    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Place]:
+    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Endpoint]:
         async with server.listening(unix=folder / "socket") as address:
-            yield self._place(address)
+            yield self._endpoint(address)
 
     @asynccontextmanager
-    async def listening(self, accept: Callable[[], Raw], folder: Path) -> AsyncIterator[Place]:
+    async def listening(self, accept: Callable[[], RawPeer], folder: Path) -> AsyncIterator[Endpoint]:
         path = str(folder / "socket")
         listener = await asyncio.get_running_loop().create_unix_server(accept, path)
         try:
-            yield self._place(f"unix://{path}")
+            yield self._endpoint(f"unix://{path}")
         finally:
             listener.close()
 
-    def _place(self, address: str) -> Place:
+    def _endpoint(self, address: str) -> Endpoint:
         async def connect(make: Callable[[], Any]) -> Any:
             path = address.removeprefix("unix://")
             return (await asyncio.get_running_loop().create_unix_connection(make, path))[1]
 
-        return Place(connect, address)
+        return Endpoint(connect, address)
 
 
 class Memory:
     @asynccontextmanager
-    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Place]:
+    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Endpoint]:
         async with server.in_memory() as accept:
-            yield self._place(accept)
+            yield self._endpoint(accept)
 
     @asynccontextmanager
-    async def listening(self, accept: Callable[[], Raw], folder: Path) -> AsyncIterator[Place]:
-        yield self._place(accept)
+    async def listening(self, accept: Callable[[], RawPeer], folder: Path) -> AsyncIterator[Endpoint]:
+        yield self._endpoint(accept)
 
-    def _place(self, accept: Callable[[], asyncio.Protocol]) -> Place:
+    def _endpoint(self, accept: Callable[[], asyncio.Protocol]) -> Endpoint:
         async def connect(make: Callable[[], Any]) -> Any:
             protocol = make()
             join(protocol, accept())
             return protocol
 
-        return Place(connect, None)
+        return Endpoint(connect, None)
 
 
 #: Every transport that there is, by the name that tests have for it.
@@ -370,11 +372,11 @@ TRANSPORTS: dict[str, Transport] = {
 }
 
 
-# -- nothing is left ------------------------------------------------------------------------------------------------
+# -- leftovers ------------------------------------------------------------------------------------------------------
 
 
-class Errors(logging.Handler):
-    """What was logged as an error, and what a test says that must be."""
+class ErrorLog(logging.Handler):
+    """Collects what is logged as an error, and compares it with what the test expects."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -385,7 +387,7 @@ class Errors(logging.Handler):
         self.logged.append(self.format(record))
 
     def expect(self, pattern: str, times: int = 1) -> None:
-        """So many errors that match must be logged, and no others."""
+        """Expect this many logged errors that match; any other fails the test."""
         self.expected += [pattern] * times
 
     def check(self) -> None:
@@ -398,7 +400,7 @@ class Errors(logging.Handler):
 
 
 def leftovers(session: Session) -> dict[str, Any]:
-    """Whatever a session holds of calls and streams."""
+    """The calls and streams that a session still holds, by kind."""
     held = {
         "running": session.work.running,
         "members": session.work.members,
@@ -412,12 +414,14 @@ def leftovers(session: Session) -> dict[str, Any]:
     return {name: value for name, value in held.items() if value}
 
 
-# -- two ends -------------------------------------------------------------------------------------------------------
+# -- client and server ----------------------------------------------------------------------------------------------
 
 
-class Talk:
-    """Joins two ends over one transport. Leaving a block, everything that was begun in it must have come to its end,
-    before any connection is closed."""
+class Network:
+    """Connects clients and raw peers to servers over one transport.
+
+    When a block is left, everything that was begun in it must have ended before a connection is closed.
+    """
 
     def __init__(self, transport: Transport, folder: Path, sessions: list[Session]) -> None:
         self.sessions = sessions
@@ -426,48 +430,48 @@ class Talk:
 
     @property
     def served(self) -> list[Session]:
-        """The servers' ends, in the order in which they were connected."""
+        """The sessions of servers, in the order in which they were connected."""
         return [session for session in self.sessions if session.side == "server"]
 
     @asynccontextmanager
-    async def place(self, server: Server) -> AsyncIterator[Place]:
-        """A server, and where its clients connect."""
-        async with self.transport.serving(server, self.folder) as place:
+    async def serve(self, server: Server) -> AsyncIterator[Endpoint]:
+        """Serve, and give the endpoint that clients connect to."""
+        async with self.transport.serving(server, self.folder) as endpoint:
             try:
-                yield place
+                yield endpoint
                 await self.settled()
             finally:
-                await place.close()
+                await endpoint.close()
 
     @asynccontextmanager
     async def client(self, server: Server, **options: Any) -> AsyncIterator[AsyncClient]:
         """One client of a server."""
-        async with self.place(server) as place:
-            yield place.client(**options)
+        async with self.serve(server) as endpoint:
+            yield endpoint.client(**options)
 
     @asynccontextmanager
-    async def raw(self, server: Server) -> AsyncIterator[Raw]:
-        """A raw end, connected to a server."""
-        async with self.place(server) as place:
-            yield await place.raw()
+    async def raw(self, server: Server) -> AsyncIterator[RawPeer]:
+        """A raw peer that is connected to a server."""
+        async with self.serve(server) as endpoint:
+            yield await endpoint.raw()
 
     @asynccontextmanager
-    async def scripted(self, script: Script) -> AsyncIterator[Place]:
-        """In place of a server somebody who does with each connection what the script says, then leaves it open."""
+    async def scripted(self, script: Script) -> AsyncIterator[Endpoint]:
+        """Run the script on each connection in place of a server, and leave the connection open afterwards."""
         tasks: list[asyncio.Task[object]] = []
-        raws: list[Raw] = []
+        raws: list[RawPeer] = []
 
-        def opened(raw: Raw) -> None:
+        def opened(raw: RawPeer) -> None:
             raws.append(raw)
             tasks.append(asyncio.ensure_future(script(raw)))
             tasks[-1].add_done_callback(lambda task: raw.close() if not task.cancelled() and task.exception() else None)
 
-        async with self.transport.listening(lambda: Raw(opened), self.folder) as place:
+        async with self.transport.listening(lambda: RawPeer(opened), self.folder) as endpoint:
             try:
-                yield place
+                yield endpoint
                 await self.settled()
             finally:
-                await place.close()
+                await endpoint.close()
                 for raw in raws:
                     raw.close()
                 for task in tasks:
@@ -476,10 +480,10 @@ class Talk:
                     if isinstance(outcome, Exception):
                         raise outcome
 
-    async def lose(self, raw: Raw) -> None:
-        """Close a raw end without a word, and wait until a server's end of a connection has noticed that.
+    async def lose(self, raw: RawPeer) -> None:
+        """Abort the connection of a raw peer, and wait until a server has noticed that.
 
-        A peer that is gone looks like one that said its last word: only what is written to it shows the difference.
+        A peer that is gone looks like one that has only half-closed: only writing to it shows the difference.
         """
         before = [session for session in self.sessions if session.channel is not None]
         raw.close()
@@ -493,7 +497,7 @@ class Talk:
         await until(noticed)
 
     async def settled(self) -> None:
-        """Wait until no end holds anything of a call or a stream."""
+        """Wait until no session holds anything of a call or a stream."""
         try:
             await until(lambda: not any(map(leftovers, self.sessions)))
         except AssertionError:
@@ -501,15 +505,15 @@ class Talk:
             raise AssertionError(f"left behind: {left}") from None
 
 
-class Stopping:
+class StoppableServer:
     """A server that can be stopped in the middle of a test."""
 
-    def __init__(self, talk: Talk, server: Server) -> None:
-        self._serving = talk.transport.serving(server, talk.folder)
+    def __init__(self, network: Network, server: Server) -> None:
+        self._serving = network.transport.serving(server, network.folder)
         self._stopped: asyncio.Future[Any] | None = None
 
-    async def __aenter__(self) -> Stopping:
-        self.place = await self._serving.__aenter__()
+    async def __aenter__(self) -> StoppableServer:
+        self.endpoint = await self._serving.__aenter__()
         return self
 
     def stop(self) -> None:
@@ -520,4 +524,4 @@ class Stopping:
             self.stop()
         assert self._stopped is not None
         await self._stopped
-        await self.place.close()
+        await self.endpoint.close()
