@@ -28,7 +28,7 @@ from .methods.builtin_methods import add_auth_method, add_event_methods, add_own
 from .methods.dispatch import Dispatcher
 from .methods.introspect import caller_namespace
 from .methods.invoke import Invoker, check_picklable, default_processes, default_threads
-from .methods.microbatch import Batches
+from .methods.microbatch import BatchedMethods
 from .methods.registry import Method, MethodRegistry, Offload
 from .methods.threads import DaemonExecutor
 from .observe.counters import Counters
@@ -140,7 +140,7 @@ class Server:
         self._processes = default_processes() if processes is None else processes
         self._registry = MethodRegistry(self.codec, knows_callers=self._authenticator is not None)
         #: The batched methods by name: `server.batches["embed"].stats()`.
-        self.batches = Batches(self._registry)
+        self.batches = BatchedMethods(self._registry)
         #: Decorator: a function of lists or stacked arrays as a remote method of one item; see `Batches.decorator`.
         self.batched = self.batches.decorator
         #: How many connections have subscribed to each topic and to each pattern of topics; a mapping to look at.

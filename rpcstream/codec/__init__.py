@@ -6,8 +6,8 @@ imports neither numpy, Pillow nor msgspec; each comes with the first value or hi
 
 from __future__ import annotations
 
-from .leaf import TAG_KEY, Leaf
 from .options import ImageOptions, Shape
 from .registry import Codec
+from .rich_hint import TAG_KEY, RichHint
 
-__all__ = ["TAG_KEY", "Codec", "ImageOptions", "Leaf", "Shape"]
+__all__ = ["TAG_KEY", "Codec", "ImageOptions", "RichHint", "Shape"]

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import pybase64
 
-from .leaf import mismatch
 from .payloads import Payload
+from .rich_hint import mismatch
 
 
 def encode(data: Any) -> bytes:

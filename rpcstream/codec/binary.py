@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import base64
-from .leaf import BASE64_SCHEMA, TAG_KEY, members, mismatch, tagged_schema
 from .payloads import Payload
+from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, tagged_schema
 
 if TYPE_CHECKING:
     from .encoding import Encoding
@@ -33,7 +33,7 @@ def decode_bytes(tagged: dict[str, Any], _: object = None) -> bytes:
     return base64.decode(data)
 
 
-class BytesLeaf:
+class BytesHint:
     """The hints bytes, bytearray and memoryview. Bytearrays are the caller's own; memoryviews can be written to."""
 
     name = "bytes"

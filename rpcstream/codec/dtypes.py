@@ -18,7 +18,7 @@ from typing import Any, Union
 import numpy as np
 
 from ..errors import EncodeError
-from .leaf import shortened
+from .rich_hint import shortened
 
 DType = np.dtype[Any]
 

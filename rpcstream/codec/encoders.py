@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..errors import EncodeError
-from .leaf import type_name
+from .rich_hint import type_name
 
 if TYPE_CHECKING:
     from .encoding import Encoding

@@ -18,9 +18,9 @@ import orjson
 
 from ..errors import EncodeError
 from ..wire.pieces import Pieces, Written
-from .leaf import shortened, type_name
 from .memory import keep_freed_memory
 from .options import ImageOptions
+from .rich_hint import shortened, type_name
 
 if TYPE_CHECKING:
     from .encoders import Encoder

@@ -17,10 +17,10 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import msgspec
 
 from .fields import OPTIONAL, expanded, field_hints, fields_of, has_fields, required
+from .find_hint import RegisteredHint
 from .image_budget import image_budget
-from .leaf import Leaf
-from .leaves import RegisteredLeaf
 from .registry import TAG_KEY, Codec
+from .rich_hint import RichHint
 from .schema import corrected
 
 Convert = Callable[[Any], Any]
@@ -107,7 +107,7 @@ def item_hint(hint: Any) -> Any:
 
 def takes_images(hint: Any, codec: Codec) -> bool:
     """Can an image stand somewhere in a value of this hint, which names the types that may hold one?"""
-    return _names_leaf(hint, codec, set(), lambda leaf: leaf.name == IMAGE or isinstance(leaf, RegisteredLeaf))
+    return _names_leaf(hint, codec, set(), lambda leaf: leaf.name == IMAGE or isinstance(leaf, RegisteredHint))
 
 
 def hint_checker(hint: Any, codec: Codec) -> Convert:
@@ -161,7 +161,7 @@ class _Lowering:
         if isinstance(hint, str | typing.ForwardRef):
             raise TypeError(f"the name {hint!r} in the hint could not be resolved")
         hint = expanded(hint)
-        leaf = self._codec.leaf(hint)
+        leaf = self._codec.rich_hint(hint)
         if leaf is not None:
             return marker(leaf.name, leaf.accept if self._result else leaf.decode, lambda _: leaf.schema())
         if isinstance(hint, typing.TypeVar):
@@ -256,12 +256,12 @@ class _Lowering:
         return made
 
 
-def _names_leaf(hint: Any, codec: Codec, seen: set[Any], wanted: Callable[[Leaf], bool]) -> bool:
+def _names_leaf(hint: Any, codec: Codec, seen: set[Any], wanted: Callable[[RichHint], bool]) -> bool:
     """Does the hint name such a rich type anywhere, in the fields of classes too?"""
     hint = required(expanded(hint))
     if isinstance(hint, typing.TypeVar | str) or hint is Ellipsis or get_origin(hint) is typing.Literal:
         return False
-    leaf = codec.leaf(hint)
+    leaf = codec.rich_hint(hint)
     if leaf is not None:
         return wanted(leaf)
     origin = get_origin(hint)

@@ -28,7 +28,7 @@ from PIL import Image
 from ..errors import EncodeError
 from . import base64, image_files, qoi
 from .image_budget import DecodeElsewhere, ImageBudget, ImageLimits, TooMuchImage, reading
-from .leaf import BASE64_SCHEMA, TAG_KEY, members, mismatch, shortened, tagged_schema
+from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, shortened, tagged_schema
 
 if TYPE_CHECKING:
     from .encoding import Encoding
@@ -241,7 +241,7 @@ def _from_qoi(data: bytes, budget: ImageBudget) -> Image.Image:
         raise ValueError(f"image: the qoi file is broken: {shortened(str(error), 200)}") from error
 
 
-class ImageLeaf:
+class ImageHint:
     """The hint `PIL.Image.Image`."""
 
     name = TAG

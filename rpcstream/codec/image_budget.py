@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
-from .leaf import shortened
+from .rich_hint import shortened
 
 #: Pixels that every image counts for at least: opening a file of one pixel takes as long as decoding so many.
 LEAST = 4096

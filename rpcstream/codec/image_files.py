@@ -16,8 +16,8 @@ from typing import Any
 
 from . import base64, qoi
 from .image_budget import LEAST, PIXEL_BYTES, ImageBudget, ImageLimits, TooMuchImage
-from .leaf import TAG_KEY
 from .payloads import Payload
+from .rich_hint import TAG_KEY
 
 #: Parts of a file that are looked at: so many, and one more for so many bytes. Each takes Pillow some microseconds.
 _PARTS, _BYTES_A_PART = 4096, 1024

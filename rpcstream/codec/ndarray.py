@@ -18,9 +18,9 @@ from ..errors import EncodeError
 from . import base64, dtypes
 from .encoding import INLINE
 from .layout import array_over, byte_size
-from .leaf import BASE64_SCHEMA, TAG_KEY, members, mismatch, tagged_schema, type_name
 from .npy import array_from_npy
 from .options import Shape
+from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, tagged_schema, type_name
 
 if TYPE_CHECKING:
     from .encoding import Encoding
@@ -89,7 +89,7 @@ def decode_array(tagged: dict[str, Any], _: object = None) -> Array:
     return array_over(base64.decode_writable(data), dtype, shape)
 
 
-class ArrayLeaf:
+class ArrayHint:
     """A hint for an array, such as `np.ndarray`, `NDArray[np.float32]`, `np.ndarray[tuple[int, int], ...]`.
 
     Where element types are asked for, the array comes in native byte order.

@@ -14,9 +14,9 @@ import numpy as np
 
 from ..errors import EncodeError
 from . import dtypes
-from .leaf import TAG_KEY, mismatch, type_name
 from .ndarray import TAG as ARRAY_TAG
-from .ndarray import ArrayLeaf, decode_array, encode_array
+from .ndarray import ArrayHint, decode_array, encode_array
+from .rich_hint import TAG_KEY, mismatch, type_name
 from .scalars import COMPLEX_SCHEMA, COMPLEX_TAG, decode_complex, encode_complex
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def encode_scalar(value: np.generic, encoding: Encoding) -> object:
     raise EncodeError(f"{type_name(type(value))} has no form on the wire")
 
 
-class ScalarLeaf:
+class NumpyScalarHint:
     """A hint for one of numpy's scalar types, or an abstract one such as `np.floating`, which takes any of its kind.
 
     Raises:
@@ -78,7 +78,7 @@ class ScalarLeaf:
             return {"type": "boolean"}
         plain = [{"type": "integer" if "int" in self.name else "number"}] if "time" not in self.name else []
         others = [COMPLEX_SCHEMA] if self._may_be_complex() else []
-        return {"anyOf": [*plain, *others, *ArrayLeaf(np.ndarray).schema()["anyOf"][:1]]}
+        return {"anyOf": [*plain, *others, *ArrayHint(np.ndarray).schema()["anyOf"][:1]]}
 
     def _may_be_complex(self) -> bool:
         return self._wanted.matches(np.dtype(complex)) or self._wanted.matches(np.dtype(np.complex64))

@@ -16,8 +16,8 @@ import orjson
 from ..wire.framing import HEAD_SIZE, Oversize
 from ..wire.pieces import Pieces, Written
 from ..wire.structure import values_over
-from .leaf import TAG_KEY
 from .memory import BIG, collector_paused, keep_freed_memory
+from .rich_hint import TAG_KEY
 
 #: Strings (bytes) from which on that is faster.
 _LONG_STRING = 8 * 1024

@@ -22,10 +22,10 @@ from ..wire.pieces import Written
 from . import payloads
 from .encoders import Encoder, find_encoder, is_built_in
 from .encoding import LINE_END, Encoding, Spliced, line_end_error, serialize_again
+from .find_hint import find_rich_hint
 from .image_budget import ImageBudget, ImageLimits, reading
-from .leaf import TAG_KEY, Leaf, shortened, type_name
-from .leaves import find_leaf
 from .options import ImageOptions
+from .rich_hint import TAG_KEY, RichHint, shortened, type_name
 from .schema import holds_no_number
 
 __all__ = ["TAG_KEY", "Codec", "Registered"]
@@ -227,13 +227,13 @@ class Codec:
         """May an image be among the tagged objects in this JSON text?"""
         return _IMAGE in line or _BACKSLASH in line
 
-    def leaf(self, hint: object) -> Leaf | None:
+    def rich_hint(self, hint: object) -> RichHint | None:
         """What a hint that names one rich type asks for; None for every other hint.
 
         Raises:
             TypeError: the hint can never be met, such as an array of objects.
         """
-        return find_leaf(hint, self, self._by_class)
+        return find_rich_hint(hint, self, self._by_class)
 
     def _encoder_of(self, cls: type) -> Encoder:
         encoder = self._encoders.get(cls)

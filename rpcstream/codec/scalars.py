@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ..errors import EncodeError
-from .leaf import TAG_KEY, members, mismatch, tagged_schema, type_name
+from .rich_hint import TAG_KEY, members, mismatch, tagged_schema, type_name
 
 if TYPE_CHECKING:
     from .encoding import Encoding
@@ -38,7 +38,7 @@ def decode_complex(tagged: dict[str, Any], _: object = None) -> complex:
     return complex(_part_from_wire(real), _part_from_wire(imag))
 
 
-class ComplexLeaf:
+class ComplexHint:
     """The hint `complex`. A plain JSON number is a complex one too."""
 
     name = "complex"

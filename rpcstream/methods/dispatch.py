@@ -40,12 +40,12 @@ from ..wire.envelope import VERSION
 from ..wire.framing import Oversize
 from ..wire.pieces import Written
 from .after_reply import AfterReplyTasks
-from .batch import Batch
-from .batches import Batches, refused_batch
-from .collecting import HELD, Budget, Collection, are_few, first
-from .image_decoding import ImagesFound, Lease, Leased, Starter
+from .collected_items import HELD, CollectedItems, CollectionBudget, are_few, first_items
+from .image_decoding import ArgumentsWithImages, HandlerRunner, ImageCallRunner, ImageMemory
 from .invoke import Invoker
 from .registry import Method, MethodRegistry
+from .rpc_batch import RpcBatches, refused_batch
+from .rpc_batch_state import RpcBatch
 from .signature import Arguments, Tagged
 from .stream_call import CallRunner
 
@@ -104,8 +104,8 @@ class Dispatcher:
         self.log = LimitedLog(log)
         self._afterwards = AfterReplyTasks(self.log)
         self._slices = TimeSlices()
-        self._budget = Budget(2 * limits.max_message_size, limits.max_collected)
-        self._batches = Batches(
+        self._budget = CollectionBudget(2 * limits.max_message_size, limits.max_collected)
+        self._batches = RpcBatches(
             self.answer,
             error_reply=self._error,
             refuse=self.refuse,
@@ -213,7 +213,7 @@ class Dispatcher:
                 limit = None if timeout is None else _Limit(timeout, session.loop.time() + timeout)
                 return self._call_later(self._invoker, method, call_id, args, kwargs, limit)
             return self._call_in_conversation(method, message, args, kwargs, timeout, session)
-        except ImagesFound as found:
+        except ArgumentsWithImages as found:
             return self._call_with_images(found, method, call_id, message, line, session, tagged)
         except KeyboardInterrupt:
             raise
@@ -286,7 +286,7 @@ class Dispatcher:
 
     def _call_with_images(
         self,
-        found: ImagesFound,
+        found: ArgumentsWithImages,
         method: Method,
         call_id: Any,
         message: dict[str, Any],
@@ -304,7 +304,7 @@ class Dispatcher:
         copies = _COPIES.get(method.offload, 1)
         images = self._invoker.images
         if is_plain and found.arguments is not None and (lease := images.keep(found.size * copies)) is not None:
-            return self._call_later(Leased(self._invoker, lease), method, call_id, *found.arguments, limit)
+            return self._call_later(ImageCallRunner(self._invoker, lease), method, call_id, *found.arguments, limit)
         # What has its place in the order, or is spoken about by words that come behind it, keeps it.
         hold = None if is_plain else Hold(session)
         decode = functools.partial(images.arguments, found, session, message.get("params"), line, tagged, copies)
@@ -312,18 +312,18 @@ class Dispatcher:
 
     async def _decoded_later(
         self,
-        decode: Callable[[], Coroutine[Any, Any, tuple[Arguments, Lease]]],
+        decode: Callable[[], Coroutine[Any, Any, tuple[Arguments, ImageMemory]]],
         method: Method,
         call_id: Any,
         message: dict[str, Any],
         session: Session,
         limit: _Limit | None,
         hold: Hold | None,
-        batch: Batch | None,
+        batch: RpcBatch | None,
     ) -> Written | None:
         """Decode the images, then go on as with any other call."""
         deadline: asyncio.Timeout | None = None
-        lease: Lease | None = None
+        lease: ImageMemory | None = None
         try:
             async with asyncio.timeout_at(None if limit is None else limit.ends) as deadline:
                 (args, kwargs), lease = await decode()
@@ -403,13 +403,13 @@ class Dispatcher:
 
     def _collect_now(
         self, method: Method, call_id: Any, generator: Any, session: Session, context: Context | None
-    ) -> tuple[Collection | None, Written | None]:
+    ) -> tuple[CollectedItems | None, Written | None]:
         """The first slices of a generator: what has its items so far; nothing but the reply if these were all."""
         keeps = call_id is not _ABSENT
         collection = None
         is_over = True
         try:
-            items, is_over = first(generator)
+            items, is_over = first_items(generator)
             if is_over and (not keeps or are_few(items)):
                 return None, self._reply(method, call_id, items) if keeps else None
             is_full = len(items) >= HELD
@@ -430,8 +430,8 @@ class Dispatcher:
                 if context is not None:
                     context.finish()
 
-    def _collection(self, method: Method, session: Session, keeps: bool, held: list[Any]) -> Collection:
-        return Collection(
+    def _collection(self, method: Method, session: Session, keeps: bool, held: list[Any]) -> CollectedItems:
+        return CollectedItems(
             self._codec,
             method.check_result,
             self._max_size,
@@ -444,7 +444,7 @@ class Dispatcher:
 
     async def _call_later(
         self,
-        starter: Starter,
+        starter: HandlerRunner,
         method: Method,
         call_id: Any,
         args: tuple[Any, ...],
@@ -464,7 +464,7 @@ class Dispatcher:
                 else:
                     async with asyncio.timeout_at(limit.ends) as deadline:
                         result = await result
-            if type(result) is Collection:
+            if type(result) is CollectedItems:
                 reply = result.reply(call_id) if result.keeps else None
             else:
                 reply = self._reply(method, call_id, result)

@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 #: Messages whose images are decoded at the same time. Pillow lets go of the interpreter while it decodes, so one for
 #: each processor; more than four would leave less memory for each.
-PLACES = min(4, os.cpu_count() or 1)
+MAX_DECODERS = min(4, os.cpu_count() or 1)
 
 
-class ImagesFound(Exception):
+class ArgumentsWithImages(Exception):
     """The arguments of a call have images; nothing is wrong with it.
 
     Args:
@@ -51,7 +51,7 @@ class ImagesFound(Exception):
         self.size = size
 
 
-class Lease:
+class ImageMemory:
     """Bytes of the memory for images, until they are given back."""
 
     __slots__ = ("_loop", "_room", "size")
@@ -79,12 +79,12 @@ class Lease:
             self._loop.call_soon_threadsafe(self._room.give_back, self.size)
 
 
-class _Waiter:
+class _WaitingMessage:
     """A message whose images wait: how much memory they take, and what is told when there is room."""
 
     __slots__ = ("future", "size")
 
-    def __init__(self, size: int, future: asyncio.Future[Lease]) -> None:
+    def __init__(self, size: int, future: asyncio.Future[ImageMemory]) -> None:
         self.size = size
         self.future = future
 
@@ -104,17 +104,17 @@ class ImageDecoder:
         self.used = 0
         self._max_memory = max_memory
         self._max_waiting = max_waiting
-        self._threads = DaemonThreads(PLACES, name="rpcstream-images")
+        self._threads = DaemonThreads(MAX_DECODERS, name="rpcstream-images")
         #: By who sent them, whose turn comes in this order; of each one message at a time is decoded.
-        self._waiting: dict[Hashable, deque[_Waiter]] = {}
+        self._waiting: dict[Hashable, deque[_WaitingMessage]] = {}
         self._count = 0
         self._decoding: set[Hashable] = set()
 
-    def keep(self, size: int) -> Lease | None:
+    def keep(self, size: int) -> ImageMemory | None:
         """Memory for images that are decoded already; None where there is no room for them."""
-        return Lease(self, size) if self._has_room(size) and not self._waiting else None
+        return ImageMemory(self, size) if self._has_room(size) and not self._waiting else None
 
-    async def decode(self, owner: Hashable, size: int, function: Callable[[], tuple[T, int]]) -> tuple[T, Lease]:
+    async def decode(self, owner: Hashable, size: int, function: Callable[[], tuple[T, int]]) -> tuple[T, ImageMemory]:
         """Run a function in a thread that decodes images, when there is room.
 
         Args:
@@ -145,8 +145,14 @@ class ImageDecoder:
         return result, lease
 
     async def arguments(
-        self, found: ImagesFound, owner: Hashable, params: Any, line: Line, tagged: Tagged = None, copies: int = 1
-    ) -> tuple[Arguments, Lease]:
+        self,
+        found: ArgumentsWithImages,
+        owner: Hashable,
+        params: Any,
+        line: Line,
+        tagged: Tagged = None,
+        copies: int = 1,
+    ) -> tuple[Arguments, ImageMemory]:
         """The arguments of a call with images, decoded here if they are not yet, and the memory for the images.
 
         Args:
@@ -177,7 +183,7 @@ class ImageDecoder:
 
     def admit(self) -> None:
         """Let in those that wait, each in its turn, as far as there is room."""
-        while len(self._decoding) < PLACES:
+        while len(self._decoding) < MAX_DECODERS:
             owner = next((each for each in self._waiting if each not in self._decoding), None)
             if owner is None:
                 return
@@ -190,7 +196,7 @@ class ImageDecoder:
                 self._waiting[owner] = self._waiting.pop(owner)  # behind the others
             if not waiter.future.cancelled():
                 self._decoding.add(owner)
-                waiter.future.set_result(Lease(self, waiter.size))
+                waiter.future.set_result(ImageMemory(self, waiter.size))
 
     def close(self) -> None:
         """End the threads, each after what it does now."""
@@ -199,10 +205,10 @@ class ImageDecoder:
     def _has_room(self, size: int) -> bool:
         return not self.used or self.used + size <= self._max_memory
 
-    async def _enter(self, owner: Hashable, size: int) -> Lease:
+    async def _enter(self, owner: Hashable, size: int) -> ImageMemory:
         if self._count >= self._max_waiting:
             raise ServerBusy(data={"limit": self._max_waiting})
-        waiter = _Waiter(size, asyncio.get_running_loop().create_future())
+        waiter = _WaitingMessage(size, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(owner, deque()).append(waiter)
         self._count += 1
         self.admit()
@@ -216,12 +222,12 @@ class ImageDecoder:
                 self.admit()
             raise
 
-    def _leave(self, owner: Hashable, lease: Lease, size: int) -> None:
+    def _leave(self, owner: Hashable, lease: ImageMemory, size: int) -> None:
         """The thread is done; the images in what it gave hold so much."""
         self._decoding.discard(owner)
         lease.resize(size)
 
-    def _take_out(self, owner: Hashable, waiter: _Waiter) -> None:
+    def _take_out(self, owner: Hashable, waiter: _WaitingMessage) -> None:
         line = self._waiting.get(owner)
         if line is not None and waiter in line:
             line.remove(waiter)
@@ -234,16 +240,16 @@ def _size_of(done: asyncio.Future[tuple[Any, int]]) -> int:
     return 0 if done.cancelled() or done.exception() is not None else done.result()[1]
 
 
-class Starter(Protocol):
+class HandlerRunner(Protocol):
     """What starts a handler, as an `Invoker` does."""
 
     def start(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
 
-class Leased:
+class ImageCallRunner:
     """Starts a handler as another one does, and gives the memory for its images back when it is done."""
 
-    def __init__(self, starter: Starter, lease: Lease) -> None:
+    def __init__(self, starter: HandlerRunner, lease: ImageMemory) -> None:
         self._starter = starter
         self._lease = lease
 

@@ -19,7 +19,7 @@ from .stream_params import BindItem
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ArgumentSlot:
     """Where a parameter's argument stands: among those by position, or by its name."""
 
     name: str
@@ -35,8 +35,8 @@ class Injection:
         streams: where streams are, counted among the arguments that came, and what checks their items.
     """
 
-    context: _Place | None
-    streams: tuple[tuple[_Place, BindItem], ...]
+    context: _ArgumentSlot | None
+    streams: tuple[tuple[_ArgumentSlot, BindItem], ...]
 
     @classmethod
     def of(cls, signature: Signature, *, is_async: bool, offload: str | None) -> Injection | None:
@@ -59,8 +59,8 @@ class Injection:
                 "make it async, or use offload='thread'"
             )
         places = signature.places(list(signature.streams))
-        streams = tuple((_Place(name, places[name]), bind) for name, bind in signature.streams.items())
-        return cls(_context_place(signature), streams)
+        streams = tuple((_ArgumentSlot(name, places[name]), bind) for name, bind in signature.streams.items())
+        return cls(_context_slot(signature), streams)
 
     def fill(
         self, arguments: Arguments, context: Context, session: Session, images: ImageDecoder
@@ -93,9 +93,9 @@ class Injection:
         return (tuple(args), kwargs), tokens
 
 
-def _context_place(signature: Signature) -> _Place | None:
+def _context_slot(signature: Signature) -> _ArgumentSlot | None:
     parameter = signature.context
     if parameter is None:
         return None
     by_position = parameter.kind is not Parameter.KEYWORD_ONLY
-    return _Place(parameter.name, signature.context_position if by_position else None)
+    return _ArgumentSlot(parameter.name, signature.context_position if by_position else None)

@@ -2,7 +2,7 @@
 
 Owns the batched methods of a server, their options, and where their handlers run. Each is registered as an async
 function of one item, so that checks, errors, deadlines and cancellation are those of every other method. What one item
-is says `items`, who waits for whom `gathering`.
+is says `items`, who waits for whom `queue`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ..auth.allow import AllowRule
 from ..errors import RegistrationError
 from ..limits import MIB
 from ..observe.batching import BatchCounters
-from .batch_queue import BatchOffload, BatchOptions, BatchQueue
 from .introspect import caller_namespace, holds, name_of
-from .items import Items, Values
+from .microbatch_items import ItemSignature, ItemValues
+from .microbatch_queue import MicrobatchOffload, MicrobatchOptions, MicrobatchQueue
 from .registry import MethodRegistry
 from .threads import DaemonThreads, HandlerFailed
 
@@ -33,7 +33,7 @@ MAX_STACKED_IN_LOOP = 32 * MIB
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
-class Batcher:
+class BatchedMethod:
     """One batched method: `server.batches["name"]`.
 
     Args:
@@ -48,7 +48,7 @@ class Batcher:
     def __init__(
         self,
         function: Callable[..., Any],
-        options: BatchOptions,
+        options: MicrobatchOptions,
         *,
         method: str,
         namespace: dict[str, Any] | None,
@@ -63,12 +63,12 @@ class Batcher:
         self.options = options
         self._function = function
         self._method = method
-        self._items = Items(function, method=method, namespace=namespace)
+        self._items = ItemSignature(function, method=method, namespace=namespace)
         self._clock = clock
         self._counters = BatchCounters()
         # A run is nobody's own call, so it sees no caller's context.
         self._context = contextvars.copy_context()
-        self._gathering: BatchQueue | None = None
+        self._queue: MicrobatchQueue | None = None
         #: What is registered.
         self.single = self._items.of_one(self._call, function)
 
@@ -79,34 +79,34 @@ class Batcher:
         `waiting` now; `largest`, `mean_size`, `sizes` (how many runs by size: "8" counts those of 5 to 8 items);
         `mean_wait` and `max_wait`, the seconds from an item's arrival to its run.
         """
-        gathering = self._gathering
-        return {**self._counters.as_dict(), "waiting": gathering.waiting if gathering is not None else 0}
+        queue = self._queue
+        return {**self._counters.as_dict(), "waiting": queue.waiting if queue is not None else 0}
 
     def retire(self) -> None:
         """Another method took the place of this one: end with the calls that still wait. From any thread."""
-        if self._gathering is not None:
+        if self._queue is not None:
             try:
-                self._gathering.loop.call_soon_threadsafe(self._gathering.retire)
+                self._queue.loop.call_soon_threadsafe(self._queue.retire)
             except RuntimeError:  # the loop is closed, and so is all else
                 pass
 
     def close(self) -> None:
         """Cancel what waits and what runs; the next call begins anew, in whatever event loop."""
-        gathering, self._gathering = self._gathering, None
-        if gathering is not None:
-            gathering.close()
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.close()
 
-    async def _call(self, values: Values) -> Any:
-        gathering = self._gathering
-        if gathering is None:
-            gathering = self._gathering = self._open()
-        return await gathering.call(values)
+    async def _call(self, values: ItemValues) -> Any:
+        queue = self._queue
+        if queue is None:
+            queue = self._queue = self._open()
+        return await queue.call(values)
 
-    def _open(self) -> BatchQueue:
+    def _open(self) -> MicrobatchQueue:
         options = self.options
         in_thread = options.offload == "thread" and not self._is_async
         threads = DaemonThreads(options.threads) if in_thread else None
-        return BatchQueue(
+        return MicrobatchQueue(
             self._method,
             functools.partial(self._handle, threads),
             options,
@@ -121,7 +121,7 @@ class Batcher:
             on_close=threads.close if threads is not None else lambda: None,
         )
 
-    async def _handle(self, threads: DaemonThreads | None, items: list[Values]) -> list[Any]:
+    async def _handle(self, threads: DaemonThreads | None, items: list[ItemValues]) -> list[Any]:
         if threads is not None:
             # What is stacked is copied, so that is done in the thread too.
             return await asyncio.wrap_future(threads.submit(functools.partial(self._run, items)))
@@ -134,20 +134,20 @@ class Batcher:
         except SystemExit as error:  # no wish to end the program
             raise HandlerFailed("SystemExit") from error
 
-    def _run(self, items: list[Values]) -> list[Any]:
+    def _run(self, items: list[ItemValues]) -> list[Any]:
         args, kwargs = self._items.together(items)
         return self._items.results(self._function(*args, **kwargs), len(items))
 
 
-class Batches(Mapping[str, Batcher]):
+class BatchedMethods(Mapping[str, BatchedMethod]):
     """The batched methods of a server by name: `server.batches`. They are methods of the registry as well."""
 
     def __init__(self, registry: MethodRegistry, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._registry = registry
         self._clock = clock
-        self._by_name: dict[str, Batcher] = {}
+        self._by_name: dict[str, BatchedMethod] = {}
 
-    def __getitem__(self, name: str) -> Batcher:
+    def __getitem__(self, name: str) -> BatchedMethod:
         batcher = self._by_name[name]
         if not self._is_current(name, batcher):
             raise KeyError(name)
@@ -165,7 +165,7 @@ class Batches(Mapping[str, Batcher]):
         max_size: int = 32,
         max_wait: float = 0.002,
         threads: int = 1,
-        offload: BatchOffload = "thread",
+        offload: MicrobatchOffload = "thread",
         retry_single: bool = True,
         max_queue: int = 10_000,
         name: str | None = None,
@@ -194,7 +194,7 @@ class Batches(Mapping[str, Batcher]):
             RegistrationError: hints, a default or options that cannot be; the text says which.
             ValueError: the name is taken.
         """
-        options = BatchOptions(
+        options = MicrobatchOptions(
             max_size=max_size,
             max_wait=max_wait,
             threads=threads,
@@ -217,10 +217,10 @@ class Batches(Mapping[str, Batcher]):
         return decorate
 
     def _add(
-        self, function: Callable[..., Any], options: BatchOptions, name: str | None, others: dict[str, Any]
+        self, function: Callable[..., Any], options: MicrobatchOptions, name: str | None, others: dict[str, Any]
     ) -> None:
         name = name_of(function) if name is None else name
-        batcher = Batcher(function, options, method=name, namespace=caller_namespace(), clock=self._clock)
+        batcher = BatchedMethod(function, options, method=name, namespace=caller_namespace(), clock=self._clock)
         self._registry.add(batcher.single, name=name, **others)
         for taken, old in list(self._by_name.items()):
             if not self._is_current(taken, old):
@@ -236,7 +236,7 @@ class Batches(Mapping[str, Batcher]):
         for batcher in self._by_name.values():
             batcher.close()
 
-    def _is_current(self, name: str, batcher: Batcher) -> bool:
+    def _is_current(self, name: str, batcher: BatchedMethod) -> bool:
         """Is it still the method of this name? A plain function may have taken its place."""
         method = self._registry.get(name)
         return method is not None and method.function is batcher.single

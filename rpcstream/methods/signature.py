@@ -22,7 +22,7 @@ from ..codec.image_budget import INLINE_PIXELS, DecodeElsewhere, ImageBudget, Im
 from ..errors import InvalidParams, InvalidRequest, RegistrationError
 from ..wire import envelope
 from . import stream_params
-from .image_decoding import ImagesFound
+from .image_decoding import ArgumentsWithImages
 from .introspect import context_parameter, hints_of, signature_of
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -134,7 +134,7 @@ class Signature:
             self.bind = self._bind_images if has_images else self._bind
 
     def decode_images(self, *, here: int, reports: bool) -> None:
-        """From now on `bind` leaves images to others, by raising `ImagesFound`; without this it decodes them all.
+        """From now on `bind` leaves images to others, by raising `ArgumentsWithImages`; else it decodes all.
 
         Args:
             here: pixels that it still decodes itself, for one call; 0 for no image.
@@ -226,7 +226,7 @@ class Signature:
         return self._within_budget(self._bind, params, line, tagged)
 
     def bind_elsewhere(self, params: Any, line: Line, tagged: Tagged) -> tuple[Arguments, int]:
-        """`bind` in another thread, after `ImagesFound`: decodes all images.
+        """`bind` in another thread, after `ArgumentsWithImages`: decodes all images.
 
         Returns:
             The arguments, and the bytes of memory that the images in them hold.
@@ -244,10 +244,10 @@ class Signature:
         try:
             arguments = self._read(budget, bind, params, line, tagged)
         except DecodeElsewhere:
-            raise ImagesFound(self.bind_elsewhere, self._codec.image_limits) from None
+            raise ArgumentsWithImages(self.bind_elsewhere, self._codec.image_limits) from None
         budget.close()
         if self._reports_images and budget.pixels:
-            raise ImagesFound(self.bind_elsewhere, self._codec.image_limits, arguments, budget.size)
+            raise ArgumentsWithImages(self.bind_elsewhere, self._codec.image_limits, arguments, budget.size)
         return arguments
 
     def _budget(self, tagged: Tagged, here: int | None) -> ImageBudget:

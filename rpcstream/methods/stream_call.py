@@ -23,7 +23,7 @@ from ..peer.slices import SLICE, TimeSlices
 from ..peer.stream_table import reply_key
 from ..wire import envelope
 from . import stream_params
-from .collecting import Collection, close, collect_packed, unpacked
+from .collected_items import CollectedItems, close_generator, collect_packed, unpacked
 from .invoke import Invoker
 from .registry import Method
 
@@ -50,7 +50,7 @@ class CallRunner:
         credit: int | None,
         tokens: list[str],
         ordered: bool,
-        collection: Collection | None = None,
+        collection: CollectedItems | None = None,
         begun: Iterator[Any] | None = None,
         hold: Hold | None = None,
     ) -> None:
@@ -66,7 +66,7 @@ class CallRunner:
         self._key = reply_key(context.request_id)
         # From now on, not only from its start: credit may come with the very request.
         self._sender = None if credit is None else session.flows.open_sender(self._key, credit)
-        self._turn = Turn(session) if ordered else None
+        self._turn = OrderTicket(session) if ordered else None
         self._has_begun = False
 
     async def start(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -102,7 +102,7 @@ class CallRunner:
 
     def _end(self) -> None:
         if self._begun is not None:
-            close(self._begun)
+            close_generator(self._begun)
         if self._hold is not None:
             self._hold.release()
         if self._collection is not None:
@@ -118,15 +118,15 @@ class CallRunner:
         """Send the items; gives what the generator returns."""
         assert method.items is not None
         if method.offload == "process":
-            return await self._send(method, _Steps(await self._made_elsewhere(method, args, kwargs)), sender)
+            return await self._send(method, _ItemReader(await self._made_elsewhere(method, args, kwargs)), sender)
         items = method.items(*args, **kwargs)
         if isinstance(items, AsyncIterator):
-            return await self._send(method, _AsyncSteps(items), sender)
+            return await self._send(method, _AsyncItemReader(items), sender)
         if method.offload == "thread":
-            return await self._send(method, _ThreadSteps(items, self._invoker), sender)
-        return await self._send(method, _Steps(items), sender)
+            return await self._send(method, _ThreadItemReader(items, self._invoker), sender)
+        return await self._send(method, _ItemReader(items), sender)
 
-    async def _send(self, method: Method, steps: _Steps, sender: StreamSender) -> Any:
+    async def _send(self, method: Method, steps: _ItemReader, sender: StreamSender) -> Any:
         since = perf_counter()
         try:
             while True:
@@ -154,7 +154,7 @@ class CallRunner:
     # -- a generator whose caller wants no stream -------------------------------------------------------------------
 
     async def _collect(
-        self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], collection: Collection
+        self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], collection: CollectedItems
     ) -> Any:
         """Collect the items; gives them as they are if they are few, else what has them as JSON."""
         assert method.items is not None
@@ -174,7 +174,7 @@ class CallRunner:
                     await collection.take_async(items, partial(self._slices.come, self.session))
                 except BaseException:
                     with self.session.work.undisturbed():
-                        await _AsyncSteps(items).close()
+                        await _AsyncItemReader(items).close()
                     raise
             else:
                 await self._collect_here(iter(items), collection)
@@ -184,21 +184,21 @@ class CallRunner:
             await self._slices.come(self.session)
         return collection
 
-    async def _collect_here(self, items: Iterator[Any], collection: Collection) -> None:
+    async def _collect_here(self, items: Iterator[Any], collection: CollectedItems) -> None:
         try:
             while not collection.take(items):
                 await self._slices.come(self.session)
         finally:
-            close(items)
+            close_generator(items)
 
-    async def _collect_in_thread(self, items: Iterator[Any], collection: Collection) -> None:
+    async def _collect_in_thread(self, items: Iterator[Any], collection: CollectedItems) -> None:
         try:
             await asyncio.wrap_future(self._invoker.submit(partial(collection.collect, items)))
         finally:
             collection.is_stopped = True
 
     async def _made_elsewhere(
-        self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], collection: Collection | None = None
+        self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], collection: CollectedItems | None = None
     ) -> Iterator[Any]:
         """All items of a generator in another process, where it cannot be left half run."""
         assert method.items is not None
@@ -219,7 +219,7 @@ class CallRunner:
             raise MessageTooLarge(error.message, error.data) from None  # this handler's, not one from elsewhere
 
 
-class _Steps:
+class _ItemReader:
     """A generator, step by step: `next` gives whether it is over, and the item or what the generator returned."""
 
     def __init__(self, items: Iterable[Any]) -> None:
@@ -238,12 +238,10 @@ class _Steps:
             return True, end.value
 
     def _close(self) -> None:
-        close = getattr(self._items, "close", None)
-        if close is not None:
-            close()
+        close_generator(self._items)
 
 
-class _ThreadSteps(_Steps):
+class _ThreadItemReader(_ItemReader):
     """Each step in a thread, perhaps another one each time."""
 
     def __init__(self, items: Iterable[Any], invoker: Invoker) -> None:
@@ -264,7 +262,7 @@ class _ThreadSteps(_Steps):
             await asyncio.wrap_future(self._invoker.submit(self._close, always=True))
 
 
-class _AsyncSteps(_Steps):
+class _AsyncItemReader(_ItemReader):
     def __init__(self, items: AsyncIterator[Any]) -> None:
         self._async_items = items
 
@@ -280,7 +278,7 @@ class _AsyncSteps(_Steps):
             await close()
 
 
-class Turn:
+class OrderTicket:
     """A place in the order of the calls of one connection that keep theirs."""
 
     def __init__(self, session: Session) -> None:

@@ -18,7 +18,7 @@ from ..peer.flow_control import StreamReceiver
 from ..peer.session import Session
 from ..peer.uploads import STREAM_TAG
 from ..wire import envelope
-from .image_decoding import ImageDecoder, ImagesFound, Lease
+from .image_decoding import ArgumentsWithImages, ImageDecoder, ImageMemory
 
 _ASYNC = (AsyncIterator, AsyncIterable, AsyncGenerator)
 _BLOCKING = (Iterator, Generator)
@@ -76,7 +76,7 @@ class StreamParameters(AsyncIterator[Any]):
         self._session = session
         self._images = images
         #: Of the item that the reader has now.
-        self._lease: Lease | None = None
+        self._lease: ImageMemory | None = None
 
     def __aiter__(self) -> StreamParameters:
         return self
@@ -86,7 +86,7 @@ class StreamParameters(AsyncIterator[Any]):
         params, line = await self._receiver.get()
         try:
             (_, value), _ = self._bind(params, line)
-        except ImagesFound as found:
+        except ArgumentsWithImages as found:
             arguments, self._lease = await self._images.arguments(found, self._session, params, line)
             (_, value), _ = arguments
         return value

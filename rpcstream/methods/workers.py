@@ -94,7 +94,7 @@ class Workers:
     def __init__(self, size: int, max_result: int) -> None:
         # A thread for each process: it waits for the result, and writes and reads what would keep the loop for long.
         self._threads = DaemonThreads(size, "rpcstream-worker")
-        self._places = [Place(max_result) for _ in range(size)]
+        self._places = [WorkerSlot(max_result) for _ in range(size)]
         #: Guards what follows, and the choice among the places.
         self._changed = threading.Condition()
         #: Places that no call has. The last one is taken first, so that few workers do what few can do.
@@ -169,7 +169,7 @@ class Workers:
             if answer is not None:
                 return unpacked(*answer)
 
-    def _take(self) -> Place:
+    def _take(self) -> WorkerSlot:
         """A place with a worker that runs. Waits for another call's worker, or for the end of a pause."""
         while not (place := self._choose()).has_worker():
             is_started = False
@@ -189,7 +189,7 @@ class Workers:
                 break
         return place
 
-    def _choose(self) -> Place:
+    def _choose(self) -> WorkerSlot:
         """A place with a worker, or one in which a worker may be started now."""
         with self._changed:
             while True:
@@ -215,7 +215,7 @@ class Workers:
                     self._changed.wait(left)
 
 
-class Place:
+class WorkerSlot:
     """A place for one worker, which may die and be followed by another.
 
     Attributes:

@@ -20,8 +20,8 @@ def sent(value: Any) -> dict[str, Any]:
     return dict(orjson.loads(codec.dumps(value)))
 
 
-def leaf(hint: Any) -> Any:
-    found = codec.leaf(hint)
+def rich(hint: Any) -> Any:
+    found = codec.rich_hint(hint)
     assert found is not None
     return found
 
@@ -69,7 +69,7 @@ C = TypeVar("C", np.float32, np.int8)
     ids=str,
 )
 def test_element_types_in_hints(hint: Any, name: str, fits: str, misfits: str) -> None:
-    asked = leaf(hint)
+    asked = rich(hint)
     assert asked.name == name
     for text in fits.split():
         array = np.zeros((2, 2), text)
@@ -108,7 +108,7 @@ def test_element_types_in_hints(hint: Any, name: str, fits: str, misfits: str) -
 )
 def test_hints_that_can_never_be_met(hint: Any) -> None:
     with pytest.raises(TypeError):
-        codec.leaf(hint)
+        codec.rich_hint(hint)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_hints_that_can_never_be_met(hint: Any) -> None:
     ids=str,
 )
 def test_shapes_in_hints(hint: Any, text: str | None, fits: Any, misfits: Any) -> None:
-    asked = leaf(hint)
+    asked = rich(hint)
     assert asked.name.endswith(f" of shape {text}" if text else "ndarray")
     for shape in fits:
         assert asked.decode(sent(np.zeros(shape, "f4"))).shape == shape
@@ -140,7 +140,7 @@ def test_shapes_in_hints(hint: Any, text: str | None, fits: Any, misfits: Any) -
 @pytest.mark.parametrize("value", [None, True, 1, 1.5, [1.0], {}, {"$type": "image"}, {"$type": 5}, "", "AAAA", b"x"])
 def test_other_values_are_no_arrays(value: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
-        leaf(NDArray[np.float32]).decode(value)
+        rich(NDArray[np.float32]).decode(value)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_other_values_are_no_arrays(value: Any) -> None:
     ids=str,
 )
 def test_numbers_that_a_handler_returned_become_the_array(hint: Any, value: Any, expected: Any) -> None:
-    assert same(leaf(hint).accept(value), expected)
+    assert same(rich(hint).accept(value), expected)
 
 
 @pytest.mark.parametrize(
@@ -197,16 +197,16 @@ def test_numbers_that_a_handler_returned_become_the_array(hint: Any, value: Any,
 )
 def test_returned_values_that_are_not_the_array(hint: Any, value: Any) -> None:
     with pytest.raises(ValueError, match="Expected `"):
-        leaf(hint).accept(value)
+        rich(hint).accept(value)
 
 
 def test_schema() -> None:
-    schema = leaf(Annotated[NDArray[np.float32], Shape(None, 3)]).schema()
+    schema = rich(Annotated[NDArray[np.float32], Shape(None, 3)]).schema()
     tagged, npy = schema["anyOf"]
     assert tagged["properties"]["$type"] == {"const": "ndarray"}
     assert tagged["properties"]["dtype"] == {"enum": ["<f4", ">f4"]}
     assert tagged["properties"]["shape"]["prefixItems"] == [{"type": "integer", "minimum": 0}, {"const": 3}]
     assert npy["contentEncoding"] == "base64"
-    assert leaf(NDArray[np.uint8]).schema()["anyOf"][0]["properties"]["dtype"] == {"enum": ["|u1"]}
-    assert leaf(NDArray[ml_dtypes.bfloat16]).schema()["anyOf"][0]["properties"]["dtype"] == {"enum": ["bfloat16"]}
-    assert leaf(NDArray[np.floating]).schema()["anyOf"][0]["properties"]["dtype"] == {"type": "string"}
+    assert rich(NDArray[np.uint8]).schema()["anyOf"][0]["properties"]["dtype"] == {"enum": ["|u1"]}
+    assert rich(NDArray[ml_dtypes.bfloat16]).schema()["anyOf"][0]["properties"]["dtype"] == {"enum": ["bfloat16"]}
+    assert rich(NDArray[np.floating]).schema()["anyOf"][0]["properties"]["dtype"] == {"type": "string"}

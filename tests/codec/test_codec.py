@@ -1,4 +1,4 @@
-"""What holds for all families: laziness, hostile values, tags in bytes, options, hints without a leaf."""
+"""What holds for all families: laziness, hostile values, tags in bytes, options, hints that name no rich type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rpcstream.codec import TAG_KEY, Codec, ImageOptions, Leaf, Shape
+from rpcstream.codec import TAG_KEY, Codec, ImageOptions, RichHint, Shape
 
 codec = Codec()
 
@@ -70,7 +70,7 @@ LOADED = (
         ("Codec().dumps({'a': [1, 2.5, None, 'x', (1,), {2}]})", []),
         ("Codec().decode([{'$type': 'unknown'}])", []),
         ("Codec().decode([{'$type': 'complex', 'real': 1, 'imag': 2}]); Codec().dumps(1j)", []),
-        ("[Codec().leaf(hint) for hint in (int, str, list[int], complex, None, int | None)]", []),
+        ("[Codec().rich_hint(hint) for hint in (int, str, list[int], complex, None, int | None)]", []),
         ("Codec().register(type('Own', (), {}), 'own', encode=dict, decode=dict)", []),
         ("Codec().decode([{'$type': 'bytes', 'data': ''}]); Codec().dumps(b'x')", ["pybase64"]),
         ("Codec().dumps({1: 2})", ["msgspec"]),
@@ -83,7 +83,7 @@ def test_libraries_come_with_the_first_value_of_their_family(code: str, loaded: 
 
 
 def test_few_plugins_of_pillow_are_loaded() -> None:
-    code = "leaf = Codec().leaf(PIL.Image.Image)\ntry: leaf.decode('AAAA')\nexcept ValueError: pass"
+    code = "rich = Codec().rich_hint(PIL.Image.Image)\ntry: rich.decode('AAAA')\nexcept ValueError: pass"
     count = "print(sorted(PIL.Image.OPEN))"
     assert run(f"import PIL.Image\nfrom rpcstream.codec import *\n{code}\n{count}") == "['GIF', 'JPEG', 'PNG', 'WEBP']"
 
@@ -130,7 +130,7 @@ tagged = st.one_of(
 @example({"$type": "own"})
 def test_any_json_value_is_decoded_or_refused_with_value_error(value: Any) -> None:
     longest = 0
-    for attempt in (codec.decode, *(codec.leaf(hint).decode for hint in HINTS)):
+    for attempt in (codec.decode, *(codec.rich_hint(hint).decode for hint in HINTS)):
         for given_value in (value, [value], {"k": value}):
             try:
                 attempt(given_value)
@@ -144,7 +144,7 @@ def test_any_json_value_is_decoded_or_refused_with_value_error(value: Any) -> No
 def test_any_python_value_is_accepted_or_refused_with_value_error(value: Any) -> None:
     for hint in HINTS:
         try:
-            codec.leaf(hint).accept(value)
+            codec.rich_hint(hint).accept(value)
         except ValueError:
             pass
 
@@ -217,22 +217,22 @@ def test_most_messages_hold_none(value: Any) -> None:
     ids=str,
 )
 def test_hints_without_a_leaf(hint: Any) -> None:
-    assert codec.leaf(hint) is None
+    assert codec.rich_hint(hint) is None
 
 
 def test_every_leaf_has_all_its_parts() -> None:
     for hint in HINTS:
-        leaf = codec.leaf(hint)
-        assert leaf is not None
-        use: Leaf = leaf
+        rich = codec.rich_hint(hint)
+        assert rich is not None
+        use: RichHint = rich
         assert isinstance(use.name, str)
         assert msgspec.json.encode(use.schema())
 
 
 def test_the_module_is_not_the_class() -> None:
     with pytest.raises(TypeError, match=r"the hint for an image is PIL\.Image\.Image"):
-        codec.leaf(PIL.Image)
-    assert codec.leaf(types) is None
+        codec.rich_hint(PIL.Image)
+    assert codec.rich_hint(types) is None
 
 
 def test_shape() -> None:

@@ -47,14 +47,14 @@ def sent(image: Image.Image, codec: Codec = PNG) -> dict[str, Any]:
 def received(image: Image.Image, codec: Codec = PNG) -> Any:
     tagged = sent(image, codec)
     found = codec.decode({"a": [tagged]})["a"][0]
-    by_hint: Any = leaf(codec).decode(tagged)
+    by_hint: Any = rich(codec).decode(tagged)
     assert same(by_hint, found)
     assert type(found) is Image.Image
     return found
 
 
-def leaf(codec: Codec = PNG) -> Any:
-    return codec.leaf(Image.Image)
+def rich(codec: Codec = PNG) -> Any:
+    return codec.rich_hint(Image.Image)
 
 
 def same(a: Image.Image, b: Image.Image) -> bool:
@@ -209,7 +209,7 @@ def test_the_first_image_of_an_animation(name: str) -> None:
     frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "lime", "blue")]
     options = {"lossless": True} if name == "webp" else {}
     data = file_of(frames[0], name, save_all=True, append_images=frames[1:], duration=100, **options)
-    found: Any = leaf().decode(base64.b64encode(data).decode())
+    found: Any = rich().decode(base64.b64encode(data).decode())
     assert found.convert("RGB").getpixel((0, 0)) == (255, 0, 0)
     assert type(found) is Image.Image
     assert same(pickle.loads(pickle.dumps(found)), found)
@@ -223,22 +223,22 @@ def test_the_first_image_of_an_animation(name: str) -> None:
 def test_files_of_other_programs(name: str) -> None:
     image = Image.new("RGB", (8, 6), (200, 10, 10))
     text = text_of(image, name)
-    plain, named = leaf().decode(text), PNG.decode({"$type": "image", "format": name, "data": text})
+    plain, named = rich().decode(text), PNG.decode({"$type": "image", "format": name, "data": text})
     assert same(plain, named)
     assert plain.size == (8, 6)
 
 
 def test_images_that_a_hint_takes_and_accepts() -> None:
     image = noise("RGB")
-    assert leaf().decode(image) is image
-    assert leaf().accept(image) is image
-    assert leaf().name == "image"
-    assert len(leaf().schema()["anyOf"]) == 3
+    assert rich().decode(image) is image
+    assert rich().accept(image) is image
+    assert rich().name == "image"
+    assert len(rich().schema()["anyOf"]) == 3
     for value in (None, 1, "x", [], {}, b"x", {"$type": "bytes", "data": ""}, {"$type": 1}, np.zeros((2, 2), "u1")):
         with pytest.raises(ValueError, match=r"."):
-            leaf().decode(value)
+            rich().decode(value)
         with pytest.raises(ValueError, match="Expected `image`"):
-            leaf().accept(value)
+            rich().accept(value)
 
 
 @settings(deadline=None, max_examples=60)

@@ -40,12 +40,12 @@ def sent(image: Image.Image, codec: Codec = PNG) -> dict[str, Any]:
     return dict(orjson.loads(codec.dumps(image)))
 
 
-def leaf(codec: Codec = PNG) -> Any:
-    return codec.leaf(Image.Image)
+def rich(codec: Codec = PNG) -> Any:
+    return codec.rich_hint(Image.Image)
 
 
 def received(image: Image.Image, codec: Codec = PNG) -> Any:
-    return leaf(codec).decode(sent(image, codec))
+    return rich(codec).decode(sent(image, codec))
 
 
 def file_of(image: Image.Image, name: str, **options: Any) -> bytes:
@@ -95,7 +95,7 @@ def webp_header(width: int, height: int) -> bytes:
 )
 def test_bombs_are_refused_before_they_take_memory(name: str, data: bytes) -> None:
     before = vm_size()
-    for attempt in (lambda: PNG.decode(tagged(data, name)), lambda: leaf().decode(tagged(data)["data"])):
+    for attempt in (lambda: PNG.decode(tagged(data, name)), lambda: rich().decode(tagged(data)["data"])):
         with pytest.raises(ValueError, match="pixels, the limit is 64000000"):
             attempt()
     assert vm_size() - before < 64 * 1024 * 1024
@@ -118,13 +118,13 @@ def test_the_limit_is_the_codecs_and_not_pillows(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(ValueError, match="13 x 1 pixels, the limit is 12"):
             codec.decode(big)
         with pytest.raises(ValueError, match="the limit is 12"):
-            leaf(codec).decode(big)
+            rich(codec).decode(big)
     # Pillow's own limit would warn at more than one times it, and raise at more than two times.
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     for name in ("png", "jpeg", "gif"):
         for side in (11, 50):
             text = text_of(Image.new("L", (side, side)), name)
-            assert leaf().decode(text).size == (side, side)
+            assert rich().decode(text).size == (side, side)
 
 
 GOOD = Image.fromarray(rng.integers(0, 255, (40, 40, 3), "u1"))
@@ -145,7 +145,7 @@ def test_cut_and_damaged_files(name: str) -> None:
 
 
 def check_only_value_errors(value: Any) -> None:
-    for attempt in (lambda: PNG.decode(value), lambda: leaf().decode(value)):
+    for attempt in (lambda: PNG.decode(value), lambda: rich().decode(value)):
         try:
             assert isinstance(attempt(), Image.Image)
         except ValueError:
@@ -171,7 +171,7 @@ def test_any_bytes_give_an_image_or_a_value_error(magic: bytes, rest: bytes) -> 
     for name in ("png", "jpeg", "webp", "gif"):
         check_only_value_errors({"$type": "image", "format": name, "data": text})
     try:
-        leaf().decode(text)
+        rich().decode(text)
     except ValueError:
         pass
 
@@ -180,7 +180,7 @@ def test_other_formats_are_not_opened() -> None:
     for name in ("bmp", "tiff", "ppm", "eps", "ico"):
         text = text_of(Image.new("RGB", (4, 4)), name)
         with pytest.raises(ValueError, match="not png or jpeg or webp or gif"):
-            leaf().decode(text)
+            rich().decode(text)
         for claimed in (name, "png", "jpeg", "webp", "gif"):
             with pytest.raises(ValueError, match=r"not one of|is not \w+ - at"):
                 PNG.decode({"$type": "image", "format": claimed, "data": text})
@@ -216,7 +216,7 @@ def test_raw_as_on_the_wire_page() -> None:
 )
 def test_hostile_raw_images(change: dict[str, Any]) -> None:
     wrong = {**RAW_GOOD, **change}
-    for attempt in (lambda: PNG.decode(wrong), lambda: leaf().decode(wrong)):
+    for attempt in (lambda: PNG.decode(wrong), lambda: rich().decode(wrong)):
         with pytest.raises(ValueError, match=r".") as caught:
             attempt()
         assert len(str(caught.value)) < 500
@@ -244,9 +244,9 @@ def test_the_same_image_from_several_threads() -> None:
 
 def test_nothing_of_the_file_stays_in_memory() -> None:
     text = text_of(Image.effect_noise((600, 600), 100), "png", compress_level=0)
-    leaf().decode(text)
+    rich().decode(text)
     tracemalloc.start()
-    found = leaf().decode(text)
+    found = rich().decode(text)
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found.size == (600, 600)
@@ -310,7 +310,7 @@ def test_parts_of_a_registered_type_count() -> None:
     codec.register(Pair, "pair", encode=vars, decode=lambda parts: Pair(**parts))
     image = sent(Image.new("L", (100, 100)))
     pair = {"$type": "pair", "left": image, "right": None}
-    assert codec.leaf(Pair).decode(pair).left.size == (100, 100)  # type: ignore[union-attr]
+    assert codec.rich_hint(Pair).decode(pair).left.size == (100, 100)  # type: ignore[union-attr]
     assert "together" in refusal({**pair, "right": image}, codec)
 
 

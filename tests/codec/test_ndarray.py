@@ -30,8 +30,8 @@ def received(value: Any) -> Any:
     return codec.decode(sent(value))
 
 
-def leaf(hint: Any) -> Any:
-    found = codec.leaf(hint)
+def rich(hint: Any) -> Any:
+    found = codec.rich_hint(hint)
     assert found is not None
     return found
 
@@ -79,12 +79,12 @@ def test_every_dtype_and_layout_comes_back_bit_by_bit(array: np.ndarray[Any, Any
         warnings.simplefilter("ignore")
         tagged = sent({"in": [array]})["in"][0]
     assert tagged["dtype"] == array.dtype.str
-    for found in (codec.decode(tagged), leaf(np.ndarray).decode(tagged)):
+    for found in (codec.decode(tagged), rich(np.ndarray).decode(tagged)):
         assert same(found, array)
         assert found.flags.c_contiguous
         assert found.flags.writeable
         assert found.flags.aligned
-    exact = leaf(NDArray[array.dtype.type]).decode(tagged)
+    exact = rich(NDArray[array.dtype.type]).decode(tagged)
     assert exact.dtype.isnative
     assert exact.dtype == array.dtype.newbyteorder("=")
 
@@ -121,11 +121,11 @@ def test_types_of_ml_dtypes_go_by_name(name: str) -> None:
         tagged = sent(array)
         assert tagged["dtype"] == name
         assert same(received(array), array)
-        assert same(leaf(NDArray[kind]).decode(tagged), array)
+        assert same(rich(NDArray[kind]).decode(tagged), array)
     big = np.ones((300, 400), kind).T
     assert same(received(big), big)
     with pytest.raises(ValueError, match=f"Expected `{name} ndarray`, got `float32"):
-        leaf(NDArray[kind]).decode(sent(np.zeros(1, "f4")))
+        rich(NDArray[kind]).decode(sent(np.zeros(1, "f4")))
 
 
 def test_ml_dtypes_missing_or_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,9 +208,9 @@ class OnDevice(WithDlpack):
 def test_objects_of_other_libraries_go_out_as_arrays(kind: Any) -> None:
     array = np.arange(6.0).reshape(2, 3)
     assert same(received({"a": kind(array)})["a"], array)
-    assert same(leaf(NDArray[np.float64]).accept(kind(array)), array)
+    assert same(rich(NDArray[np.float64]).accept(kind(array)), array)
     with pytest.raises(ValueError, match="Expected `float32 ndarray`, got `float64"):
-        leaf(NDArray[np.float32]).accept(kind(array))
+        rich(NDArray[np.float32]).accept(kind(array))
 
 
 def test_labelled_data_is_refused_with_advice() -> None:
@@ -219,7 +219,7 @@ def test_labelled_data_is_refused_with_advice() -> None:
         with pytest.raises(EncodeError, match="register"):
             codec.dumps([value])
     # A hint for an array says that the labels are not wanted.
-    assert leaf(NDArray[np.int64]).accept(pandas.Series([1, 2])).tolist() == [1, 2]
+    assert rich(NDArray[np.int64]).accept(pandas.Series([1, 2])).tolist() == [1, 2]
 
 
 GOOD = {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AACAPw=="}
@@ -248,7 +248,7 @@ def test_hostile_arrays_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         codec.decode(wrong)
     with pytest.raises(ValueError, match=r"."):
-        leaf(np.ndarray).decode(wrong)
+        rich(np.ndarray).decode(wrong)
 
 
 @pytest.mark.parametrize("name", ["dtype", "shape", "data"])
@@ -267,7 +267,7 @@ def test_nothing_is_allocated_for_a_lie() -> None:
 
 def test_arrays_own_their_memory() -> None:
     tagged = sent(np.zeros(3))
-    first, second = (leaf(np.ndarray).decode(tagged) for _ in range(2))
+    first, second = (rich(np.ndarray).decode(tagged) for _ in range(2))
     first += 1
     assert second.tolist() == [0, 0, 0]
     assert codec.decode(tagged).tolist() == [0, 0, 0]

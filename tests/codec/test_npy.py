@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rpcstream.codec import Codec
 
-leaf: Any = Codec().leaf(np.ndarray)
+rich: Any = Codec().rich_hint(np.ndarray)
 
 
 def npy(array: Any, version: tuple[int, int] | None = None) -> bytes:
@@ -25,7 +25,7 @@ def npy(array: Any, version: tuple[int, int] | None = None) -> bytes:
     return file.getvalue()
 
 
-def decode(data: bytes, asked: Any = leaf) -> Any:
+def decode(data: bytes, asked: Any = rich) -> Any:
     return asked.decode(base64.b64encode(data).decode())
 
 
@@ -53,7 +53,7 @@ def test_files_that_numpy_wrote(array: np.ndarray[Any, Any], order: str) -> None
 def test_dates_and_hints() -> None:
     dates = np.array(["2020-01-01", "NaT"], "M8[D]")
     assert decode(npy(dates)).tolist() == dates.tolist()
-    wanted: Any = Codec().leaf(NDArray[np.float32])
+    wanted: Any = Codec().rich_hint(NDArray[np.float32])
     assert decode(npy(np.zeros(2, ">f4")), wanted).dtype == np.dtype("f4")
     with pytest.raises(ValueError, match="Expected `float32 ndarray`, got `float64 ndarray of shape"):
         decode(npy(np.zeros(2)), wanted)

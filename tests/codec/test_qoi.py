@@ -38,8 +38,8 @@ def test_there_and_back(mode: str, size: tuple[int, int]) -> None:
     image = noise(mode, size)
     tagged = sent(image)
     assert tagged["format"] == "qoi"
-    leaf: Any = codec().leaf(Image.Image)
-    for found in (codec().decode(tagged), leaf.decode(tagged), leaf.decode(tagged["data"]), Codec().decode(tagged)):
+    rich: Any = codec().rich_hint(Image.Image)
+    for found in (codec().decode(tagged), rich.decode(tagged), rich.decode(tagged["data"]), Codec().decode(tagged)):
         assert isinstance(found, Image.Image)
         assert (found.mode, found.size, found.tobytes()) == (mode, size, image.tobytes())
 

@@ -69,19 +69,19 @@ def test_subclasses_go_as_their_registered_class() -> None:
 
 def test_hints_for_registered_classes() -> None:
     codec = mesh_codec()
-    leaf: Any = codec.leaf(Mesh)
-    assert leaf.name.endswith("Mesh")
-    assert leaf.decode({"$type": "mesh", "points": [1], "name": "a"}).points == [1]
+    rich: Any = codec.rich_hint(Mesh)
+    assert rich.name.endswith("Mesh")
+    assert rich.decode({"$type": "mesh", "points": [1], "name": "a"}).points == [1]
     mesh = Mesh(1)
-    assert leaf.decode(mesh) is leaf.accept(mesh) is mesh
-    assert leaf.schema()["properties"]["$type"] == {"const": "mesh"}
+    assert rich.decode(mesh) is rich.accept(mesh) is mesh
+    assert rich.schema()["properties"]["$type"] == {"const": "mesh"}
     for value in (None, 1, "x", [], {}, {"$type": "bytes", "data": ""}, {"$type": "other"}):
         with pytest.raises(ValueError, match=r"Expected `.*Mesh`"):
-            leaf.decode(value)
+            rich.decode(value)
         with pytest.raises(ValueError, match=r"Expected `.*Mesh`"):
-            leaf.accept(value)
-    assert codec.leaf(Finer) is None
-    assert Codec().leaf(Mesh) is None
+            rich.accept(value)
+    assert codec.rich_hint(Finer) is None
+    assert Codec().rich_hint(Mesh) is None
 
 
 def test_a_decoder_that_fails_says_where() -> None:
@@ -100,9 +100,9 @@ def test_a_decoder_that_fails_says_where() -> None:
         with pytest.raises(ValueError, match=r"mesh: .+ - at `") as caught:
             failing.decode([{"$type": "mesh"}])
         assert caught.value.__cause__ is error
-        leaf: Any = failing.leaf(Mesh)
+        rich: Any = failing.rich_hint(Mesh)
         with pytest.raises(ValueError, match="mesh: "):
-            leaf.decode({"$type": "mesh"})
+            rich.decode({"$type": "mesh"})
 
 
 @pytest.mark.parametrize("parts", [None, [1], "x", {"$type": "x"}, {"a": object()}, {object(): 1}])
@@ -213,7 +213,7 @@ def test_subclasses_of_what_json_has_can_be_registered(value: Any) -> None:
     codec.register(type(value), "mine", encode=lambda _: {}, decode=lambda _: "found")
     for message in ([value], {"a": {"b": value}}, {1: value}):
         assert b'{"$type":"mine"}' in codec.dumps(message)
-    assert codec.leaf(type(value)) is not None
+    assert codec.rich_hint(type(value)) is not None
     # All others go as before.
     others = [Name("a"), collections.OrderedDict(a=1), Stack([1]), Count(2), enum.IntEnum("E", {"A": 3}).A]
     rest = [other for other in others if type(other) is not type(value)]
@@ -275,7 +275,7 @@ def test_a_data_frame_of_pandas() -> None:
     frame = pandas.DataFrame({"a": np.arange(20_000), "b": np.linspace(0, 1, 20_000)}, index=days)
     for found in (
         codec.decode(orjson.loads(codec.dumps([frame])))[0],
-        codec.leaf(pandas.DataFrame).decode(orjson.loads(codec.dumps(frame))),
+        codec.rich_hint(pandas.DataFrame).decode(orjson.loads(codec.dumps(frame))),
     ):
         pandas.testing.assert_frame_equal(found, frame, check_freq=False)
 

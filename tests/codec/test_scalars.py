@@ -24,8 +24,8 @@ def sent(value: Any) -> Any:
     return orjson.loads(codec.dumps([value]))[0]
 
 
-def leaf(hint: Any) -> Any:
-    found = codec.leaf(hint)
+def rich(hint: Any) -> Any:
+    found = codec.rich_hint(hint)
     assert found is not None
     return found
 
@@ -48,7 +48,7 @@ def leaf(hint: Any) -> Any:
 )
 def test_bytes_in_all_their_forms(value: Any) -> None:
     assert sent(value) == {"$type": "bytes", "data": "YWI="}
-    assert leaf(bytes).accept(value) is value
+    assert rich(bytes).accept(value) is value
 
 
 def test_empty_and_odd_memoryviews() -> None:
@@ -62,7 +62,7 @@ def test_empty_and_odd_memoryviews() -> None:
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_hints_for_bytes(kind: type) -> None:
-    asked = leaf(kind)
+    asked = rich(kind)
     assert asked.name == "bytes"
     for value in ("YWI=", {"$type": "bytes", "data": "YWI="}, b"ab", bytearray(b"ab"), memoryview(b"ab")):
         found = asked.decode(value)
@@ -125,11 +125,11 @@ def test_complex_as_on_the_wire_page() -> None:
 @settings(deadline=None)
 @given(st.complex_numbers(allow_nan=False))
 def test_complex_numbers_come_back(value: complex) -> None:
-    assert codec.decode(sent(value)) == leaf(complex).decode(sent(value)) == value
+    assert codec.decode(sent(value)) == rich(complex).decode(sent(value)) == value
 
 
 def test_hints_for_complex() -> None:
-    asked = leaf(complex)
+    asked = rich(complex)
     assert asked.decode(2) == asked.decode(2.0) == 2 + 0j
     assert type(asked.decode(2)) is complex
     assert asked.accept(1j) == 1j
@@ -193,7 +193,7 @@ def test_dates_keep_their_unit() -> None:
     for value in (np.datetime64("2020-01-02", "D"), np.datetime64("NaT", "ns"), np.timedelta64(25, "us")):
         tagged = sent(value)
         assert tagged["shape"] == []
-        found = leaf(type(value)).decode(tagged)
+        found = rich(type(value)).decode(tagged)
         assert type(found) is type(value)
         assert found.dtype == value.dtype
         assert found == value or np.isnat(value)
@@ -207,12 +207,12 @@ def test_numpy_scalars_come_back_where_the_hint_asks(data: st.DataObject) -> Non
     value = data.draw(hnp.from_dtype(dtype, **elements)).astype(dtype.newbyteorder("="))
     kinds = [dtype.type, np.generic] + ([np.number] if dtype.kind != "b" else [])
     for kind in kinds:
-        found = leaf(kind).decode(sent(value))
+        found = rich(kind).decode(sent(value))
         assert isinstance(found, kind)
         assert found == value
         assert type(found) is dtype.type or kind is not dtype.type
-        assert leaf(kind).accept(value) == value
-        assert leaf(kind).schema()
+        assert rich(kind).accept(value) == value
+        assert rich(kind).schema()
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_numpy_scalars_come_back_where_the_hint_asks(data: st.DataObject) -> Non
     ids=str,
 )
 def test_numbers_for_numpy_hints(hint: Any, value: Any, kind: Any) -> None:
-    found = leaf(hint).decode(value)
+    found = rich(hint).decode(value)
     assert type(found) is kind
     if not isinstance(value, dict):
         assert found == value
@@ -277,9 +277,9 @@ def test_numbers_for_numpy_hints(hint: Any, value: Any, kind: Any) -> None:
 )
 def test_numbers_that_do_not_fit_numpy_hints(hint: Any, value: Any) -> None:
     with pytest.raises(ValueError, match="Expected `"):
-        leaf(hint).decode(value)
+        rich(hint).decode(value)
     with pytest.raises(ValueError, match="Expected `"):
-        leaf(hint).accept(value)
+        rich(hint).accept(value)
 
 
 # -- pandas ----------------------------------------------------------------------------------------------------------

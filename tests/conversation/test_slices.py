@@ -409,10 +409,10 @@ async def test_a_server_that_stops_finishes_the_batches_that_it_has_read(network
 def test_threads_stop_when_nobody_waits() -> None:
     """The one kind that no event loop can cancel looks itself."""
     from rpcstream import Codec
-    from rpcstream.methods.collecting import Budget, Collection
+    from rpcstream.methods.collected_items import CollectedItems, CollectionBudget
 
-    collection = Collection(
-        Codec(), None, 2**40, side="server", keeps=True, budget=Budget(2**40, 2**40), owner=1, held=[]
+    collection = CollectedItems(
+        Codec(), None, 2**40, side="server", keeps=True, budget=CollectionBudget(2**40, 2**40), owner=1, held=[]
     )
     begun, closed = threading.Event(), threading.Event()
 

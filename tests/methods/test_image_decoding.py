@@ -15,7 +15,7 @@ from PIL import Image
 
 from rpcstream import AsyncClient, Context, InvalidParams, Limits, RpcError, Server
 from rpcstream.codec import image_files
-from rpcstream.methods.image_decoding import PLACES, ImageDecoder, Lease
+from rpcstream.methods.image_decoding import MAX_DECODERS, ImageDecoder, ImageMemory
 from rpcstream.testing import memory_client
 from rpcstream.wire import envelope
 
@@ -419,7 +419,7 @@ class Asked:
         self.began: list[str] = []
         self._ends: dict[str, threading.Event] = {}
 
-    def ask(self, owner: str, name: str, size: int, kept: int = 0) -> asyncio.Task[tuple[str, Lease]]:
+    def ask(self, owner: str, name: str, size: int, kept: int = 0) -> asyncio.Task[tuple[str, ImageMemory]]:
         end = self._ends[name] = threading.Event()
 
         def work() -> tuple[str, int]:
@@ -448,7 +448,7 @@ async def test_owners_take_turns_and_each_has_one_at_a_time(room: ImageDecoder) 
     asked = Asked(room)
     tasks = [asked.ask("a", name, 60) for name in ("a1", "a2", "a3")] + [asked.ask("b", "b1", 60)]
     await asked.until("a1")
-    for ended, then in [("a1", "a2"), ("a2", "b1"), ("b1", "a3")] if PLACES == 1 else []:
+    for ended, then in [("a1", "a2"), ("a2", "b1"), ("b1", "a3")] if MAX_DECODERS == 1 else []:
         asked.end(ended)
         await asked.until(*asked.began, then)
     for name in ("a1", "a2", "a3", "b1"):

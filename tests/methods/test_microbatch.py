@@ -20,7 +20,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rpcstream import Codec, InternalError, RegistrationError, RpcError, ServerBusy, Shape
-from rpcstream.methods.microbatch import Batches
+from rpcstream.methods.microbatch import BatchedMethods
 from rpcstream.methods.registry import MethodRegistry
 
 
@@ -65,7 +65,7 @@ class Method:
 
     def __init__(self, handler: Callable[..., Any], **options: Any) -> None:
         self.registry = MethodRegistry(Codec())
-        self.batches = Batches(self.registry, clock=now)
+        self.batches = BatchedMethods(self.registry, clock=now)
         assert self.batches.decorator(name="it", **options)(handler) is handler
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -942,7 +942,7 @@ def test_a_handler_that_yields_is_refused() -> None:
 
 def test_what_is_refused_leaves_nothing_behind() -> None:
     registry = MethodRegistry(Codec())
-    batches = Batches(registry)
+    batches = BatchedMethods(registry)
     batches.decorator()(picky)
     with pytest.raises(ValueError, match="is registered already"):
         batches.decorator()(picky)

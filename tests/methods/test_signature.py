@@ -468,10 +468,10 @@ def test_the_codec_knows_the_types_of_the_user() -> None:
 class Node(msgspec.Struct):
     value: NDArray[np.float64]
     children: list[Node] = []
-    parent: Leaf | None = None
+    parent: RichHint | None = None
 
 
-class Leaf(msgspec.Struct):
+class RichHint(msgspec.Struct):
     owner: Node | bytes
 
 

@@ -22,14 +22,14 @@ from .introspect import hints_of, signature_of
 from .signature import Arguments
 
 #: What one call brought, in the order of the parameters.
-Values = tuple[Any, ...]
+ItemValues = tuple[Any, ...]
 
 
 class WrongResults(ValueError):
     """What a handler returned cannot be shared out: it is not one result for each item."""
 
 
-class Column(NamedTuple):
+class ItemParameter(NamedTuple):
     """One parameter of the handler: a value from each item, in a list or stacked to an array."""
 
     name: str
@@ -38,7 +38,7 @@ class Column(NamedTuple):
     default: Any
 
 
-class Items:
+class ItemSignature:
     """What a handler of many items takes and gives, item by item.
 
     Args:
@@ -53,11 +53,11 @@ class Items:
     def __init__(self, function: Callable[..., Any], *, method: str, namespace: dict[str, Any] | None = None) -> None:
         hints = hints_of(function, method, namespace or {})
         listed = signature_of(function, method)
-        self._columns: list[Column] = []
+        self._columns: list[ItemParameter] = []
         seen = []
         for parameter in listed.parameters.values():
             try:
-                hint, column = _column(parameter, hints.get(parameter.name, Parameter.empty))
+                hint, column = _item_parameter(parameter, hints.get(parameter.name, Parameter.empty))
             except (TypeError, ValueError) as error:
                 raise RegistrationError(f"{method}: parameter {parameter.name!r}: {error}") from error
             self._columns.append(column)
@@ -74,7 +74,7 @@ class Items:
         self._by_keyword = [column for column in self._columns if column.by_name]
         self._stacked = [place for place, column in enumerate(self._columns) if column.stacked]
 
-    def of_one(self, call: Callable[[Values], typing.Awaitable[Any]], function: Callable[..., Any]) -> Any:
+    def of_one(self, call: Callable[[ItemValues], typing.Awaitable[Any]], function: Callable[..., Any]) -> Any:
         """An async function of one item, with the name and the text of the handler, that awaits `call(values)`."""
 
         async def single(*args: Any, **kwargs: Any) -> Any:
@@ -87,20 +87,20 @@ class Items:
         single.__signature__ = self.signature  # type: ignore[attr-defined]
         return single
 
-    def _values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values:
+    def _values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ItemValues:
         """The arguments of one call, defaults put in."""
         missing = (column.default for column in self._by_position[len(args) :])
         return (*args, *missing, *(kwargs.get(column.name, column.default) for column in self._by_keyword))
 
-    def kind(self, values: Values) -> Hashable:
+    def kind(self, values: ItemValues) -> Hashable:
         """Items of equal kind can be in one run: what is stacked has the same shape and dtype."""
         return tuple((values[place].shape, values[place].dtype) for place in self._stacked)
 
-    def copied(self, values: Values) -> int:
+    def copied(self, values: ItemValues) -> int:
         """Bytes of one item that are copied when items are put together: its arrays."""
         return sum(values[place].nbytes for place in self._stacked)
 
-    def together(self, items: Sequence[Values]) -> Arguments:
+    def together(self, items: Sequence[ItemValues]) -> Arguments:
         """The handler's arguments for one or more items, all of one kind. Copies what is stacked."""
         arguments = [
             _stack(column) if place in self._stacked else list(column)
@@ -140,7 +140,7 @@ def _stack(arrays: Sequence[Any]) -> Any:
 # -- from the hint of many to that of one ------------------------------------------------------------------------------
 
 
-def _column(parameter: Parameter, hint: Any) -> tuple[Any, Column]:
+def _item_parameter(parameter: Parameter, hint: Any) -> tuple[Any, ItemParameter]:
     """The hint of one item, and how the handler gets all of them."""
     if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
         raise TypeError("a batched handler takes no further arguments (*args, **kwargs)")
@@ -150,7 +150,7 @@ def _column(parameter: Parameter, hint: Any) -> tuple[Any, Column]:
     default = parameter.default
     if default is not Parameter.empty:
         default = _item_default(default, stacked)
-    return item, Column(parameter.name, parameter.kind is Parameter.KEYWORD_ONLY, stacked, default)
+    return item, ItemParameter(parameter.name, parameter.kind is Parameter.KEYWORD_ONLY, stacked, default)
 
 
 def _item_default(default: Any, stacked: bool) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 TAG_KEY = "$type"
 
 
-class Leaf(Protocol):
+class RichHint(Protocol):
     """One rich type, as a hint names it. Immutable; may be used from several threads."""
 
     @property

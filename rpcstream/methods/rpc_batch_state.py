@@ -26,7 +26,7 @@ class _Member(NamedTuple):
     later: Waiting
 
 
-class Batch:
+class RpcBatch:
     """One batch.
 
     Args:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from rpcstream import Codec, RegistrationError, Shape
 from rpcstream.codec.fields import expanded
-from rpcstream.methods.items import Items, WrongResults
+from rpcstream.methods.microbatch_items import ItemSignature, WrongResults
 from rpcstream.methods.signature import Signature
 
 Floats = NDArray[np.float32]
@@ -36,7 +36,7 @@ def handler(hint: Any, *, returns: Any = inspect.Parameter.empty, default: Any =
 
 def of_one(hint: Any, **more: Any) -> inspect.Signature:
     """The signature for one item; it is checked that it can be registered."""
-    items = Items(handler(hint, **more), method="it")
+    items = ItemSignature(handler(hint, **more), method="it")
     Signature(items.of_one(lambda values: None, handler), method="it", codec=Codec())  # type: ignore[arg-type, return-value]
     return items.signature
 
@@ -44,7 +44,7 @@ def of_one(hint: Any, **more: Any) -> inspect.Signature:
 def refused(function: Callable[..., Any]) -> str:
     """The text of the error."""
     with pytest.raises(RegistrationError) as caught:
-        Items(function, method="it")
+        ItemSignature(function, method="it")
     return str(caught.value)
 
 
@@ -186,7 +186,7 @@ def test_a_return_hint_that_is_no_list_is_refused(hint: Any) -> None:
     ids=str,
 )
 def test_results_are_shared_out(returned: Any, shared_out: list[Any]) -> None:
-    assert Items.results(returned, 2) == shared_out
+    assert ItemSignature.results(returned, 2) == shared_out
 
 
 def test_rows_of_arrays_and_of_what_can_be_one_are_results() -> None:
@@ -195,7 +195,7 @@ def test_rows_of_arrays_and_of_what_can_be_one_are_results() -> None:
             return np.eye(2)
 
     for returned in (np.eye(2), Tensor()):
-        assert [row.tolist() for row in Items.results(returned, 2)] == [[1, 0], [0, 1]]
+        assert [row.tolist() for row in ItemSignature.results(returned, 2)] == [[1, 0], [0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_rows_of_arrays_and_of_what_can_be_one_are_results() -> None:
 )
 def test_what_is_not_one_result_for_each_item_is_refused(returned: Any) -> None:
     with pytest.raises(WrongResults, match="2"):
-        Items.results(returned, 2)
+        ItemSignature.results(returned, 2)
 
 
 def test_an_array_that_cannot_be_made_is_no_internal_riddle() -> None:
@@ -214,7 +214,7 @@ def test_an_array_that_cannot_be_made_is_no_internal_riddle() -> None:
             raise RuntimeError("the device is gone")
 
     with pytest.raises(TypeError, match="the device is gone"):
-        Items.results(Broken(), 2)
+        ItemSignature.results(Broken(), 2)
 
 
 # -- one call, many calls -------------------------------------------------------------------------------------------
@@ -229,13 +229,13 @@ async def values_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     async def call(values: Any) -> Any:
         return values
 
-    return await Items(function, method="it").of_one(call, function)(*args, **kwargs)
+    return await ItemSignature(function, method="it").of_one(call, function)(*args, **kwargs)
 
 
 async def test_the_function_of_one_item_looks_like_the_handler() -> None:
     async def call(values: Any) -> Any: ...
 
-    single = Items(score, method="it").of_one(call, score)
+    single = ItemSignature(score, method="it").of_one(call, score)
     assert inspect.iscoroutinefunction(single)
     assert (single.__name__, single.__doc__, single.__module__) == ("score", "How much.", __name__)
     assert single.__annotations__ == {"a": str, "b": Annotated[Plain, Shape(2)], "c": float, "return": float}
@@ -252,11 +252,11 @@ async def test_the_values_of_a_call_stand_in_the_order_of_the_parameters() -> No
 def test_what_a_partial_has_already_is_no_parameter() -> None:
     def with_model(model: object, texts: list[str]) -> list[str]: ...
 
-    assert str(Items(functools.partial(with_model, object()), method="it").signature) == "(texts: str) -> str"
+    assert str(ItemSignature(functools.partial(with_model, object()), method="it").signature) == "(texts: str) -> str"
 
 
 def test_lists_are_lists_and_arrays_are_stacked() -> None:
-    items = Items(score, method="it")
+    items = ItemSignature(score, method="it")
     rows = [np.full(2, number, np.float32) for number in range(3)]
     (names, stack), named = items.together([(f"n{n}", row, n / 2) for n, row in enumerate(rows)])
     assert names == ["n0", "n1", "n2"]
@@ -268,18 +268,19 @@ def test_lists_are_lists_and_arrays_are_stacked() -> None:
 
 
 def test_numbers_are_stacked_to_one_dimension() -> None:
-    items = Items(handler(Annotated[Floats, Shape(None)]), method="it")
+    items = ItemSignature(handler(Annotated[Floats, Shape(None)]), method="it")
     (stack,), _ = items.together([(np.float32(1),), (np.float32(2),)])
     assert (stack.dtype, stack.tolist()) == (np.dtype("f4"), [1, 2])
 
 
 def test_only_what_is_stacked_makes_kinds() -> None:
-    items = Items(score, method="it")
+    items = ItemSignature(score, method="it")
     one, same = ("a", np.zeros(2, "f4"), 1.0), ("b", np.ones(2, "f4"), 2.0)
     others = [("a", np.zeros(3, "f4"), 1.0), ("a", np.zeros(2, "f8"), 1.0), ("a", np.zeros((2, 1), "f4"), 1.0)]
     assert items.kind(one) == items.kind(same)
     assert len({items.kind(each) for each in (one, *others)}) == 4
-    assert Items(handler(list[Floats]), method="it").kind(one) == Items(handler(list[str]), method="it").kind(same)
+    floats, strings = (ItemSignature(handler(hint), method="it") for hint in (list[Floats], list[str]))
+    assert floats.kind(one) == strings.kind(same)
 
 
 def test_hints_may_be_strings_of_local_names() -> None:
@@ -288,6 +289,6 @@ def test_hints_may_be_strings_of_local_names() -> None:
 
     def function(points: list[Local]) -> list[Local]: ...
 
-    signature = Items(function, method="it", namespace=locals()).signature
+    signature = ItemSignature(function, method="it", namespace=locals()).signature
     assert signature.parameters["points"].annotation is Local
     assert signature.return_annotation is Local

@@ -23,7 +23,7 @@ from ..peer.slices import TimeSlices
 from ..wire import envelope
 from ..wire.pieces import Pieces, Written
 from .after_reply import AfterReplyTasks, Giver
-from .batch import Batch
+from .rpc_batch_state import RpcBatch
 
 Line = bytes | bytearray
 
@@ -41,7 +41,7 @@ def refused_batch(error_reply: ErrorReply, call_id: Any, error: RpcError) -> Wri
     return None if reply is None else b"[%b]" % bytes(reply)
 
 
-class Batches:
+class RpcBatches:
     """Answers batches.
 
     Args:
@@ -67,7 +67,7 @@ class Batches:
         slices: TimeSlices,
         afterwards: AfterReplyTasks,
     ) -> None:
-        self.current: Batch | None = None
+        self.current: RpcBatch | None = None
         self._answer = answer
         self._error = error_reply
         self._refuse = refuse
@@ -93,7 +93,7 @@ class Batches:
         if any(type(member) is dict and type(member.get("id")) is float for member in members):
             envelope.with_exact_ids(members, line)
         total = ImageTotal(is_tagged=self._codec.holds_tags(line), has_images=self._codec.holds_images(line))
-        batch = Batch(members, line, session, self._max_size, total)
+        batch = RpcBatch(members, line, session, self._max_size, total)
         begun = self._take_members(batch)
         if begun is not None or not batch.is_taken:
             session.work.batch = batch
@@ -105,7 +105,7 @@ class Batches:
         error = BatchTooLarge(data={"size": len(members), "limit": self._limits.max_batch})
         return refused_batch(self._error, envelope.id_of_batch(members, line), error)
 
-    def _take_members(self, batch: Batch) -> asyncio.Future[None] | None:
+    def _take_members(self, batch: RpcBatch) -> asyncio.Future[None] | None:
         """Answer members in order, for one turn: sync ones at once; what others wait for is noted.
 
         Stops behind a member that must have begun before those after it. That is when the future is done; the member is
@@ -157,7 +157,7 @@ class Batches:
             batch.taken = place + 1
         return None
 
-    async def _batch_in_turns(self, batch: Batch, begun: asyncio.Future[None] | None, hold: Hold) -> Written | None:
+    async def _batch_in_turns(self, batch: RpcBatch, begun: asyncio.Future[None] | None, hold: Hold) -> Written | None:
         """The same for one that takes longer than a turn. The requests behind it wait until all members are taken.
 
         Args:
@@ -191,12 +191,12 @@ class Batches:
             session.work.batch = None
             hold.release()
 
-    async def _batch_later(self, batch: Batch) -> Written | None:
+    async def _batch_later(self, batch: RpcBatch) -> Written | None:
         for place, message in await batch.finish(self._slices, self._limits.max_calls):
             batch.put(place, self._refuse(message, CallCancelled()))
         return self._joined(batch, asyncio.current_task())
 
-    def _joined(self, batch: Batch, giver: Giver = None) -> Written | None:
+    def _joined(self, batch: RpcBatch, giver: Giver = None) -> Written | None:
         """The replies in one array. Where they are too long together, each call is told so: by an error with its id.
 
         One without an id would fail whatever else waits at the client.
@@ -207,7 +207,7 @@ class Batches:
                 self._afterwards.call(batch.afterwards, giver)
             return batch.joined()
         error = envelope.oversize(batch.size, self._max_size, side=self._side)
-        told = Batch(batch.members, b"", batch.session, self._max_size, batch.total)
+        told = RpcBatch(batch.members, b"", batch.session, self._max_size, batch.total)
         for place in batch.answered:
             member = batch.members[place]
             call_id = member.get("id") if type(member) is dict and envelope.has_valid_id(member) else None

@@ -43,7 +43,7 @@ _NUMBERS = frozenset((int, float, bool, type(None)))
 PACKED = 4
 
 
-class Budget:
+class CollectionBudget:
     """The bytes of JSON that are being collected at the moment. May be used from several threads at once.
 
     Args:
@@ -76,7 +76,7 @@ class Budget:
                 self._held[owner] = held
 
 
-class Collection:
+class CollectedItems:
     """The items of one call.
 
     Args:
@@ -96,7 +96,7 @@ class Collection:
         *,
         side: str,
         keeps: bool,
-        budget: Budget,
+        budget: CollectionBudget,
         owner: Hashable,
         held: list[Any],
     ) -> None:
@@ -185,7 +185,7 @@ class Collection:
             while not self.is_stopped and self.few is None and not self.finish():
                 pass
         finally:
-            close(items)
+            close_generator(items)
 
     def reply(self, call_id: Any) -> Written:
         """The reply with the array."""
@@ -262,7 +262,7 @@ def are_few(items: list[Any]) -> bool:
     return len(items) <= FEW or (len(items) <= HELD and _NUMBERS.issuperset(map(type, items)))
 
 
-def first(items: Iterator[Any]) -> tuple[list[Any], bool]:
+def first_items(items: Iterator[Any]) -> tuple[list[Any], bool]:
     """The first items, `HELD` at most, of a slice of time; and whether these are all."""
     found: list[Any] = []
     since = perf_counter()
@@ -281,7 +281,7 @@ def first(items: Iterator[Any]) -> tuple[list[Any], bool]:
     return found, False
 
 
-def close(items: Any) -> None:
+def close_generator(items: Any) -> None:
     """Let a generator that is not at its end tidy up."""
     end = getattr(items, "close", None)
     if end is not None:
@@ -319,7 +319,7 @@ def collect_packed(
     size = packed_size = 0
     try:
         while end is None or monotonic() < end:
-            some, is_over = first(items)
+            some, is_over = first_items(items)
             if keeps and some:
                 packed.append(pickle.dumps(some))
                 size += _size_of_json(some)
@@ -330,7 +330,7 @@ def collect_packed(
             if is_over:
                 break
     finally:
-        close(items)
+        close_generator(items)
     return packed
 
 

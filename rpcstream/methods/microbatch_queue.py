@@ -19,25 +19,25 @@ from typing import Any, Literal
 from ..errors import InternalError, RegistrationError, RpcError, ServerBusy
 from ..observe.batching import BatchCounters
 from ..observe.limited_log import LimitedLog
-from .items import Values, WrongResults
+from .microbatch_items import ItemValues, WrongResults
 from .threads import HandlerFailed
 
 log = logging.getLogger("rpcstream.server")
 
-BatchOffload = Literal["thread"] | None
+MicrobatchOffload = Literal["thread"] | None
 
 #: Runs the handler for these items: gives a result for each, or raises what the handler raised.
-Handle = Callable[[list[Values]], Coroutine[Any, Any, list[Any]]]
+Handle = Callable[[list[ItemValues]], Coroutine[Any, Any, list[Any]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchOptions:
+class MicrobatchOptions:
     """How the calls of one method are gathered; for the meaning of each see `Batches.decorator`."""
 
     max_size: int
     max_wait: float
     threads: int
-    offload: BatchOffload
+    offload: MicrobatchOffload
     retry_single: bool
     max_queue: int
 
@@ -57,12 +57,12 @@ class BatchOptions:
             raise RegistrationError(f"{method}: offload must be 'thread' or None, got {self.offload!r}")
 
 
-class _Item:
+class _PendingItem:
     """One call that waits."""
 
     __slots__ = ("arrived", "future", "run", "started", "values")
 
-    def __init__(self, values: Values, future: asyncio.Future[Any], arrived: float) -> None:
+    def __init__(self, values: ItemValues, future: asyncio.Future[Any], arrived: float) -> None:
         self.values = values
         self.future = future
         self.arrived = arrived
@@ -92,13 +92,13 @@ class _Run:
 
     __slots__ = ("is_retry", "items", "task")
 
-    def __init__(self, items: list[_Item], *, is_retry: bool = False) -> None:
+    def __init__(self, items: list[_PendingItem], *, is_retry: bool = False) -> None:
         self.items = items
         self.is_retry = is_retry
         self.task: asyncio.Task[list[Any]] | None = None
 
 
-class BatchQueue:
+class MicrobatchQueue:
     """The queue of one batched method, and its runs. For one event loop.
 
     Args:
@@ -117,10 +117,10 @@ class BatchQueue:
         self,
         method: str,
         handle: Handle,
-        options: BatchOptions,
+        options: MicrobatchOptions,
         *,
-        kind: Callable[[Values], Hashable],
-        copied: Callable[[Values], int],
+        kind: Callable[[ItemValues], Hashable],
+        copied: Callable[[ItemValues], int],
         max_copied: int,
         can_stop: bool,
         places: int,
@@ -148,7 +148,7 @@ class BatchQueue:
         self._on_close = on_close
         #: In the order they came; a dict, so that anybody can leave. A timer runs for the first until it is due. It is
         #: not started anew when the first leaves: then the others wait a little less.
-        self._waiting: OrderedDict[_Item, None] = OrderedDict()
+        self._waiting: OrderedDict[_PendingItem, None] = OrderedDict()
         self._timer: asyncio.Handle | None = None
         self._is_due = False
         #: Gathered already; each wants a place. And those that have one.
@@ -161,7 +161,7 @@ class BatchQueue:
         """Items that no run has taken yet. From any thread."""
         return len(self._waiting) + sum(len(run.items) for run in list(self._ready))
 
-    async def call(self, values: Values) -> Any:
+    async def call(self, values: ItemValues) -> Any:
         """The result for one item.
 
         Raises:
@@ -196,16 +196,16 @@ class BatchQueue:
 
     # -- who waits --------------------------------------------------------------------------------------------------
 
-    def _put(self, values: Values) -> _Item:
+    def _put(self, values: ItemValues) -> _PendingItem:
         if len(self._waiting) >= self._max_queue:
             raise ServerBusy(data={"limit": self._max_queue})
-        item = _Item(values, self.loop.create_future(), self._clock())
+        item = _PendingItem(values, self.loop.create_future(), self._clock())
         self._waiting[item] = None
         if self._timer is None or len(self._waiting) >= self._max_size:
             self._settle()
         return item
 
-    async def _leave(self, item: _Item) -> None:
+    async def _leave(self, item: _PendingItem) -> None:
         """The caller was cancelled: out of the queue; the last one of a run ends it, and waits for its end."""
         if not item.started:
             self._counters.cancelled += 1
@@ -256,7 +256,7 @@ class BatchQueue:
     def _gather(self) -> bool:
         """Is there a run that is ready? If not, one or more are made of the items that have waited long enough."""
         if not self._ready and self._waiting and (self._is_due or len(self._waiting) >= self._max_size):
-            kinds: dict[Hashable, list[_Item]] = {}
+            kinds: dict[Hashable, list[_PendingItem]] = {}
             for _ in range(min(self._max_size, len(self._waiting))):
                 item, _ = self._waiting.popitem(last=False)
                 kinds.setdefault(self._kind(item.values), []).append(item)
@@ -299,7 +299,7 @@ class BatchQueue:
             self._failed(run.items, error)
         self._settle()
 
-    def _failed(self, items: list[_Item], error: BaseException) -> None:
+    def _failed(self, items: list[_PendingItem], error: BaseException) -> None:
         """A run gave no results: find out whose fault it is, if it can be found out."""
         if isinstance(error, WrongResults):
             self._log.error(None, "method %r got %d items: %s", self._method, len(items), error)

@@ -10,8 +10,8 @@ import types
 import typing
 from typing import TYPE_CHECKING, Annotated, Any
 
-from .leaf import TAG_KEY, Leaf, mismatch, type_name
 from .options import Shape
+from .rich_hint import TAG_KEY, RichHint, mismatch, type_name
 
 if TYPE_CHECKING:
     from .registry import Codec, Registered
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NO_LEAF = ("str_", "bytes_", "void", "object_", "flexible", "character")
 
 
-def find_leaf(hint: Any, codec: Codec, registered: dict[type, Registered]) -> Leaf | None:
+def find_rich_hint(hint: Any, codec: Codec, registered: dict[type, Registered]) -> RichHint | None:
     """The leaf; None for a hint that names no rich type.
 
     Raises:
@@ -36,27 +36,27 @@ def find_leaf(hint: Any, codec: Codec, registered: dict[type, Registered]) -> Le
     if not isinstance(cls, type):
         return None
     if cls in registered:
-        return RegisteredLeaf(registered[cls], codec)
+        return RegisteredHint(registered[cls], codec)
     if cls in (bytes, bytearray, memoryview):
-        from .binary import BytesLeaf
+        from .binary import BytesHint
 
-        return BytesLeaf(cls)
+        return BytesHint(cls)
     if cls is complex:
-        from .scalars import ComplexLeaf
+        from .scalars import ComplexHint
 
-        return ComplexLeaf()
+        return ComplexHint()
     if (cls.__module__, cls.__name__) == ("PIL.Image", "Image"):
-        from .image import ImageLeaf
+        from .image import ImageHint
 
-        return ImageLeaf(codec.image_limits)
+        return ImageHint(codec.image_limits)
     if _is_array(cls):
-        from .ndarray import ArrayLeaf
+        from .ndarray import ArrayHint
 
-        return ArrayLeaf(hint)
+        return ArrayHint(hint)
     if cls.__name__ not in _NO_LEAF and any(_is_generic(base) for base in cls.__mro__):
-        from .numpy_scalars import ScalarLeaf
+        from .numpy_scalars import NumpyScalarHint
 
-        return ScalarLeaf(hint)
+        return NumpyScalarHint(hint)
     return None
 
 
@@ -79,7 +79,7 @@ def _is_generic(cls: type) -> bool:
     return cls.__module__ == "numpy" and cls.__name__ == "generic"
 
 
-def _shaped(hint: Any, codec: Codec, registered: dict[type, Registered]) -> Leaf | None:
+def _shaped(hint: Any, codec: Codec, registered: dict[type, Registered]) -> RichHint | None:
     """`Annotated[..., Shape(...)]`; None where there is no Shape in it."""
     inner, *metadata = typing.get_args(hint)
     inner = _without_aliases(inner)
@@ -92,12 +92,12 @@ def _shaped(hint: Any, codec: Codec, registered: dict[type, Registered]) -> Leaf
         raise TypeError(f"{shapes[0]!r} is for arrays: Annotated[NDArray[...], {shapes[0]!r}]")
     if len(shapes) > 1:
         raise TypeError("an array has one Shape")
-    from .ndarray import ArrayLeaf
+    from .ndarray import ArrayHint
 
-    return ArrayLeaf(inner, shapes[0])
+    return ArrayHint(inner, shapes[0])
 
 
-class RegisteredLeaf:
+class RegisteredHint:
     """A class that was registered with the codec."""
 
     def __init__(self, registered: Registered, codec: Codec) -> None:
