@@ -1,4 +1,4 @@
-"""Every attack in full, with a table of what each cost: `python -m tests.abuse [NUMBER …] [--page docs/topics/abuse.md]`.
+"""Every attack in full, with a table of what each cost: `python -m tests.abuse [NUMBER …] [--page PAGE]`.
 
 Ends with status 1 when one is over its budget.
 """

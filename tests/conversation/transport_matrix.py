@@ -26,8 +26,8 @@ from rpcstream.transports.memory import join
 from rpcstream.transports.stream import LineStream
 from rpcstream.transports.websocket import WebSocketStream
 
-from .certificates import authority, client_side, server_tls
-from .websocket_adapter import WebSocketAdapter, connect_over_websocket
+from ..certificates import authority, client_side, server_tls
+from ..websocket_adapter import WebSocketAdapter, connect_over_websocket
 
 #: Seconds of real time after which something that must happen has not.
 PATIENCE = 15.0

@@ -1,4 +1,4 @@
-"""The methods of the server and of its clients. Each answers with its name, who asked and the question's number."""
+"""The methods of the server and of its clients. Each returns its name, the caller's name and the call's number."""
 
 from __future__ import annotations
 
@@ -8,86 +8,86 @@ from typing import Any
 
 from rpcstream import Context, Limits, RpcError, Server
 
-from .book import Book
+from .reference_model import ReferenceModel
 
 #: Small, so that a few calls are enough to reach them.
 SERVER_LIMITS = Limits(max_calls=4, stream_window=2, write_buffer=600, max_batch=10)
 CLIENT_LIMITS = Limits(max_calls=3, stream_window=3, write_buffer=900)
 
-#: What `fails` fails with, above the question's number.
+#: The code of the error of `fails` is this plus the call's number.
 FAILURE = 1000
 
-#: Methods by what can be asked of them.
+#: Methods by kind: plain ones, those that call back, and streams.
 PLAIN = ("now", "later", "threaded", "ordered", "detached", "fails")
 BACK = ("back", "back_threaded", "back_stream")
 STREAMS = ("count", "count_threaded")
 
 
 def answer_of(kind: str, who: str, number: int) -> Any:
-    """What the method answers."""
+    """The right result."""
     if kind in BACK:
         return [kind, who, number, ["confirm", who, number]]
     return [kind, who, number]
 
 
-def make_server(book: Book) -> Server:
+def make_server(model: ReferenceModel) -> Server:
     server = Server(limits=SERVER_LIMITS, threads=3, drain_timeout=5.0, slow_call=1000.0)
-    _add_plain(server, book)
-    _add_conversing(server, book)
-    _add_streams(server, book)
+    _add_plain(server, model)
+    _add_conversing(server, model)
+    _add_streams(server, model)
     return server
 
 
-def _add_plain(server: Server, book: Book) -> None:
+def _add_plain(server: Server, model: ReferenceModel) -> None:
     @server
     def now(who: str, number: int) -> Any:
-        book.begins(number)
+        model.begins(number)
         return ["now", who, number]
 
     @server
     async def later(who: str, number: int, ctx: Context) -> Any:
-        book.begins(number)
+        model.begins(number)
         ctx.progress([who, number])
-        await book.gate(number).passed()
+        await model.gate(number).passed()
         return ["later", who, number]
 
     @server(offload="thread")
     def threaded(who: str, number: int) -> Any:
-        book.begins(number)
-        book.gate(number).passed_in_thread()
+        model.begins(number)
+        model.gate(number).passed_in_thread()
         return ["threaded", who, number]
 
     inside: set[str] = set()
 
     @server(ordered=True)
     async def ordered(who: str, number: int, ctx: Context) -> Any:
-        book.begins(number)
+        model.begins(number)
         if str(id(ctx.session)) in inside:
-            book.wrong.append(f"question {number} did not wait for its turn")
+            model.wrong.append(f"call {number} did not wait for its turn")
         inside.add(str(id(ctx.session)))
         try:
-            await book.gate(number).passed()
+            await model.gate(number).passed()
         finally:
             inside.discard(str(id(ctx.session)))
         return ["ordered", who, number]
 
     @server(detached=True)
     async def detached(who: str, number: int) -> Any:
-        book.begins(number)
-        await book.gate(number).passed()
+        model.begins(number)
+        await model.gate(number).passed()
         return ["detached", who, number]
 
     @server
     async def fails(who: str, number: int) -> None:
-        book.begins(number)
+        model.begins(number)
         await asyncio.sleep(0)
         raise RpcError(FAILURE + number, f"{who} asked for it")
 
 
-def _add_conversing(server: Server, book: Book) -> None:
+def _add_conversing(server: Server, model: ReferenceModel) -> None:
     @server
     async def back(who: str, number: int, ctx: Context) -> Any:
-        book.begins(number)
+        model.begins(number)
         return ["back", who, number, await _asked(ctx, who, number)]
 
     async def _asked(ctx: Context, who: str, number: int) -> Any:
@@ -98,7 +98,7 @@ def _add_conversing(server: Server, book: Book) -> None:
 
     @server(offload="thread")
     def back_threaded(who: str, number: int, ctx: Context) -> Any:
-        book.begins(number)
+        model.begins(number)
         try:
             return ["back_threaded", who, number, ctx.peer.confirm(who, number)]
         except RpcError as error:
@@ -106,54 +106,54 @@ def _add_conversing(server: Server, book: Book) -> None:
 
     @server
     async def back_stream(who: str, number: int, ctx: Context) -> Any:
-        book.begins(number)
+        model.begins(number)
         try:
             items = [item async for item in ctx.peer.stream.confirmations(who, number)]
         except RpcError as error:
             raise RpcError(error.code, error.message) from None
         if items != [["confirm", who, number]] * len(items):
-            book.wrong.append(f"question {number} was answered with items {items}")
+            model.wrong.append(f"call {number} was answered with items {items}")
         return ["back_stream", who, number, items[-1] if items else None]
 
 
-def _add_streams(server: Server, book: Book) -> None:
+def _add_streams(server: Server, model: ReferenceModel) -> None:
     @server
     async def count(who: str, number: int, n: int) -> AsyncIterator[Any]:
-        book.begins(number)
+        model.begins(number)
         for place in range(n):
             yield [who, number, place]
             if place == 2:
-                await book.gate(number).passed()
+                await model.gate(number).passed()
 
     @server(offload="thread")
     def count_threaded(who: str, number: int, n: int) -> Iterator[Any]:
-        book.begins(number)
+        model.begins(number)
         for place in range(n):
             yield [who, number, place]
 
     @server
     async def total(who: str, number: int, items: AsyncIterator[Any]) -> Any:
-        book.begins(number)
+        model.begins(number)
         place = 0
         async for item in items:
             if item != [who, number, place]:
-                book.wrong.append(f"question {number} got {item} in place {place}")
+                model.wrong.append(f"call {number} got {item} in place {place}")
             place += 1
         return ["total", who, number, place]
 
     @server(offload="thread")
     def total_threaded(who: str, number: int, items: Iterator[Any]) -> Any:
-        book.begins(number)
+        model.begins(number)
         return ["total_threaded", who, number, sum(1 for _ in items)]
 
     @server
     async def mirror(who: str, number: int, items: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        book.begins(number)
+        model.begins(number)
         async for item in items:
             yield item
 
 
-def offered(book: Book, name: str) -> list[Callable[..., Any]]:
+def offered(model: ReferenceModel, name: str) -> list[Callable[..., Any]]:
     """What the client of this name offers."""
 
     async def confirm(who: str, number: int) -> Any:
@@ -163,7 +163,7 @@ def offered(book: Book, name: str) -> list[Callable[..., Any]]:
 
     async def confirm_later(who: str, number: int) -> Any:
         _check(who, number)
-        await book.gate(number).passed()
+        await model.gate(number).passed()
         return ["confirm_later", who, number]
 
     async def confirmations(who: str, number: int) -> AsyncIterator[Any]:
@@ -173,6 +173,6 @@ def offered(book: Book, name: str) -> list[Callable[..., Any]]:
 
     def _check(who: str, number: int) -> None:
         if who != name:
-            book.wrong.append(f"question {number} to {who} came to {name}")
+            model.wrong.append(f"call {number} to {who} came to {name}")
 
     return [confirm, confirm_later, confirmations]

@@ -1,4 +1,4 @@
-"""Two clients with colliding ids, random calls, cancels, time-outs, late, forged and repeated replies, disconnects.
+"""Random runs of clients and a server: equal ids, cancels, time-outs, late, forged and repeated replies, disconnects.
 
 Every answer reaches the call it belongs to, exactly once; the tables of pending calls, streams and handlers end empty;
 no task, no session is left behind; nothing is logged as an error that is none. Both ends call and stream. Time passes
@@ -22,12 +22,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, multiple, rule
 
-from .book import Question
-from .clock import SteppedLoop
-from .ends import Memory, Tcp
-from .hand import IDS, MANNERS
+from ..stepped_loop import SteppedLoop
+from .networks import MemoryNetwork, TcpNetwork
+from .reference_model import ExpectedCall
+from .scripted_peer import IDS, MANNERS
 from .service import BACK, PLAIN, STREAMS
-from .world import World
+from .simulation import Simulation
 
 #: Seconds of real time that threads and sockets of a busy machine have to let go of what they did last.
 PATIENCE = 10.0
@@ -36,14 +36,14 @@ EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", "60"))
 STEPS = int(os.environ.get("RPCSTREAM_STEPS", "30"))
 
 clients = st.sampled_from("ab")
-hands = st.sampled_from("xy")
+raw_peers = st.sampled_from("xy")
 members = st.lists(st.sampled_from(PLAIN), min_size=1, max_size=3)
 limited = st.booleans()
 few = st.integers(0, 6)
 
 
 class _Errors(logging.Handler):
-    """What was logged as an error."""
+    """Collects what is logged as an error."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -54,11 +54,11 @@ class _Errors(logging.Handler):
 
 
 class Conversation(RuleBasedStateMachine):
-    """The steps; what they do stands in `world`."""
+    """The steps of a run; what they do is in `simulation`."""
 
-    network: Any = Memory
+    network: Any = MemoryNetwork
 
-    questions = Bundle("questions")
+    expected_calls = Bundle("questions")
     streams = Bundle("streams")
     uploads = Bundle("uploads")
 
@@ -66,140 +66,145 @@ class Conversation(RuleBasedStateMachine):
         super().__init__()
         self.errors = _Errors()
         logging.getLogger().addHandler(self.errors)
-        self.world = World(self.network)
-        self.world.open()
+        self.simulation = Simulation(self.network)
+        self.simulation.open()
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
-    @rule(target=questions, name=clients, kind=st.sampled_from(PLAIN + BACK), limited=limited)
-    def call(self, name: str, kind: str, limited: bool) -> Question:
-        return self.world.call(name, kind, limited=limited)
+    @rule(target=expected_calls, name=clients, kind=st.sampled_from(PLAIN + BACK), limited=limited)
+    def call(self, name: str, kind: str, limited: bool) -> ExpectedCall:
+        return self.simulation.call(name, kind, limited=limited)
 
-    @rule(target=questions, kind=st.sampled_from(PLAIN), limited=limited)
-    def call_what_is_worked_by_hand(self, kind: str, limited: bool) -> Question:
-        return self.world.call("c", kind, limited=limited)
+    @rule(target=expected_calls, kind=st.sampled_from(PLAIN), limited=limited)
+    def call_a_scripted_peer(self, kind: str, limited: bool) -> ExpectedCall:
+        return self.simulation.call("c", kind, limited=limited)
 
     @rule(
-        target=questions, name=clients, kinds=st.lists(st.sampled_from(PLAIN), min_size=1, max_size=3), limited=limited
+        target=expected_calls,
+        name=clients,
+        kinds=st.lists(st.sampled_from(PLAIN), min_size=1, max_size=3),
+        limited=limited,
     )
     def batch(self, name: str, kinds: list[str], limited: bool) -> Any:
-        return multiple(*self.world.batch(name, kinds, limited=limited))
-
-    @rule(target=questions, name=clients, kind=st.sampled_from(STREAMS), n=few, stop=st.none() | few, limited=limited)
-    def stream(self, name: str, kind: str, n: int, stop: int | None, limited: bool) -> Question:
-        return self.world.stream(name, kind, n, stop=stop, limited=limited)
+        return multiple(*self.simulation.batch(name, kinds, limited=limited))
 
     @rule(
-        target=questions,
+        target=expected_calls, name=clients, kind=st.sampled_from(STREAMS), n=few, stop=st.none() | few, limited=limited
+    )
+    def stream(self, name: str, kind: str, n: int, stop: int | None, limited: bool) -> ExpectedCall:
+        return self.simulation.stream(name, kind, n, stop=stop, limited=limited)
+
+    @rule(
+        target=expected_calls,
         name=clients,
         kind=st.sampled_from(["total", "total_threaded", "mirror"]),
         n=few,
         source=st.sampled_from(["sync", "async", "gated", "broken"]),
         limited=limited,
     )
-    def upload(self, name: str, kind: str, n: int, source: str, limited: bool) -> Question:
-        return self.world.upload(name, kind, n, source, limited=limited)
+    def upload(self, name: str, kind: str, n: int, source: str, limited: bool) -> ExpectedCall:
+        return self.simulation.upload(name, kind, n, source, limited=limited)
 
     @rule(
-        target=questions,
+        target=expected_calls,
         name=st.sampled_from("abxy"),
         kind=st.sampled_from(["confirm", "confirm_later", "confirmations"]),
         limited=limited,
     )
     def ask(self, name: str, kind: str, limited: bool) -> Any:
-        question = self.world.ask(name, kind, limited=limited)
-        return multiple() if question is None else question
+        expected = self.simulation.ask(name, kind, limited=limited)
+        return multiple() if expected is None else expected
 
-    @rule(question=questions)
-    def cancel(self, question: Question) -> None:
-        self.world.cancel(question)
+    @rule(expected=expected_calls)
+    def cancel(self, expected: ExpectedCall) -> None:
+        self.simulation.cancel(expected)
 
-    @rule(question=questions)
-    def open_gate(self, question: Question) -> None:
-        self.world.open_gate(question)
+    @rule(expected=expected_calls)
+    def open_gate(self, expected: ExpectedCall) -> None:
+        self.simulation.open_gate(expected)
 
-    # -- by hand ----------------------------------------------------------------------------------------------------
+    # -- scripted peers ----------------------------------------------------------------------------------------------
 
     @rule(name=st.sampled_from("xyz"), place=few, manner=st.sampled_from(MANNERS))
     def answer(self, name: str, place: int, manner: str) -> None:
-        if name in self.world.ends:
+        if name in self.simulation.peers:
             if manner == "null":
-                self.world.settle()
-            self.world.ends[name].answer(place, manner)
+                self.simulation.settle()
+            self.simulation.peers[name].answer(place, manner)
             if manner == "null":
-                self.world.settle()
+                self.simulation.settle()
 
-    @rule(name=hands, kind=st.sampled_from(PLAIN + BACK), text=st.sampled_from(IDS), limited=limited)
+    @rule(name=raw_peers, kind=st.sampled_from(PLAIN + BACK), text=st.sampled_from(IDS), limited=limited)
     def request(self, name: str, kind: str, text: str, limited: bool) -> None:
-        self.world.request(name, kind, text, limited=limited)
+        self.simulation.request(name, kind, text, limited=limited)
 
-    @rule(name=hands, text=st.sampled_from(IDS))
+    @rule(name=raw_peers, text=st.sampled_from(IDS))
     def cancel_request(self, name: str, text: str) -> None:
-        self.world.ends[name].cancel(text)
+        self.simulation.peers[name].cancel(text)
 
-    @rule(target=streams, name=hands, n=few, credit=few)
+    @rule(target=streams, name=raw_peers, n=few, credit=few)
     def request_stream(self, name: str, n: int, credit: int) -> Any:
-        question = self.world.ends[name].request_stream(n, credit)
-        return multiple() if question is None else (self.world.ends[name], question)
+        expected = self.simulation.peers[name].request_stream(n, credit)
+        return multiple() if expected is None else (self.simulation.peers[name], expected)
 
     @rule(stream=streams, n=few)
     def permit(self, stream: Any, n: int) -> None:
-        end, question = stream
-        end.permit(question, n)
+        peer, expected = stream
+        peer.permit(expected, n)
 
-    @rule(target=uploads, name=hands)
+    @rule(target=uploads, name=raw_peers)
     def request_upload(self, name: str) -> Any:
-        question = self.world.ends[name].request_upload()
-        return multiple() if question is None else (self.world.ends[name], question)
+        expected = self.simulation.peers[name].request_upload()
+        return multiple() if expected is None else (self.simulation.peers[name], expected)
 
     @rule(upload=uploads)
     def item(self, upload: Any) -> None:
-        end, question = upload
-        end.item(question)
+        peer, expected = upload
+        peer.item(expected)
 
     @rule(upload=consumes(uploads))
     def end_upload(self, upload: Any) -> None:
-        end, question = upload
-        end.end_upload(question)
+        peer, expected = upload
+        peer.end_upload(expected)
 
     @rule(name=st.sampled_from("xyz"), place=st.integers(0, 20))
-    def words(self, name: str, place: int) -> None:
-        if name in self.world.ends:
-            self.world.ends[name].words(place)
+    def send_invalid(self, name: str, place: int) -> None:
+        if name in self.simulation.peers:
+            self.simulation.peers[name].send_invalid(place)
 
     # -- connections and time ---------------------------------------------------------------------------------------
 
     @rule(name=st.sampled_from("abc"), how=st.sampled_from(["abort", "abort far", "drain", "leave"]))
     def disturb(self, name: str, how: str) -> None:
-        self.world.disturb(name, how)
+        self.simulation.disturb(name, how)
 
     @rule(name=st.sampled_from("xyz"), how=st.sampled_from(["half", "empty", "close", "abort"]))
     def end(self, name: str, how: str) -> None:
-        if name in self.world.ends:
-            self.world.end(name, how)
+        if name in self.simulation.peers:
+            self.simulation.end(name, how)
 
     @rule(name=st.sampled_from("abcxyz"), wanted=st.booleans())
     def read(self, name: str, wanted: bool) -> None:
-        self.world.read(name, wanted)
+        self.simulation.read(name, wanted)
 
     @rule(seconds=st.sampled_from([3.0, 6.0, 70.0]))
     def advance(self, seconds: float) -> None:
-        self.world.advance(seconds)
+        self.simulation.advance(seconds)
 
     @rule(count=st.integers(1, 4))
     def turn(self, count: int) -> None:
-        self.world.loop.turn(count)
+        self.simulation.loop.turn(count)
 
     @rule()
     def settle(self) -> None:
-        self.world.settle()
+        self.simulation.settle()
 
     def teardown(self) -> None:
-        loop = self.world.loop
+        loop = self.simulation.loop
         try:
-            self.world.finish()
-            sessions = self.world.close()
-            del self.world
+            self.simulation.finish()
+            sessions = self.simulation.close()
+            del self.simulation
             left = _left(sessions, loop)
             assert not left, f"sessions are left behind: {left}"
             assert not loop.reports, loop.reports
@@ -210,7 +215,7 @@ class Conversation(RuleBasedStateMachine):
 
 
 def _left(references: list[weakref.ref[Any]], loop: SteppedLoop) -> list[Any]:
-    """What is not gone. Threads and sockets may take a moment to let go of what they did last."""
+    """The objects that still exist. Threads and sockets may take a moment to drop their last references."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         gc.collect()
@@ -224,12 +229,12 @@ def _left(references: list[weakref.ref[Any]], loop: SteppedLoop) -> list[Any]:
 
 
 class OverTcp(Conversation):
-    network = Tcp
+    network = TcpNetwork
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _fast_collections() -> Iterator[None]:
-    """What the test's own tools hold need not be looked at each time."""
+    """Freeze the objects that exist before the tests, so that each garbage collection is short."""
     gc.collect()
     gc.freeze()
     yield

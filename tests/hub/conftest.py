@@ -15,7 +15,7 @@ from rpcstream import Limits
 from rpcstream.hub import Hub
 from rpcstream.testing import FakeTimeLoop
 
-from ..conversation.websocket_adapter import connect_over_websocket
+from ..websocket_adapter import connect_over_websocket
 
 #: A request: id, method and params, as JSON.
 CALL = '{"jsonrpc":"2.0","id":%s,"method":"%s","params":%s}'

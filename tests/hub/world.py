@@ -19,7 +19,7 @@ from rpcstream.hub.members import Member
 from rpcstream.peer.session import Session
 from rpcstream.transports.memory import join
 
-from ..conversation_properties.clock import SteppedLoop
+from ..stepped_loop import SteppedLoop
 from .ends import Ask, Asked, Book, End, can_be_cancelled, result_of, word
 
 #: Small, so that a few calls are enough to reach them.

@@ -76,7 +76,7 @@ def jayson(request: pytest.FixtureRequest) -> Iterator[Jayson]:
     options, tls = {}, None
     if kind in ("tls", "https"):
         pytest.importorskip("trustme")
-        from ..conversation.certificates import authority, server_tls
+        from ..certificates import authority, server_tls
 
         options, tls = {"ca": authority().read_text()}, server_tls()
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "encoding": "utf-8"}

@@ -1,7 +1,7 @@
-"""A server, its clients, and ends that are worked by hand: all that can happen between them, one thing at a time.
+"""A server, its clients and scripted peers, driven one step at a time.
 
-"a" and "b" are clients of the server; "x" and "y" are connections to it that are worked by hand; "c" is a client of a
-server that is worked by hand, "z". Nothing here goes on by itself: what was begun goes on when the loop turns.
+"a" and "b" are clients of the server; "x" and "y" are scripted peers that are connected to it; "c" is a client of the
+scripted peer "z". Nothing here goes on by itself: what was begun goes on when the loop turns.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from rpcstream import AsyncClient
 from rpcstream.peer.session import Session
 from rpcstream.transports.stream import LineStream
 
-from .asking import LIMIT, Asking, Caller
-from .book import Book, Line
-from .clock import SteppedLoop
-from .ends import Memory, Tcp, read
-from .hand import Hand
+from ..stepped_loop import SteppedLoop
+from .call_actions import LIMIT, CallActions, SimulatedClient
+from .networks import MemoryNetwork, TcpNetwork, read
+from .reference_model import ConnectionModel, ReferenceModel
+from .scripted_peer import ScriptedPeer
 from .service import CLIENT_LIMITS, SERVER_LIMITS, make_server, offered
 
 
-class World(Asking):
-    """What exists in one run."""
+class Simulation(CallActions):
+    """The server, clients and scripted peers of one run."""
 
-    def __init__(self, network: type[Memory | Tcp]) -> None:
+    def __init__(self, network: type[MemoryNetwork | TcpNetwork]) -> None:
         self.loop = SteppedLoop()
-        self.book = Book(crowd=min(SERVER_LIMITS.max_calls, CLIENT_LIMITS.max_calls) - 1)
-        self.server = make_server(self.book)
+        self.model = ReferenceModel(crowd=min(SERVER_LIMITS.max_calls, CLIENT_LIMITS.max_calls) - 1)
+        self.server = make_server(self.model)
         self.sessions: list[Session] = []
         self.network = network(self.server)
-        self.callers = {name: Caller(name) for name in "abc"}
-        self.ends: dict[str, Hand] = {}
-        self.left_ends: list[Hand] = []
-        self.far: dict[Hand, Session] = {}
+        self.callers = {name: SimulatedClient(name) for name in "abc"}
+        self.peers: dict[str, ScriptedPeer] = {}
+        self.former_peers: list[ScriptedPeer] = []
+        self.far: dict[ScriptedPeer, Session] = {}
         self._going: list[asyncio.Task[Any]] = []
         #: Calls that threads have not done yet.
         self._busy_threads = 0
@@ -83,23 +83,23 @@ class World(Asking):
         return self.loop.run_until_complete(coroutine)
 
     def settle(self) -> None:
-        """Until nothing goes on by itself. Then everybody knows what was done to connections."""
+        """Turn the loop until nothing is left to do. Then both ends know what was done to their connection."""
         self.loop.settle()
-        unaware = [caller.line for caller in self.callers.values() if caller.is_unaware]
-        for line in self.lines:
-            line.is_shaky = line.is_shaky and line in unaware
+        unaware = [caller.connection for caller in self.callers.values() if caller.is_unaware]
+        for connection in self.connections:
+            connection.is_shaky = connection.is_shaky and connection in unaware
 
     @property
-    def lines(self) -> list[Line]:
-        return [caller.line for caller in self.callers.values()] + [end.line for end in self._all_ends]
+    def connections(self) -> list[ConnectionModel]:
+        return [caller.connection for caller in self.callers.values()] + [peer.connection for peer in self._all_peers]
 
     @property
-    def _all_ends(self) -> list[Hand]:
-        return [*self.ends.values(), *self.left_ends]
+    def _all_peers(self) -> list[ScriptedPeer]:
+        return [*self.peers.values(), *self.former_peers]
 
     # -- clients ----------------------------------------------------------------------------------------------------
 
-    async def _make_client(self, caller: Caller) -> None:
+    async def _make_client(self, caller: SimulatedClient) -> None:
         async def connect(make_stream: Callable[[], LineStream]) -> LineStream:
             caller.stream, caller.reads = make_stream(), True
             stream = caller.stream
@@ -107,44 +107,44 @@ class World(Asking):
             if caller.name != "c":
                 caller.far = await self._connected(stream)
             else:
-                if "z" in self.ends:
-                    self.left_ends.append(self.ends["z"])
-                self.ends["z"] = self._hand("z")
-                await self.network.join(stream, self.ends["z"])
+                if "z" in self.peers:
+                    self.former_peers.append(self.peers["z"])
+                self.peers["z"] = self._scripted_peer("z")
+                await self.network.join(stream, self.peers["z"])
             return stream
 
         caller.client = AsyncClient(
             "the server", connect=connect, timeout=None, connect_timeout=None, limits=CLIENT_LIMITS
         )
-        for function in offered(self.book, caller.name):
+        for function in offered(self.model, caller.name):
             caller.client(function)
 
     async def _connected(self, near: asyncio.Protocol) -> Session:
-        """Connect an end to the server; the session there."""
+        """Connect a protocol to the server; returns the server's session."""
         known = len(self.sessions)
         address = await self.network.connect(near)
         while True:
             for session in self.sessions[known:]:
-                # In memory all ends have the same address, and are there at once.
+                # In memory all peers have the same address, and are connected at once.
                 if session.side == "server" and session.channel is not None and session.channel.address == address:
                     return session
             await asyncio.sleep(0)
 
-    # -- by hand ----------------------------------------------------------------------------------------------------
+    # -- scripted peers ----------------------------------------------------------------------------------------------
 
     def reconnect(self, name: str) -> None:
-        """A new connection for one that is worked by hand; the old one goes on as it can."""
-        if name in self.ends:
-            self.left_ends.append(self.ends[name])
-        end = self.ends[name] = self._hand(name)
-        self.far[end] = self.run(self._connected(end))
+        """Connect a scripted peer anew; its old connection goes on as it can."""
+        if name in self.peers:
+            self.former_peers.append(self.peers[name])
+        peer = self.peers[name] = self._scripted_peer(name)
+        self.far[peer] = self.run(self._connected(peer))
 
     def request(self, name: str, kind: str, text: str, *, limited: bool) -> None:
-        self.ends[name].request(kind, LIMIT if limited else None, text, self.loop.time())
+        self.peers[name].request(kind, LIMIT if limited else None, text, self.loop.time())
 
-    def _hand(self, name: str) -> Hand:
-        asked_over = self.callers["c"].line if name == "z" else None
-        return Hand(Line(name), self.book, lambda: list(self.ends.values()), asked_over)
+    def _scripted_peer(self, name: str) -> ScriptedPeer:
+        calls_on = self.callers["c"].connection if name == "z" else None
+        return ScriptedPeer(ConnectionModel(name), self.model, lambda: list(self.peers.values()), calls_on)
 
     # -- what happens to connections --------------------------------------------------------------------------------
 
@@ -153,9 +153,9 @@ class World(Asking):
         caller = self.callers[name]
         if caller.stream is None:
             return
-        caller.line.touch()
-        if "z" in self.ends and name == "c":
-            self.ends["z"].line.touch()
+        caller.connection.touch()
+        if "z" in self.peers and name == "c":
+            self.peers["z"].connection.touch()
         if how == "leave":
             self._going.append(self.loop.create_task(caller.client.close()))
             self.run(self._make_client(caller))
@@ -167,50 +167,50 @@ class World(Asking):
             self.loop.call_soon(caller.far.drain)
 
     def end(self, name: str, how: str) -> None:
-        self.ends[name].end(how)
+        self.peers[name].end(how)
         if name == "z":
-            self.callers["c"].line.touch()
+            self.callers["c"].connection.touch()
         else:
             self.reconnect(name)
 
     def read(self, name: str, wanted: bool) -> None:
-        """Have somebody stop reading, or read again."""
-        if name in self.ends:
-            self.ends[name].read(wanted)
+        """Resume or pause reading at a client or scripted peer."""
+        if name in self.peers:
+            self.peers[name].read(wanted)
         elif name in self.callers and (stream := self.callers[name].stream) is not None:
             read(stream, wanted)
             self.callers[name].reads = wanted
 
     def advance(self, seconds: float) -> None:
         self.loop.jump(seconds)
-        for question in self.book.questions:
-            if question.limit is not None and not question.is_over:  # an answer that comes now may be late
-                question.line.is_inexact = True
-                if question.line is self.callers["c"].line and "z" in self.ends:
-                    self.ends["z"].line.is_inexact = True
+        for expected in self.model.expected_calls:
+            if expected.limit is not None and not expected.is_over:  # an answer that comes now may be late
+                expected.connection.is_inexact = True
+                if expected.connection is self.callers["c"].connection and "z" in self.peers:
+                    self.peers["z"].connection.is_inexact = True
         if seconds >= SERVER_LIMITS.write_timeout:  # type: ignore[operator]
-            for line in self.lines:  # who did not read for so long is put out
-                line.touch()
+            for connection in self.connections:  # the server closes connections that are not read for so long
+                connection.touch()
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Keep nothing back any more: everything comes to its end, and has come to the right one."""
+        """Let every call come to its end, and assert that it was a right one."""
         for name in self.callers:
             self.read(name, True)
-        for end in self._all_ends:
-            end.read(True)
-        self.book.open_all()
-        self._wait(lambda: not sum(end.finish() for end in self._all_ends) and self._is_over)
-        self.book.check()
+        for peer in self._all_peers:
+            peer.read(True)
+        self.model.open_all()
+        self._wait(lambda: not sum(peer.finish() for peer in self._all_peers) and self._is_over)
+        self.model.check()
         now = self.loop.time()
-        for question in self.book.questions:
-            if question.task is not None:
-                question.check(now)
+        for expected in self.model.expected_calls:
+            if expected.task is not None:
+                expected.check(now)
             # A stream that was left without being closed ends when it is dropped, with what ended its reader.
-            question.task = None
-        for end in self._all_ends:
-            end.check(now)
+            expected.task = None
+        for peer in self._all_peers:
+            peer.check(now)
         gc.collect()
         self._wait(lambda: not any(map(_kept, self.sessions)))
         for session in self.sessions:
@@ -219,11 +219,11 @@ class World(Asking):
 
     @property
     def _is_over(self) -> bool:
-        questions = [question for question in self.book.questions if question.task is not None]
-        return all(question.is_over for question in questions) and all(end.is_over for end in self._all_ends)
+        expected_calls = [expected for expected in self.model.expected_calls if expected.task is not None]
+        return all(expected.is_over for expected in expected_calls) and all(peer.is_over for peer in self._all_peers)
 
     def _wait(self, is_over: Callable[[], bool]) -> None:
-        """Until that is so, or would not be so any more: nobody has been doing anything for a while."""
+        """Turn the loop until the condition holds or nothing has happened for a while."""
         idle, until = 0, time.monotonic() + 20
         while True:
             self.settle()
@@ -231,31 +231,31 @@ class World(Asking):
                 break
             idle = 0 if self._busy_threads else idle + 1
             if isinstance(
-                self.network, Tcp
+                self.network, TcpNetwork
             ):  # sockets are closed when all has arrived, which is looked at now and then
                 self.loop.jump(0.02)
             assert time.monotonic() < until, "a thread hangs"
             time.sleep(0.0005)
 
     def _check_dropped(self) -> None:
-        """Every answer to nobody was counted, where it is known how many there were."""
-        for end, session in self.far.items():
-            if not end.line.is_inexact and not end.line.was_touched:
-                assert session.pending.dropped == end.line.to_nobody, end.line
+        """Assert that every answer without a call was counted, where the number is known."""
+        for peer, session in self.far.items():
+            if not peer.connection.is_inexact and not peer.connection.was_touched:
+                assert session.pending.dropped == peer.connection.to_nobody, peer.connection
         assert self.callers["c"].client.replies_dropped >= 0
-        if (z := self.ends.get("z")) and not z.line.is_inexact and not z.line.was_touched:
-            assert self.callers["c"].client.replies_dropped == z.line.to_nobody
+        if (z := self.peers.get("z")) and not z.connection.is_inexact and not z.connection.was_touched:
+            assert self.callers["c"].client.replies_dropped == z.connection.to_nobody
         for name in "ab":
             caller = self.callers[name]
-            if not caller.line.is_inexact and not caller.line.was_touched:
+            if not caller.connection.is_inexact and not caller.connection.was_touched:
                 assert caller.client.replies_dropped == 0
 
     def close(self) -> list[weakref.ref[Session]]:
-        """End everything; gives what should be gone then."""
+        """Close everything; returns references to the sessions, which should be gone soon."""
         closing = [caller.client.close() for caller in self.callers.values()]
         self._run_to_its_end(asyncio.gather(*self._going, *map(self.loop.create_task, closing)))
-        for end in self._all_ends:
-            end.end("close")
+        for peer in self._all_peers:
+            peer.end("close")
         self._run_to_its_end(self.loop.create_task(self.network.close()))
         dropped = sum(session.pending.dropped for session in self.sessions if session.side == "server")
         assert self.server.counters.replies_dropped == dropped
@@ -264,12 +264,12 @@ class World(Asking):
         assert not left, f"tasks are left: {left}"
         assert not any(map(_kept, self.sessions))
         gone = list(map(weakref.ref, self.sessions))
-        for kept in (self.sessions, self.callers, self.ends, self.left_ends, self.far, self._going):
+        for kept in (self.sessions, self.callers, self.peers, self.former_peers, self.far, self._going):
             kept.clear()
         return gone
 
     def _run_to_its_end(self, future: asyncio.Future[Any]) -> None:
-        """As long as time passes, it ends."""
+        """Let time pass until it is done."""
         for _ in range(40):
             self.settle()
             if future.done():
@@ -280,7 +280,7 @@ class World(Asking):
 
 
 def _kept(session: Session) -> str:
-    """What a session keeps of what should be over."""
+    """The calls and streams that a session still holds, as text."""
     work, flows = session.work, session.flows
     kept = [len(session.pending), flows.senders, flows.receivers, work.running, work.members, work.load, session.busy]
     return str(kept) if any(kept) else ""

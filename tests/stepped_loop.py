@@ -1,4 +1,4 @@
-"""An event loop whose time passes only when it is told so, and that knows when nothing is left to be done."""
+"""An event loop that is turned by hand, whose time passes only by calls, and that knows when it is idle."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from rpcstream.testing import FakeTimeLoop
 #: Turns without any news after which nothing more will come by itself: timers and sockets add theirs behind ours.
 CALM = 5
 
-#: Turns after which something is going round in circles.
+#: Turns after which callbacks must be scheduling each other without end.
 TURNS_MAX = 5000
 
 
 class SteppedLoop(FakeTimeLoop):
-    """Stands still unless it is told to turn."""
+    """Turns and lets time pass only by calls of its methods."""
 
     def __init__(self) -> None:
         self._begun = 0
-        #: What was reported to nobody: exceptions of tasks that no one looked at, and of callbacks.
+        #: Exceptions of callbacks, and of tasks whose outcome was never read.
         self.reports: list[str] = []
         super().__init__()
         self.autojump = False
@@ -27,7 +27,7 @@ class SteppedLoop(FakeTimeLoop):
         self.turn()
         before = self._begun
         self.turn()
-        #: What a turn itself begins.
+        #: Callbacks that a turn itself schedules.
         self._own = self._begun - before
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
@@ -35,18 +35,18 @@ class SteppedLoop(FakeTimeLoop):
         return super().call_soon(callback, *args, context=context)
 
     def turn(self, count: int = 1) -> None:
-        """Go round so many times."""
+        """Turn this many times."""
         self.run_until_complete(_turns(count))
 
     def settle(self) -> None:
-        """Go round until nothing is left to be done, unless time passes or a thread has done something."""
+        """Turn until nothing more happens without time passing or a thread ending."""
         calm = turns = 0
         while calm < CALM:
             before = self._begun
             self.turn()
             calm = calm + 1 if self._begun - before <= self._own else 0
             turns += 1
-            assert turns < TURNS_MAX, "something goes round in circles"
+            assert turns < TURNS_MAX, "callbacks schedule each other without end"
 
     def dispose(self) -> None:
         """Close, whatever is still going on."""

@@ -1,7 +1,7 @@
-"""The book that is kept of one run: who asked whom for what, what ran, what came of it, and what may have come of it.
+"""A model of what may become of each call in a run: its answer, and the errors that it may end with.
 
-Every question has a number of its own, which goes with it and comes back in its answer: so an answer that reached
-another question, or came twice, shows.
+Every call has a number of its own, which is among its params and comes back in its answer: so an answer that reached
+another call, or came twice, is noticed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 from rpcstream import CallCancelled, CallTimeout, ConnectFailed, ConnectionLost, DeadlineExceeded, RpcError, ServerBusy
 
-#: Codes by which a question may be refused for what its caller did itself.
+#: Codes of errors that a caller may cause itself.
 CANCELLED, LATE, BUSY = CallCancelled.CODE, DeadlineExceeded.CODE, ServerBusy.CODE
 
 
 class Gate:
-    """What a handler waits at until it is told to go on, in the event loop or in a thread."""
+    """A handler waits here until it may go on, in the event loop or in a thread."""
 
     def __init__(self) -> None:
         self._in_loop = asyncio.Event()
@@ -37,21 +37,21 @@ class Gate:
 
 
 @dataclass(eq=False)
-class Line:
-    """One connection, as far as it matters to the questions that are asked over it.
+class ConnectionModel:
+    """The state of one connection, as far as it decides about the calls on it.
 
     Attributes:
-        name: of the end that is not the server.
-        questions: asked over it, in either direction.
-        was_touched: it was ended, or something else was done to it that may cost answers.
-        is_shaky: that was just now, and perhaps not everybody knows.
-        is_crowded: more was asked at once than it takes.
-        to_nobody: messages sent by hand that no call waits for.
-        is_inexact: how many these are cannot be told.
+        name: of the client or the scripted peer.
+        expected_calls: made on it, in either direction.
+        was_touched: something was done to it that may cost answers, such as closing it.
+        is_shaky: that was just now, and one of its ends may not have noticed.
+        is_crowded: there were more calls at once than it takes.
+        to_nobody: messages of scripted peers that no call waits for.
+        is_inexact: the number of these is not known.
     """
 
     name: str
-    questions: list[Question] = field(default_factory=list, repr=False)
+    expected_calls: list[ExpectedCall] = field(default_factory=list, repr=False)
     was_touched: bool = False
     is_shaky: bool = False
     is_crowded: bool = False
@@ -60,24 +60,24 @@ class Line:
 
     def touch(self) -> None:
         self.was_touched = self.is_shaky = True
-        for question in self.questions:
-            question.may_be_lost = question.may_be_lost or not question.is_over
+        for expected in self.expected_calls:
+            expected.may_be_lost = expected.may_be_lost or not expected.is_over
 
 
 @dataclass(eq=False)
-class Question:
-    """One call.
+class ExpectedCall:
+    """One call, and what it may end with.
 
     Attributes:
-        answer: what the right answer is.
+        answer: the right result.
         code: of the error that is the right answer, where there is one.
-        failure: what the caller itself fails with.
+        failure: the exception that the caller itself raises.
         limit: seconds after which the caller gives up.
     """
 
     number: int
     kind: str
-    line: Line = field(repr=False)
+    connection: ConnectionModel = field(repr=False)
     answer: Any
     code: int | None = None
     failure: type[Exception] | None = None
@@ -86,12 +86,12 @@ class Question:
     task: asyncio.Task[Any] | None = None
     was_cancelled: bool = False
     may_be_lost: bool = False
-    #: Errors that somebody gave by hand: code and message.
+    #: Errors that scripted peers answered with: code and message.
     told: list[tuple[int, str]] = field(default_factory=list)
 
     #: The members of its batch.
-    together: list[Question] = field(default_factory=list, repr=False)
-    #: Was it answered by hand, or asked by hand and answered?
+    together: list[ExpectedCall] = field(default_factory=list, repr=False)
+    #: A scripted peer answered it, or made it and had its answer.
     is_answered: bool = False
 
     @property
@@ -99,7 +99,7 @@ class Question:
         return self.is_answered if self.task is None else self.task.done()
 
     def check(self, now: float) -> None:
-        """Is what came of it what may have come of it?"""
+        """Assert that the outcome is one of those that are allowed."""
         assert self.task is not None
         assert self.task.done(), f"never answered: {self}"
         if self.task.cancelled():
@@ -128,21 +128,21 @@ class Question:
                     or (error.code, error.message) in self.told
                     or (error.code == CANCELLED and (self.was_cancelled or self.may_be_lost))
                     or (error.code == LATE and was_late)
-                    or (error.code == BUSY and self.line.is_crowded)
+                    or (error.code == BUSY and self.connection.is_crowded)
                 )
         return False
 
 
-class Book:
-    """Everything that was asked.
+class ReferenceModel:
+    """All calls of one run.
 
     Attributes:
-        ran: how often the handler of each question began.
-        wrong: what handlers saw that cannot be right.
+        ran: how often the handler of each call began.
+        wrong: violations that handlers noticed.
     """
 
     def __init__(self, crowd: int) -> None:
-        self.questions: list[Question] = []
+        self.expected_calls: list[ExpectedCall] = []
         self.ran: Counter[int] = Counter()
         self.wrong: list[str] = []
         self._crowd = crowd
@@ -162,28 +162,30 @@ class Book:
         return self._gates[number]
 
     def open_all(self) -> None:
-        """Nothing is kept back from now on."""
+        """Open all gates, those to come as well."""
         self._all_open = True
         for gate in list(self._gates.values()):
             gate.open()
 
-    def of(self, number: int) -> Question:
-        return next(question for question in self.questions if question.number == number)
+    def of(self, number: int) -> ExpectedCall:
+        return next(expected for expected in self.expected_calls if expected.number == number)
 
-    def enter(self, question: Question) -> Question:
-        self.questions.append(question)
-        line = question.line
-        question.may_be_lost = line.is_shaky
-        line.questions.append(question)
-        line.is_crowded = line.is_crowded or sum(not each.is_over for each in line.questions) > self._crowd
-        return question
+    def enter(self, expected: ExpectedCall) -> ExpectedCall:
+        self.expected_calls.append(expected)
+        connection = expected.connection
+        expected.may_be_lost = connection.is_shaky
+        connection.expected_calls.append(expected)
+        connection.is_crowded = (
+            connection.is_crowded or sum(not each.is_over for each in connection.expected_calls) > self._crowd
+        )
+        return expected
 
     def begins(self, number: int) -> None:
-        """A handler says that it begins."""
+        """Note that the handler of a call begins."""
         self.ran[number] += 1
 
     def check(self) -> None:
-        """What must hold at any time."""
+        """Assert what must hold at any time."""
         assert not self.wrong, self.wrong
         twice = [number for number, times in self.ran.items() if times > 1]
         assert not twice, f"carried out more than once: {twice}"

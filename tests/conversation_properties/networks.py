@@ -1,4 +1,4 @@
-"""Ends of connections that are worked by hand, and the two networks that join ends: memory, and TCP on this machine."""
+"""Raw peers, and the two networks that connect them: memory, and TCP on this machine."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from rpcstream.transports.connection import format_address
 from rpcstream.transports.memory import join
 from rpcstream.transports.stream import LineStream
 
-from .book import Line
+from .reference_model import ConnectionModel
 
 
-class RawEnd(asyncio.Protocol):
-    """Says what it is told to say, and keeps what it hears.
+class RawPeer(asyncio.Protocol):
+    """Sends what it is told to send, and keeps what it receives.
 
     Attributes:
         asked: the requests that the other end has made and that were not answered, and those that were.
         replies: how many came for each id (its type and the id itself), and what they said.
         credit: items that the other end permitted for each stream.
-        was_left: the other end closed the connection, and nobody had given it a reason.
+        was_left: the other end closed the connection although nothing had been done to it.
     """
 
-    def __init__(self, line: Line) -> None:
-        self.line = line
+    def __init__(self, connection: ConnectionModel) -> None:
+        self.connection = connection
         self.asked: list[dict[str, Any]] = []
         self.answered: list[dict[str, Any]] = []
         self.replies: dict[tuple[str, Any], list[dict[str, Any]]] = {}
@@ -39,7 +39,7 @@ class RawEnd(asyncio.Protocol):
         self._transport: Any = None
         self._partial = b""
 
-    # -- what asyncio says ------------------------------------------------------------------------------------------
+    # -- asyncio.Protocol ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -61,8 +61,8 @@ class RawEnd(asyncio.Protocol):
         self._is_left()
 
     def _is_left(self) -> None:
-        self.was_left = self.was_left or not self.line.was_touched
-        self.line.touch()
+        self.was_left = self.was_left or not self.connection.was_touched
+        self.connection.touch()
 
     def _hear(self, message: dict[str, Any]) -> None:
         method = message.get("method")
@@ -76,7 +76,7 @@ class RawEnd(asyncio.Protocol):
         elif method == "$/credit":
             self.credit[str(message["params"].get("stream"))] += message["params"]["n"]
 
-    # -- what the run says ------------------------------------------------------------------------------------------
+    # -- steps of a run --------------------------------------------------------------------------------------------
 
     def say(self, *texts: str) -> None:
         """Send these messages, with one write."""
@@ -84,10 +84,10 @@ class RawEnd(asyncio.Protocol):
             self._transport.write("".join(f"{text}\n" for text in texts).encode())
 
     def end(self, how: str) -> None:
-        """Say nothing more: "half" (a half-close), "empty" (an empty line), "close" or "abort"."""
+        """End what is sent: "half" (a half-close), "empty" (an empty line), "close" or "abort"."""
         if not self.is_open or (self.has_ended and how in ("half", "empty")):
             return
-        self.line.touch()
+        self.connection.touch()
         self.has_ended = True
         if how == "half":
             self._transport.write_eof()
@@ -99,13 +99,13 @@ class RawEnd(asyncio.Protocol):
             self._transport.abort()
 
     def read(self, wanted: bool) -> None:
-        """Take what comes, or leave it where it is."""
+        """Resume or pause reading."""
         if self.is_open and not self._transport.is_closing():
             (self._transport.resume_reading if wanted else self._transport.pause_reading)()
 
 
-class Memory:
-    """Connections without a port."""
+class MemoryNetwork:
+    """Connections in memory, without a port."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -118,17 +118,17 @@ class Memory:
         await self._stack.aclose()
 
     async def connect(self, near: asyncio.Protocol) -> str:
-        """Join an end to the server; the address that it has there."""
+        """Connect a protocol to the server; returns the address that the server sees."""
         join(near, self._accept())
         return "unix://memory"
 
-    async def join(self, near: asyncio.Protocol, far: RawEnd) -> None:
-        """Join an end to one that is worked by hand."""
+    async def join(self, near: asyncio.Protocol, far: RawPeer) -> None:
+        """Connect a protocol to a raw peer."""
         join(near, far)
 
 
-class Tcp:
-    """The same on sockets."""
+class TcpNetwork:
+    """Connections over TCP."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -146,7 +146,7 @@ class Tcp:
         transport.write(b" ")  # or the server would wait to see what will be spoken
         return format_address(transport.get_extra_info("sockname"))
 
-    async def join(self, near: asyncio.Protocol, far: RawEnd) -> None:
+    async def join(self, near: asyncio.Protocol, far: RawPeer) -> None:
         joining = asyncio.get_running_loop().create_task(self._joined(near, far))
         try:
             await asyncio.shield(joining)
@@ -154,7 +154,7 @@ class Tcp:
             joining.add_done_callback(lambda task: task.result().abort())
             raise
 
-    async def _joined(self, near: asyncio.Protocol, far: RawEnd) -> Any:
+    async def _joined(self, near: asyncio.Protocol, far: RawPeer) -> Any:
         loop = asyncio.get_running_loop()
         listening = await loop.create_server(lambda: far, "127.0.0.1", 0)
         transport, _ = await loop.create_connection(lambda: near, *listening.sockets[0].getsockname())
@@ -165,7 +165,7 @@ class Tcp:
 
 
 def read(stream: LineStream, wanted: bool) -> None:
-    """Have an end with a session take what comes, or leave it, as if the program were held up."""
+    """Resume or pause reading at the end of a session, as if its program were blocked."""
     transport = stream._transport
     if transport is not None and not transport.is_closing() and not stream._paused:
         (transport.resume_reading if wanted else transport.pause_reading)()
