@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .server import Server
     from .tls import TLS
     from .web.html import Html, escape, html
-    from .wire.http import HttpError, Request, Response
+    from .wire.http_messages import HttpError, Request, Response
 
 _HOME = {
     "AsyncClient": "client.aio",
@@ -55,12 +55,12 @@ _HOME = {
     "Context": "peer.context",
     "Credentials": "peer.credentials",
     "Html": "web.html",
-    "HttpError": "wire.http",
+    "HttpError": "wire.http_messages",
     "Hub": "hub",
     "ImageOptions": "codec",
     "Limits": "limits",
-    "Request": "wire.http",
-    "Response": "wire.http",
+    "Request": "wire.http_messages",
+    "Response": "wire.http_messages",
     "Rule": "hub",
     "Rules": "hub",
     "Server": "server",

@@ -33,8 +33,9 @@ from rpcstream.peer.pending import PendingCalls
 from rpcstream.peer.session import Session
 from rpcstream.transports.websocket import WebSocketStream
 from rpcstream.wire.frames import BINARY, TEXT, FrameReader, frame
-from rpcstream.wire.http import Request
-from rpcstream.wire.upgrade import accept
+from rpcstream.wire.framing import Message
+from rpcstream.wire.http_messages import Request
+from rpcstream.wire.upgrade import accept_upgrade
 
 SUITE = "autobahntestsuite==25.10.1"
 #: The last that makes environments for Python 2.7.
@@ -69,12 +70,16 @@ class Binary(bytes):
 
 
 class EchoReader(FrameReader):
-    """Keeps what the protocol does not need to know: of which kind a message was."""
+    """Marks the messages that came as binary, which JSON makes no difference for."""
 
     __slots__ = ()
 
-    def _whole(self, opcode: int, message: bytes) -> bytes:
-        return Binary(message) if opcode == BINARY else message
+    def _take(self, first: int, payload: bytes, messages: list[Message]) -> None:
+        opcode = first & 0x0F or self._opcode  # of a last fragment: that of the first one
+        before = len(messages)
+        super()._take(first, payload, messages)
+        if opcode == BINARY and len(messages) > before:
+            messages[-1] = Binary(cast(bytes, messages[-1]))
 
 
 class EchoSession:
@@ -133,7 +138,7 @@ class Handshake(asyncio.Protocol):
         first, *lines = head.decode("latin-1").split("\r\n")
         method, target, _ = first.split(" ")
         fields = (line.partition(":") for line in lines)
-        response = accept(Request(method, target, {name.lower(): value.strip() for name, _, value in fields}))
+        response = accept_upgrade(Request(method, target, {name.lower(): value.strip() for name, _, value in fields}))
         self._transport.write(response.head(len(response.body), keep_alive=False) + bytes(response.body))
         if response.status != 101:
             self._transport.close()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import rpcstream
 from rpcstream.text import get_logger, visible
-from rpcstream.wire.http import problem
+from rpcstream.wire.http_messages import problem
 
 NASTY = "x\x1b[2J\x9b2J\x7f\r\u202e\u2066\u200f\u2028\udc80"
 SHOWN = r"x\u001b[2J\u009b2J\u007f\u000d\u202e\u2066\u200f\u2028\udc80"

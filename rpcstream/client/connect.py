@@ -98,17 +98,17 @@ async def _dial(settings: Settings, make: Callable[[], P]) -> P:
 
 async def _websocket(connection: ClientConnection, settings: Settings) -> Any:
     from ..transports.websocket import WebSocketStream
-    from ..wire.upgrade import UpgradeRefused, ask, check_answer
+    from ..wire.upgrade import UpgradeRefusedError, check_response, request_upgrade
 
     address = settings.address
     headers = {} if settings.token is None else {"Authorization": f"Bearer {settings.token}"}
-    request, key = ask(address.host_header, address.target, headers)
+    request, key = request_upgrade(address.host_header, address.target, headers)
     handshake = await _dial(settings, lambda: _Handshake(request))
     try:
         head = await handshake.head()
         try:
-            check_answer(head, key)
-        except UpgradeRefused as refused:
+            check_response(head, key)
+        except UpgradeRefusedError as refused:
             text = await handshake.text(head)
             raise ConnectFailed(f"{refused}{f': {text}' if text else ''}", address=str(address)) from None
         closed: asyncio.Future[None] = connection.loop.create_future()

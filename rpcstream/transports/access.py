@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..wire.http import Response, problem
+from ..wire.http_messages import Response, problem
 
 if TYPE_CHECKING:
-    from ..wire.http import Request
+    from ..wire.http_messages import Request
 
 #: Seconds for which a browser need not ask again. What Chromium takes at most.
 MAX_AGE = 7200

@@ -19,10 +19,9 @@ from ..limits import Limits
 from ..peer.memory import MessageMemory, Reception
 from ..peer.session import Session
 from ..peer.slices import TURN
-from ..wire.http import HttpError, Request, Response, problem
-from ..wire.http_head import HEAD_MAX, body_length, parse_head, tokens
-from ..wire.http_reader import RequestReader
-from ..wire.upgrade import accept
+from ..wire.http_messages import HttpError, Request, Response, problem, tokens
+from ..wire.http_parser import HEAD_MAX, RequestReader, body_length, parse_head
+from ..wire.upgrade import accept_upgrade
 from .connection import undelivered
 from .http_exchange import GoingOn, HttpExchange, Plan, parts_of_response
 from .http_hooks import Access, CallPaths, Hooks, Page, Routes, outcome, shown
@@ -387,7 +386,7 @@ class HttpConnection(HttpOutput):
     def _upgrade(self, request: Request) -> None:
         """Go on as a WebSocket."""
         transport = self._transport
-        response = accept(request)
+        response = accept_upgrade(request)
         if response.status == 101 and self.is_draining:
             response = problem(503, "the server is about to stop")
         make = self._hooks.websocket

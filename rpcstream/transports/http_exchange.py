@@ -15,7 +15,7 @@ from ..errors import ConnectionLost
 from ..limits import Limits
 from ..peer.credentials import Credentials
 from ..peer.session import Session
-from ..wire.http import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem, wanted
+from ..wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, preferred_type, problem
 from ..wire.pieces import Written, parts_of
 from .connection import JOIN_MAX
 from .message_connection import trace_all
@@ -54,7 +54,7 @@ class Plan:
         self.request = request
         self.length = length
         self.more = more
-        self.kind = wanted(headers["accept"]) if "accept" in headers else JSON
+        self.kind = preferred_type(headers["accept"]) if "accept" in headers else JSON
         self.expects = False
         if "expect" in headers and not request.is_http10:
             if headers["expect"].lower() != "100-continue":

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from ..auth.authenticator import Authenticator
 from ..peer.credentials import Credentials
-from ..wire.http import HttpError, Request, Response, problem
+from ..wire.http_messages import HttpError, Request, Response, problem
 from .interfaces import ProtocolConnection
 
 log = logging.getLogger("rpcstream.server")

@@ -22,7 +22,7 @@ from ..observe.limited_log import LimitedLog
 from ..peer.memory import MessageMemory
 from ..peer.session import Session
 from ..tls import Certificates
-from ..wire.http import Request
+from ..wire.http_messages import Request
 from .accept import Acceptor, Handshake, bound_tcp, bound_unix, remove_own
 from .access import AccessRules
 from .connection import format_address

@@ -5,7 +5,7 @@ Owns which path answers what. Knows neither sockets nor the way of a remote call
 
 from __future__ import annotations
 
-from ..wire.http import HttpError, Request, Response
+from ..wire.http_messages import HttpError, Request, Response
 from .entries import Pending
 from .html import Html, escape, html
 from .routes import Routes

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..codec import Codec
-from ..wire.http import NOSNIFF, HttpError, Response
+from ..wire.http_messages import NOSNIFF, HttpError, Response
 from ..wire.pieces import Pieces, Written
 
 HTML = "text/html; charset=utf-8"

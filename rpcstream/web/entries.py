@@ -13,7 +13,7 @@ from typing import Protocol
 from ..methods.invoke import Invoker
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
-from ..wire.http import Request, Response, problem
+from ..wire.http_messages import Request, Response, problem
 from .handlers import Handler, Later, failure
 from .paths import PathPattern
 from .static import Content, File, Folder, Read, Single

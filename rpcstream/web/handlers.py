@@ -22,7 +22,7 @@ from ..methods.invoke import Invoker, check_picklable
 from ..methods.registry import Method, Offload
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
-from ..wire.http import HttpError, Request, Response, problem
+from ..wire.http_messages import HttpError, Request, Response, problem
 from .answers import made_there, response_to
 from .inputs import Inputs, WrongInput
 

@@ -17,7 +17,7 @@ import msgspec
 
 from ..errors import RegistrationError
 from ..methods.introspect import hints_of, signature_of
-from ..wire.http import Request
+from ..wire.http_messages import Request
 
 #: Fields of a query; more are refused before they are read.
 MAX_FIELDS = 1000

@@ -16,13 +16,13 @@ from ..methods.introspect import caller_namespace
 from ..methods.invoke import Invoker
 from ..methods.registry import Offload
 from ..text import get_logger
-from ..wire.http import NOSNIFF, Request, Response, problem
+from ..wire.http_messages import NOSNIFF, Request, Response, problem
 from .answers import HTML, check_headers
 from .entries import NO_PLACES, Files, HandlerRoute, HealthRoute, Pending, Route, StaticRoute
 from .handlers import Handler
 from .html import Html
 from .paths import PathPattern, check_path
-from .static import Content, Folder, Headers, Prepared, Single, type_of
+from .static import Content, Folder, Headers, Single, type_of
 
 log = get_logger("rpcstream.web")
 
@@ -58,8 +58,8 @@ class Routes:
         self._patterns: list[Route] = []
         self._names: set[str] = set()
         own = [NOSNIFF, ("Cache-Control", "no-store")]
-        self._ok = Prepared(200, b"ok", _TEXT, own)
-        self._draining = Prepared(503, b"draining", _TEXT, own)
+        self._ok = Response(200, b"ok", _TEXT, own)
+        self._draining = Response(503, b"draining", _TEXT, own)
         #: There unless somebody has a route of that very path.
         self._own: dict[str, Route] = {
             "/healthz": HealthRoute("/healthz", lambda: self._ok),

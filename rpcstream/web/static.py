@@ -18,8 +18,7 @@ from email.utils import format_datetime, parsedate_to_datetime
 from time import monotonic
 from typing import NamedTuple
 
-from ..wire.http import NOSNIFF, Request, Response
-from ..wire.pieces import parts_of
+from ..wire.http_messages import NOSNIFF, Request, Response
 from .answers import BYTES
 
 #: Seconds that a file is taken to be as it was.
@@ -31,9 +30,6 @@ MAX_FILE = 64 * 1024 * 1024
 #: What is kept of a folder: bytes, and files.
 MAX_KEPT = 128 * 1024 * 1024
 MAX_FILES = 1024
-
-#: Bodies up to this size are joined with their heads; the copy of a longer one would cost more than a second write.
-MAX_JOINED = 64 * 1024
 
 Headers = list[tuple[str, str]]
 
@@ -73,38 +69,6 @@ def type_of(name: str) -> str:
     return f"{found}; charset=utf-8" if found.startswith("text/") or found in _TEXTS else found
 
 
-class Prepared(Response):
-    """A response whose bytes are kept, ready to be written."""
-
-    __slots__ = ("_date", "_ready")
-
-    def __init__(
-        self,
-        status: int,
-        body: bytes = b"",
-        type: str | None = None,
-        headers: Headers | None = None,
-    ) -> None:
-        super().__init__(status, body, type, headers)
-        self.head(len(body), True)
-        self._date: bytes | None = None
-        self._ready = b""
-
-    def ready(self, date: bytes) -> bytes | None:
-        """Head and body, for GET by HTTP/1.1 on a connection that stays; None where they are better written apart.
-
-        Args:
-            date: the header Date, with its line end; empty for none. They are joined anew when it is another object.
-        """
-        if date is not self._date:
-            if len(self.body) > MAX_JOINED:
-                return None
-            head = self.head(len(self.body), True)
-            self._ready = b"".join((head[:-2], date, b"\r\n", *parts_of(self.body)))
-            self._date = date
-        return self._ready
-
-
 class Content:
     """Bytes that are served: the response with them, and the one that says the caller has them already.
 
@@ -123,8 +87,8 @@ class Content:
             own.append(("Last-Modified", format_datetime(self._modified, usegmt=True)))
         if all(name.lower() != "cache-control" for name, _ in headers):
             own.append(("Cache-Control", "no-cache"))
-        self.response = Prepared(200, body, type, [*own, *headers])
-        self.not_modified = Prepared(304, headers=[*own, *headers])
+        self.response = Response(200, body, type, [*own, *headers])
+        self.not_modified = Response(304, headers=[*own, *headers])
 
     def answer(self, request: Request) -> Response:
         """The response to GET or HEAD."""

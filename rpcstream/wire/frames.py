@@ -1,7 +1,7 @@
 """WebSocket frames (RFC 6455 section 5): bytes to messages and back, without extensions.
 
-Owns where a frame and a message end, masking, and what a peer may not send. Knows no socket, no clock, and nothing of
-what a message means. A frame of a few bytes is cut out with a few operations: it is on the way of every call.
+Owns where a frame and a message end, masking, and what a peer must not send. Knows neither sockets nor clocks, nor what
+a message means. Short frames take few operations, since they are on the path of every call.
 """
 
 from __future__ import annotations
@@ -20,30 +20,29 @@ _CONTINUATION = 0x0
 _FINAL, _RESERVED, _MASKED = 0x80, 0x70, 0x80
 _FINAL_TEXT, _FINAL_PING = _FINAL | TEXT, _FINAL | PING
 
-#: The codes of a close frame that are used here.
+#: Codes of close frames (7.4.1) that are sent from here.
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, BAD_DATA, TRY_LATER = 1000, 1001, 1002, 1007, 1013
-#: A close frame without a code; never sent.
+#: Stands for a close frame without a code; never sent.
 NO_CODE = 1005
-#: What may stand in a close frame, beside the codes from 3000 on, of libraries and applications.
+#: Codes that a peer may send, beside those from 3000 on, which are for libraries and applications.
 _CODES = {1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014}
 
 #: Bytes of a control frame's payload.
 CONTROL_MAX = 125
 
-#: One byte more than a frame may say it has: the highest bit of a length is not set.
+#: The first length that a frame must not announce: the highest bit of a length is never set.
 _LENGTH_END = 1 << 63
 
-#: Bytes; a payload in a buffer that is not read any more is copied once only when it is longer than this.
+#: Bytes; longer payloads are unmasked from a view of the buffer, which saves a copy.
 _VIEW_MIN = 16 * 1024
 
-
-#: A payload and a mask of four bytes to what is sent, or back.
+#: Applies a mask of four bytes to a payload; twice gives the payload again.
 Masking = Callable[[bytes | bytearray | memoryview, bytes | bytearray], bytes]
 
 
 @cache
 def masking() -> Masking:
-    """The function that masks, in C. Imported when it is needed: its package takes a few hundredths of a second."""
+    """The masking function, in C. Imported when first used: that takes hundredths of a second."""
     try:
         from websockets.speedups import apply_mask
     except ImportError:  # built without its C part
@@ -70,26 +69,27 @@ class Close:
         return f"{code}, {self.reason}" if self.reason else code
 
 
-class _Fault(Exception):
-    """What the peer sent ends the connection."""
+class _ProtocolError(Exception):
+    """The peer broke the protocol; `close` is the close frame to answer with."""
 
     def __init__(self, code: int, reason: str) -> None:
         self.close = Close(code, reason)
 
 
 class FrameReader:
-    """Cuts a stream of bytes into messages; one for each connection and direction.
+    """Cuts received bytes into messages; one reader for each connection.
 
     Args:
         masked: the peer is a client, and masks what it sends.
         max_size: bytes of a message, all its fragments together. A longer one is reported once, as `Oversize`, as soon
-            as a frame says that it is longer and its beginning is here; its bytes are dropped as they come.
-        reception: told of messages that come in several pieces; what it does not allow is dropped likewise.
+            as a frame announces more and the message's beginning is here; its bytes are dropped as they come.
+        reception: counts the memory of messages that are received in part; messages it has no room for are dropped like
+            those over `max_size`.
 
     Attributes:
-        pings: payloads of the pings that came with the last `feed`, in order.
-        closed: the close frame of the peer, when it has come. Nothing is read after it.
-        fault: what to tell a peer that broke the rules. Nothing is read after that.
+        pings: payloads of the pings among the bytes of the last `feed`, in order.
+        closed: the close frame of the peer, once received. Nothing is read after it.
+        fault: the close frame to send to a peer that broke the protocol, else None. Nothing is read after that.
     """
 
     __slots__ = (
@@ -116,35 +116,35 @@ class FrameReader:
         self.closed: Close | None = None
         self.fault: Close | None = None
         self._reception = reception
-        #: It was told of the message that is coming.
+        #: The message that is being received is counted by `reception`.
         self._is_counted = False
-        #: Either has come.
+        #: `closed` or `fault` is set.
         self._is_over = False
         self._masked = masked
         self._unmask = masking() if masked else None
         self._max_size = max_size
-        #: The beginning of a frame, and how many bytes there must be before it is worth another look.
+        #: The beginning of a frame, and how many bytes of it are needed to get any further.
         self._held = bytearray()
         self._wanted = 0
-        #: The fragments of a message whose end has not come, and what its first one said; checks text as it comes.
+        #: The fragments so far of a message, the opcode of its first frame, and a check of its text as it comes.
         self._message: bytearray | None = None
         self._opcode = 0
         self._decoder: codecs.IncrementalDecoder | None = None
-        #: That message is too long and was reported; and the bytes that are to come of a frame of such a one.
+        #: The message being received was reported as too long; and how many more bytes of its frame to drop.
         self._skipping = False
         self._unwanted = 0
 
     @property
     def partial(self) -> bool:
-        """A message has begun and its end has not come."""
+        """Part of a message, or of a frame, has been received."""
         return bool(self._held or self._unwanted) or self._message is not None
 
     def limit(self, max_size: int) -> None:
-        """Another limit from now on, also for a message that has begun."""
+        """Set `max_size` from now on, also for a message that has begun."""
         self._max_size = max_size
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that are complete with these bytes, in order. After `closed` or `fault`: none, ever."""
+        """Take received bytes; returns the messages that they complete, in order. None after `closed` or `fault`."""
         messages: list[Message] = []
         if self.pings:
             self.pings = []
@@ -169,7 +169,7 @@ class FrameReader:
         return messages
 
     def _receive_in_part(self, reception: Reception, messages: list[Message]) -> None:
-        """A message is here in part: count it; where there is no room for it, drop it as if it were too long."""
+        """Count a message that is here in part; without room for it, drop it as if it were too long."""
         message = self._message
         size = len(self._held) + len(message or b"")
         if self._skipping or self._is_over:
@@ -181,7 +181,7 @@ class FrameReader:
         if not size:
             return
         held, self._held = self._held, bytearray()
-        if message is None:  # its only frame, or its first, whose head is here
+        if message is None:  # its first frame, or its only one, has come in part
             before, self._max_size = self._max_size, -1
             self._read(held, messages)
             self._max_size = before
@@ -193,7 +193,7 @@ class FrameReader:
         messages.append(Oversize(size, begun, reception.limit, is_refused=True))
 
     def _read(self, data: bytes | bytearray, messages: list[Message]) -> None:
-        """Take the whole frames of these bytes, and keep the rest."""
+        """Take the complete frames of these bytes, and keep the rest. One long loop, for the speed of short frames."""
         at, end, unmask = 0, len(data), self._unmask
         try:
             while end - at >= 2:
@@ -249,8 +249,8 @@ class FrameReader:
                 at = stop
             else:
                 self._wanted = 2
-        except _Fault as fault:
-            self.fault, self._is_over = fault.close, True
+        except _ProtocolError as error:
+            self.fault, self._is_over = error.close, True
         except UnicodeDecodeError as error:
             self.fault, self._is_over = Close(BAD_DATA, f"a text message is not UTF-8: {error.reason}"), True
         else:
@@ -258,37 +258,39 @@ class FrameReader:
                 self._held += memoryview(data)[at:]
 
     def _long(self, data: bytes | bytearray, at: int, start: int, length: int) -> tuple[int, int]:
-        """Where the payload starts and how long it is, if its length did not fit in a byte; -1: that has not come."""
+        """Start and length of a payload whose length did not fit in a byte; -1 while that length has not come."""
         if not 0 <= length <= 127:
-            raise _Fault(PROTOCOL_ERROR, "a frame of a client is not masked" if self._masked else "a frame is masked")
+            raise _ProtocolError(
+                PROTOCOL_ERROR, "a frame of a client is not masked" if self._masked else "a frame is masked"
+            )
         width = 2 if length == 126 else 8
         if len(data) < at + 2 + width:
             return start + width, -1
         length = int.from_bytes(data[at + 2 : at + 2 + width], "big")
         if length >= _LENGTH_END:
-            raise _Fault(PROTOCOL_ERROR, "a frame says that it has 2**63 bytes or more")
+            raise _ProtocolError(PROTOCOL_ERROR, "a frame announces 2**63 bytes or more")
         return start + width, length
 
     def _is_unwanted(self, first: int, length: int) -> bool:
-        """May a frame with this first byte and length come now? If so: does it make a message too long?"""
+        """Check that a frame with this first byte and length may come now; returns whether its message is too long."""
         opcode = first & 0x0F
         if first & _RESERVED:
-            raise _Fault(PROTOCOL_ERROR, "a reserved bit is set, and no extension was agreed on")
+            raise _ProtocolError(PROTOCOL_ERROR, "a reserved bit is set, and no extension was agreed on")
         if opcode >= CLOSE:
             if opcode > PONG:
-                raise _Fault(PROTOCOL_ERROR, f"there is no opcode {opcode:#x}")
+                raise _ProtocolError(PROTOCOL_ERROR, f"there is no opcode {opcode:#x}")
             if not first & _FINAL or length > CONTROL_MAX:
-                raise _Fault(PROTOCOL_ERROR, "a control frame is fragmented, or longer than 125 bytes")
+                raise _ProtocolError(PROTOCOL_ERROR, "a control frame is fragmented, or longer than 125 bytes")
             return False
         if opcode > BINARY:
-            raise _Fault(PROTOCOL_ERROR, f"there is no opcode {opcode:#x}")
+            raise _ProtocolError(PROTOCOL_ERROR, f"there is no opcode {opcode:#x}")
         if (opcode == _CONTINUATION) is (self._message is None):
             wrong = "continues no message" if self._message is None else "begins a message inside another"
-            raise _Fault(PROTOCOL_ERROR, f"a frame {wrong}")
+            raise _ProtocolError(PROTOCOL_ERROR, f"a frame {wrong}")
         return self._skipping or length + len(self._message or b"") > self._max_size
 
     def _skip(self, first: int, begun: bytes, length: int, messages: list[Message]) -> None:
-        """A frame of a message that is too long, and what its payload begins with: what has come before is let go."""
+        """Report a message that is too long, once, with its first bytes; drop what was kept of it."""
         if not self._skipping:
             message = self._message or b""
             head = bytes(message[:HEAD_SIZE]) + begun[: max(HEAD_SIZE - len(message), 0)]
@@ -298,7 +300,7 @@ class FrameReader:
         self._decoder = None
 
     def _take(self, first: int, payload: bytes, messages: list[Message]) -> None:
-        """A frame that is not of the usual kinds: a close or a pong, a binary message, the first or last fragment."""
+        """Handle the rarer frames: a close, a pong, a binary message, the first or last fragment of a message."""
         opcode, is_final = first & 0x0F, bool(first & _FINAL)
         if opcode == CLOSE:
             self.closed = _parse_close(payload)
@@ -306,7 +308,7 @@ class FrameReader:
         elif opcode < CLOSE:
             if self._message is None:
                 if is_final:
-                    messages.append(self._whole(opcode, payload))
+                    messages.append(payload)
                     return
                 self._message, self._opcode = bytearray(), opcode
                 self._decoder = codecs.getincrementaldecoder("utf-8")() if opcode == TEXT else None
@@ -314,22 +316,18 @@ class FrameReader:
                 self._decoder.decode(payload, is_final)
             self._message += payload
             if is_final:
-                messages.append(self._whole(self._opcode, bytes(self._message)))
+                messages.append(bytes(self._message))
                 self._message = self._decoder = None
-
-    def _whole(self, opcode: int, message: bytes) -> bytes:
-        """A whole message, binary or put together; JSON is the same either way."""
-        return message
 
 
 def _parse_close(payload: bytes) -> Close:
     if not payload:
         return Close(NO_CODE)
     if len(payload) < 2:
-        raise _Fault(PROTOCOL_ERROR, "a close frame has half a code")
+        raise _ProtocolError(PROTOCOL_ERROR, "a close frame has half a code")
     code = int.from_bytes(payload[:2], "big")
     if code not in _CODES and not 3000 <= code <= 4999:
-        raise _Fault(PROTOCOL_ERROR, f"a close frame has the code {code}")
+        raise _ProtocolError(PROTOCOL_ERROR, f"a close frame has the code {code}")
     return Close(code, payload[2:].decode())
 
 
@@ -337,7 +335,7 @@ def _parse_close(payload: bytes) -> Close:
 
 
 def head(opcode: int, size: int, *, masked: bool = False) -> bytes:
-    """What stands before the payload of a whole message, or before its mask."""
+    """The bytes before the payload of an unfragmented message of `size` bytes, or before its mask."""
     first, bit = _FINAL | opcode, _MASKED if masked else 0
     if size < 126:
         return bytes((first, bit | size))
@@ -347,14 +345,14 @@ def head(opcode: int, size: int, *, masked: bool = False) -> bytes:
 
 
 def frame(opcode: int, payload: bytes, *, masked: bool) -> bytes:
-    """A whole message, or a control frame."""
+    """An unfragmented message, or a control frame."""
     if masked:
         return b"".join(masked_parts(opcode, len(payload), [payload]))
     return head(opcode, len(payload)) + payload
 
 
 def masked_parts(opcode: int, size: int, parts: list[bytes]) -> list[bytes]:
-    """The same as a client must send it, for a message in pieces."""
+    """The same for a message in pieces of `size` bytes together, masked as a client must send it."""
     mask, apply = os.urandom(4), masking()
     written = [head(opcode, size, masked=True), mask]
     for part in parts:

@@ -1,7 +1,7 @@
-"""The opening handshake of WebSocket (RFC 6455 section 4), both sides of it.
+"""The opening handshake of WebSocket (RFC 6455 section 4), for client and server.
 
-Owns what must stand in the request and in its answer. Pure: heads in, heads out; who may connect at all (`Host`,
-`Origin`, credentials) is decided elsewhere.
+Owns the headers of the request and of the response. Who may connect (`Host`, `Origin`, credentials) is decided
+elsewhere. Pure: heads in, heads out.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import os
 import re
 from collections.abc import Mapping
 
-from .http import Request, Response, problem
+from .http_messages import Request, Response, problem
 
-#: Part of the protocol: what is hashed together with the client's key.
+#: Hashed together with the client's key (section 1.3).
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 VERSION = "13"
 
-#: What a client may offer as subprotocol, and is told that it got; a client that offers none gets none.
+#: Subprotocols that a server accepts where a client offers them.
 SUBPROTOCOLS = ("jsonrpc-2.0", "jsonrpc")
 
 _UPGRADE = [("Upgrade", "websocket"), ("Connection", "Upgrade")]
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-#: What stands in a request line or in a header's value without ending it.
+#: Text without control characters, which could end the line.
 _TEXT = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 
 
-class UpgradeRefused(Exception):
-    """What answered is no WebSocket server, or wants nothing of this client.
+class UpgradeRefusedError(Exception):
+    """The server did not open a WebSocket.
 
     Attributes:
-        status: of the answer; None if it was none of HTTP.
+        status: of its response; None if that was not HTTP.
     """
 
     def __init__(self, text: str, status: int | None = None) -> None:
@@ -43,8 +43,8 @@ class UpgradeRefused(Exception):
         self.status = status
 
 
-def accept(request: Request) -> Response:
-    """The answer to a request for a WebSocket: 101, or 4xx with a text that says what is wrong."""
+def accept_upgrade(request: Request) -> Response:
+    """The response to a request for a WebSocket: 101, or 4xx with a text that says what is wrong."""
     headers = request.headers
     if request.method != "GET":
         return problem(405, f"a WebSocket is asked for with GET, not {request.method}", [("Allow", "GET")])
@@ -54,16 +54,17 @@ def accept(request: Request) -> Response:
     if headers.get("sec-websocket-version") != VERSION:
         text = f"only version {VERSION} of WebSocket is spoken here"
         return problem(426, text, [*_UPGRADE, ("Sec-WebSocket-Version", VERSION)])
-    said = [*_UPGRADE, ("Sec-WebSocket-Accept", _accepted(headers["sec-websocket-key"]))]
+    headers_out = [*_UPGRADE, ("Sec-WebSocket-Accept", _accepted(headers["sec-websocket-key"]))]
     offered = [word for word in _words(headers.get("sec-websocket-protocol", "")) if word in SUBPROTOCOLS]
-    return Response(101, headers=said + [("Sec-WebSocket-Protocol", word) for word in offered[:1]])
+    return Response(101, headers=headers_out + [("Sec-WebSocket-Protocol", word) for word in offered[:1]])
 
 
 def _what_is_wrong(request: Request) -> str | None:
+    """Why a request cannot open a WebSocket; None if it can."""
     headers = request.headers
     if request.is_http10:
         return "a WebSocket needs HTTP/1.1"
-    # What follows the head is frames; a body there could be taken for another request by somebody in between.
+    # Frames follow the head; a proxy could take a body there for another request.
     if request.body or "transfer-encoding" in headers or headers.get("content-length", "0").strip("0"):
         return "a request for a WebSocket has no body"
     if not _has_word(headers, "upgrade", "websocket") or not _has_word(headers, "connection", "upgrade"):
@@ -77,16 +78,16 @@ def _what_is_wrong(request: Request) -> str | None:
     return None
 
 
-def ask(host: str, path: str, headers: Mapping[str, str]) -> tuple[bytes, str]:
-    """The head of a request for a WebSocket, and its key, which `check_answer` wants.
+def request_upgrade(host: str, path: str, headers: Mapping[str, str]) -> tuple[bytes, str]:
+    """The head of a request for a WebSocket, and its key, for `check_response`.
 
     Args:
-        host: as it stands in the header: with the port, unless that is the usual one.
+        host: value of the header Host: with the port, unless that is the scheme's default.
         path: with the query, if there is one.
         headers: beside those of the handshake.
 
     Raises:
-        ValueError: something has a character that would end its line.
+        ValueError: an argument has a character that would end its line.
     """
     key = base64.b64encode(os.urandom(16)).decode()
     if not path.startswith("/") or " " in path or not path.isascii():
@@ -110,40 +111,50 @@ def ask(host: str, path: str, headers: Mapping[str, str]) -> tuple[bytes, str]:
     return "\r\n".join([*lines, "", ""]).encode(), key
 
 
-def check_answer(head: bytes, key: str) -> None:
-    """Is this head of an answer, up to its empty line, that of a WebSocket for the request with this key?
+def check_response(head: bytes, key: str) -> None:
+    """Check that a response opens a WebSocket for the request with this key.
+
+    Parsed here and not by httptools, which would take folded lines, bare line feeds and other versions of HTTP.
+
+    Args:
+        head: of the response, up to and with the empty line.
+        key: as `request_upgrade` returned it.
 
     Raises:
-        UpgradeRefused: it is not; the text says why.
+        UpgradeRefused: it does not; the text says why.
     """
     first, *lines = head.decode("latin-1").split("\r\n")
     found = re.fullmatch(r"HTTP/1\.[01] (\d{3})(?: (.*))?", first)
     if found is None:
-        raise UpgradeRefused(f"the answer is not HTTP: {first[:80]!r}")
+        raise UpgradeRefusedError(f"the response is not HTTP: {first[:80]!r}")
     status = int(found[1])
     if status != 101:
-        raise UpgradeRefused(f"the server answers {status} {found[2] or ''}".rstrip(), status)
+        raise UpgradeRefusedError(f"the server answers {status} {found[2] or ''}".rstrip(), status)
     headers: dict[str, str] = {}
     for line in lines:
         if not line:
             break
         name, colon, value = line.partition(":")
         if not colon or not _TOKEN.fullmatch(name):
-            raise UpgradeRefused(f"the answer has a broken header: {line[:80]!r}", status)
+            raise UpgradeRefusedError(f"the response has a malformed header: {line[:80]!r}", status)
         name, value = name.lower(), value.strip(" \t")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     if headers.get("upgrade", "").lower() != "websocket" or not _has_word(headers, "connection", "upgrade"):
-        raise UpgradeRefused("the server changes to something that is no WebSocket", status)
+        raise UpgradeRefusedError("the server switches to a protocol other than WebSocket", status)
     if not hmac.compare_digest(headers.get("sec-websocket-accept", "").encode(), _accepted(key).encode()):
-        raise UpgradeRefused("the answer does not belong to the request (Sec-WebSocket-Accept)", status)
+        raise UpgradeRefusedError("the response does not belong to the request (Sec-WebSocket-Accept)", status)
     for name in ("sec-websocket-extensions", "sec-websocket-protocol"):
         if name == "sec-websocket-protocol" and headers.get(name) in SUBPROTOCOLS:
             continue
         if headers.get(name):
-            raise UpgradeRefused(f"the server chose what was not offered ({name}: {headers[name][:80]})", status)
+            raise UpgradeRefusedError(
+                f"the server chose what was not offered ({name}: {headers[name][:80]})",
+                status,
+            )
 
 
 def _accepted(key: str) -> str:
+    """The value of Sec-WebSocket-Accept for a key."""
     return base64.b64encode(hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest()).decode()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rpcstream.transports.access import AccessRules
-from rpcstream.wire.http import Request
+from rpcstream.wire.http_messages import Request
 
 EVERYBODY = AccessRules(hosts="*", origins="*")
 

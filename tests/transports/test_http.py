@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from rpcstream import Context
-from rpcstream.wire.http import HttpError, Request, Response, problem
+from rpcstream.wire.http_messages import HttpError, Request, Response, problem
 
 from .asking import Answer, Asker, call, chunked, get, post, until
 from .conftest import Place, Serve

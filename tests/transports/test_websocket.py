@@ -20,8 +20,8 @@ from rpcstream import AsyncClient, ConnectionLost, Context, Limits, Server
 from rpcstream.transports.memory import join
 from rpcstream.transports.websocket import WebSocketStream
 from rpcstream.wire.frames import BINARY, TEXT, FrameReader, frame, head, masked_parts
-from rpcstream.wire.http import Request
-from rpcstream.wire.upgrade import UpgradeRefused, accept, ask, check_answer
+from rpcstream.wire.http_messages import Request
+from rpcstream.wire.upgrade import UpgradeRefusedError, accept_upgrade, check_response, request_upgrade
 
 from .websocket_ends import dialler, serving, until
 
@@ -46,7 +46,7 @@ def asked(method: str = "GET", body: bytes = b"", http10: bool = False, **change
 
 
 def test_the_example_of_the_specification() -> None:
-    response = accept(asked())
+    response = accept_upgrade(asked())
     assert response.status == 101
     assert dict(response.headers) == {
         "Upgrade": "websocket",
@@ -67,7 +67,7 @@ def test_the_example_of_the_specification() -> None:
     ],
 )
 def test_a_subprotocol_is_chosen_among_those_that_were_offered(offered: str | None, chosen: str | None) -> None:
-    response = accept(asked(sec_websocket_protocol=offered))
+    response = accept_upgrade(asked(sec_websocket_protocol=offered))
     assert response.status == 101
     assert dict(response.headers).get("Sec-WebSocket-Protocol") == chosen
 
@@ -94,7 +94,7 @@ def test_a_subprotocol_is_chosen_among_those_that_were_offered(offered: str | No
     ],
 )
 def test_what_is_no_request_for_a_websocket(request_: Request, status: int, text: str) -> None:
-    response = accept(request_)
+    response = accept_upgrade(request_)
     assert response.status == status
     assert text in response.text
     assert dict(response.headers).get("Sec-WebSocket-Version") == ("13" if status == 426 else None)
@@ -102,19 +102,19 @@ def test_what_is_no_request_for_a_websocket(request_: Request, status: int, text
 
 
 def test_a_length_of_zero_is_no_body() -> None:
-    assert accept(asked(content_length="0")).status == 101
+    assert accept_upgrade(asked(content_length="0")).status == 101
 
 
 def test_both_sides_of_the_handshake_fit_together() -> None:
-    question, key = ask("localhost:8545", "/rpc?x=1", {"Authorization": "Bearer x"})
+    question, key = request_upgrade("localhost:8545", "/rpc?x=1", {"Authorization": "Bearer x"})
     first, *lines = question.decode().removesuffix("\r\n\r\n").split("\r\n")
     assert first == "GET /rpc?x=1 HTTP/1.1"
     headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
     assert headers["host"] == "localhost:8545"
     assert headers["authorization"] == "Bearer x"
-    response = accept(Request("GET", "/rpc?x=1", headers))
-    check_answer(response.head(0, True), key)
-    assert ask("localhost", "/", {})[1] != key
+    response = accept_upgrade(Request("GET", "/rpc?x=1", headers))
+    check_response(response.head(0, True), key)
+    assert request_upgrade("localhost", "/", {})[1] != key
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_both_sides_of_the_handshake_fit_together() -> None:
 )
 def test_what_cannot_be_asked(host: str, path: str, headers: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"header|path"):
-        ask(host, path, headers)
+        request_upgrade(host, path, headers)
 
 
 ANSWER = (
@@ -144,7 +144,7 @@ ANSWER = (
 
 
 def test_an_answer_of_another_server() -> None:
-    check_answer(ANSWER.encode(), GOOD["sec-websocket-key"])
+    check_response(ANSWER.encode(), GOOD["sec-websocket-key"])
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,9 @@ def test_an_answer_of_another_server() -> None:
         (ANSWER.replace("101 Switching Protocols", "200"), 200, "200"),
         (ANSWER.replace(ACCEPTED, "AAAA"), 101, "Sec-WebSocket-Accept"),
         (ANSWER.replace("Sec-WebSocket-Accept", "X-Accept"), 101, "Sec-WebSocket-Accept"),
-        (ANSWER.replace("Upgrade: WebSocket", "Upgrade: h2c"), 101, "no WebSocket"),
-        (ANSWER.replace("Connection: upgrade", "Connection: close"), 101, "no WebSocket"),
-        (ANSWER.replace("Upgrade: ", "Upgrade "), 101, "broken header"),
+        (ANSWER.replace("Upgrade: WebSocket", "Upgrade: h2c"), 101, "other than WebSocket"),
+        (ANSWER.replace("Connection: upgrade", "Connection: close"), 101, "other than WebSocket"),
+        (ANSWER.replace("Upgrade: ", "Upgrade "), 101, "malformed header"),
         (ANSWER.replace("\r\n\r\n", "\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"), 101, "not offered"),
         (ANSWER.replace("\r\n\r\n", "\r\nSec-WebSocket-Protocol: chat\r\n\r\n"), 101, "not offered"),
         ('{"jsonrpc": "2.0"}', None, "not HTTP"),
@@ -165,8 +165,8 @@ def test_an_answer_of_another_server() -> None:
     ],
 )
 def test_an_answer_that_is_none(answer: str, status: int | None, text: str) -> None:
-    with pytest.raises(UpgradeRefused, match=text) as caught:
-        check_answer(answer.encode("latin-1"), GOOD["sec-websocket-key"])
+    with pytest.raises(UpgradeRefusedError, match=text) as caught:
+        check_response(answer.encode("latin-1"), GOOD["sec-websocket-key"])
     assert caught.value.status == status
 
 

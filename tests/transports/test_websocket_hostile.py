@@ -20,8 +20,8 @@ from rpcstream.transports import websocket
 from rpcstream.transports.websocket import WebSocketStream
 from rpcstream.wire.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, FrameReader, frame
 from rpcstream.wire.framing import HEAD_SIZE, Oversize
-from rpcstream.wire.http import Request
-from rpcstream.wire.upgrade import accept
+from rpcstream.wire.http_messages import Request
+from rpcstream.wire.upgrade import accept_upgrade
 
 from .websocket_ends import CONTINUATION, RawSocket, declared, dialler, fragment, serving, until
 
@@ -450,7 +450,7 @@ async def test_a_client_whose_server_does_not_close(monkeypatch: pytest.MonkeyPa
     async def stay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         lines = (line.partition(":") for line in head.decode().split("\r\n")[1:-2])
-        response = accept(Request("GET", "/", {name.lower(): value.strip() for name, _, value in lines}))
+        response = accept_upgrade(Request("GET", "/", {name.lower(): value.strip() for name, _, value in lines}))
         writer.write(response.head(0, True))
         reader_ = FrameReader(masked=True, max_size=1000)
         while data := await reader.read(1000):

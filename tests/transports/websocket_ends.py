@@ -21,8 +21,8 @@ from rpcstream.transports.listen import Listener
 from rpcstream.transports.stream import LineStream
 from rpcstream.transports.websocket import WebSocketStream
 from rpcstream.wire.frames import CLOSE, PONG, TEXT, Close, FrameReader, frame
-from rpcstream.wire.http import Request
-from rpcstream.wire.upgrade import accept, ask, check_answer
+from rpcstream.wire.http_messages import Request
+from rpcstream.wire.upgrade import accept_upgrade, check_response, request_upgrade
 
 CONTINUATION = 0x0
 
@@ -83,7 +83,9 @@ class Serving:
             first, *lines = head.decode().strip().split("\r\n")
             method, target, _ = first.split(" ")
             fields = (line.partition(":") for line in lines)
-            response = accept(Request(method, target, {name.lower(): value.strip() for name, _, value in fields}))
+            response = accept_upgrade(
+                Request(method, target, {name.lower(): value.strip() for name, _, value in fields})
+            )
             handshake.transport.write(response.head(len(response.body), False) + bytes(response.body))
             if response.status == 101:
                 return self._make_stream()
@@ -112,9 +114,9 @@ class Serving:
     @asynccontextmanager
     async def raw(self) -> AsyncIterator[RawSocket]:
         raw = RawSocket(*await asyncio.open_connection("127.0.0.1", self.port, ssl=self._trusted))
-        head, key = ask(f"127.0.0.1:{self.port}", "/", {})
+        head, key = request_upgrade(f"127.0.0.1:{self.port}", "/", {})
         raw.writer.write(head)
-        check_answer(await raw.reader.readuntil(b"\r\n\r\n"), key)
+        check_response(await raw.reader.readuntil(b"\r\n\r\n"), key)
         try:
             yield raw
         finally:
@@ -148,10 +150,10 @@ def dialler(port: int, limits: Limits | None = None) -> Callable[[Callable[[], L
     async def connect(make_stream: Callable[[], LineStream]) -> Any:
         line = make_stream()
         made: asyncio.Future[WebSocketStream] = asyncio.get_running_loop().create_future()
-        question, key = ask(f"127.0.0.1:{port}", "/", {})
+        question, key = request_upgrade(f"127.0.0.1:{port}", "/", {})
 
         def on_head(head: bytes) -> WebSocketStream:
-            check_answer(head, key)
+            check_response(head, key)
             stream = WebSocketStream(line.session, limits=line._limits, client=True, address=line.address)
             made.set_result(stream)
             return stream

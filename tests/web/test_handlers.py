@@ -23,7 +23,7 @@ from PIL import Image
 from rpcstream import RegistrationError, ServerBusy
 from rpcstream.methods.invoke import Invoker
 from rpcstream.web import Html, HttpError, Request, Response
-from rpcstream.wire.http import problem
+from rpcstream.wire.http_messages import problem
 
 from . import work
 from .asking import Site, body_of, headers_of, request

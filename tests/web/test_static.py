@@ -12,8 +12,9 @@ import pytest
 
 from rpcstream import RegistrationError
 from rpcstream.methods.invoke import Invoker
-from rpcstream.web import Response, html, static
-from rpcstream.web.static import Prepared, is_plain, type_of
+from rpcstream.transports.http_exchange import parts_of_response
+from rpcstream.web import Request, Response, html, static
+from rpcstream.web.static import is_plain, type_of
 
 from .asking import Site, body_of, headers_of, request
 
@@ -72,20 +73,21 @@ async def test_the_bytes_of_a_response_are_made_once(site: Site) -> None:
     site.static("/a.txt", b"a" * 1000)
     first, second = site.routes.find(request("/a.txt")), site.routes.find(request("/a.txt"))
     assert first is second
-    assert isinstance(first, Prepared)
+    assert isinstance(first, Response)
     dates = [b"Date: Sat, 21 Nov 2026 18:00:00 GMT\r\n", b"Date: Sat, 21 Nov 2026 18:00:01 GMT\r\n"]
-    made = [first.ready(dates[0]), first.ready(dates[0]), first.ready(dates[1])]
+    made = [first.whole(dates[0]), first.whole(dates[0]), first.whole(dates[1])]
     assert made[0] is made[1]
     for date, ready in zip((dates[0], dates[1]), made[1:], strict=True):
         assert ready == first.head(1000, True)[:-2] + date + b"\r\n" + b"a" * 1000
-    assert first.ready(b"") == first.head(1000, True) + b"a" * 1000
+    assert first.whole(b"") == first.head(1000, True) + b"a" * 1000
 
 
 async def test_what_is_large_is_not_copied_to_its_head(site: Site) -> None:
     site.static("/large", b"a" * 1_000_000)
     found = await site.page("/large")
-    assert isinstance(found, Prepared)
-    assert found.ready(b"Date: x\r\n") is None
+    head, body = parts_of_response(found, Request("GET", "/large"), True)
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert body is found.body
     assert len(found.body) == 1_000_000
 
 

@@ -7,7 +7,7 @@ import os
 from PIL import Image
 
 from rpcstream.web import Html, HttpError, Request, Response, html
-from rpcstream.wire.http import problem
+from rpcstream.wire.http_messages import problem
 
 
 def process_id(name: str, request: Request) -> dict[str, object]:

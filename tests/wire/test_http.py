@@ -9,10 +9,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rpcstream.wire.http import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem, wanted
-from rpcstream.wire.http_body import ChunkedBody, SizedBody, TooLong
-from rpcstream.wire.http_head import HEAD_MAX, HEADERS_MAX, body_length, parse_head
-from rpcstream.wire.http_reader import RequestReader
+from rpcstream.wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, preferred_type, problem
+from rpcstream.wire.http_parser import (
+    HEAD_MAX,
+    HEADERS_MAX,
+    BodyTooLongError,
+    ChunkedBody,
+    RequestReader,
+    SizedBody,
+    body_length,
+    parse_head,
+)
 from rpcstream.wire.pieces import Pieces
 
 from ..transports.asking import chunked, post
@@ -116,7 +123,7 @@ def test_a_problem() -> None:
     ],
 )
 def test_what_a_caller_wants(accept: str, kind: str) -> None:
-    assert wanted(accept) == kind
+    assert preferred_type(accept) == kind
 
 
 # -- heads ------------------------------------------------------------------------------------------------------------
@@ -282,7 +289,7 @@ def test_chunks_mean_the_same_however_they_are_cut(data: bytes, cuts: list[int])
         for place, part in enumerate(parts):
             try:
                 rest = body.feed(part)
-            except TooLong:
+            except BodyTooLongError:
                 return "too long"
             except ValueError:
                 return "malformed"
@@ -305,7 +312,7 @@ def test_many_small_pieces_become_few() -> None:
 def test_a_chunk_over_the_limit_is_known_by_its_size() -> None:
     body = ChunkedBody(10)
     assert body.feed(b"5\r\nabcde\r\n5\r\nabcde\r\n") is None
-    with pytest.raises(TooLong):
+    with pytest.raises(BodyTooLongError):
         body.feed(b"1\r\n")
 
 

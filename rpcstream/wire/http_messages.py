@@ -1,7 +1,7 @@
-"""One HTTP request and one response, as values: what was asked, what is answered, and the bytes of its head.
+"""HTTP requests and responses as values, and the bytes of a response's head.
 
-Owns what a response's head looks like and that nothing put into it can end a line. Knows neither sockets nor how a
-request was read (`wire.http_head` reads its head, `wire.http_body` its body) nor what is answered. Pure.
+Owns how a response's head is written, and that nothing put into it can end a line. Knows neither sockets nor how a
+request is parsed (`wire.http_parser`). Pure.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from typing import Any
 from ..text import visible
 from .pieces import Written, parts_of
 
-#: The line that each status begins with, without the version.
+#: Status code and reason phrase of each status line.
 _REASONS = {int(status): f"{int(status)} {status.phrase}" for status in HTTPStatus}
 
-#: Responses that have no body, and say nothing about one (RFC 9110, 6.4.1).
+#: Statuses of responses without a body, whose heads give no length either (RFC 9110, 6.4.1).
 _BODILESS = frozenset((204, 304))
 
-#: A browser takes the type as it is said, and makes no page of what is none.
+#: Header that keeps browsers from guessing another content type, such as HTML.
 NOSNIFF = ("X-Content-Type-Options", "nosniff")
 
-#: Control characters that may stand in a text that says what is wrong: a traceback, in a server that shows it.
+#: Control characters that are kept in the text of an error response: it may hold a traceback, in debug mode.
 _LINES = "\n\t"
 
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
 class Request:
-    """What was asked.
+    """An HTTP request.
 
     Attributes:
-        method: "POST"
-        target: as it stood in the request line.
+        method: such as "GET".
+        target: path and query as in the request line.
         path: the target's path, percent-decoded.
-        query: what stands behind the `?`, as it came.
-        headers: by lower-case name; the values of a repeated one are joined with ", ".
-        body: empty until it has been read, and always for what is no call.
-        keep_alive: the client would send another request on the same connection.
-        is_http10: it speaks HTTP/1.0.
-        identity: who asks, as authentication found; None without.
+        query: the part of the target behind the `?`, not decoded.
+        headers: by lower-case name; the values of a repeated header are joined with ", ".
+        body: the bytes of the body; empty in requests for pages, whose bodies are not read.
+        keep_alive: the client allows another request on the same connection.
+        is_http10: the client speaks HTTP/1.0.
+        identity: the caller, as authentication found; None without authentication.
     """
 
     __slots__ = ("body", "headers", "identity", "is_http10", "keep_alive", "method", "path", "query", "target")
@@ -71,16 +71,16 @@ class Request:
 
 
 class Response:
-    """What is answered. Not to be changed once it was sent: its head is kept, so that a page costs that once.
+    """An HTTP response. Not to be changed once it was sent: the bytes of its head are kept for the next time.
 
     Attributes:
-        status: 200
-        body: as it is sent.
-        type: of the body: "text/html; charset=utf-8".
-        headers: further ones, name and value; `Content-Length` is not among them.
+        status: the status code, such as 200.
+        body: the bytes of the body.
+        type: content type of the body, such as "text/html; charset=utf-8"; None for none.
+        headers: pairs of name and value, without Content-Type and Content-Length.
     """
 
-    __slots__ = ("_kept", "_line", "_whole", "body", "headers", "status", "type")
+    __slots__ = ("_date", "_kept_head", "_kept_whole", "body", "headers", "status", "type")
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class Response:
         self.body = body
         self.type = type
         self.headers = [] if headers is None else headers
-        self._kept: bytes | None = None
-        #: The whole of it as it was sent last, and the line that this holds besides.
-        self._whole = self._line = b""
+        self._kept_head: bytes | None = None
+        #: The whole response as it was sent last, and the line of the header Date in it.
+        self._kept_whole = self._date = b""
 
     def head(
         self,
@@ -105,27 +105,28 @@ class Response:
         is_http10: bool = False,
         more: list[tuple[str, str]] | None = None,
     ) -> bytes:
-        """The status line and the headers, up to and with the empty line.
+        """The bytes of the status line and the headers, up to and with the empty line.
 
         Args:
-            length: of the body, which a response to HEAD has not; None: in chunks, or, for HTTP/1.0, until the
-                connection ends.
+            length: bytes of the body (which a response to HEAD does not have); None for a body in chunks, or, with
+                HTTP/1.0, one that ends with the connection.
             keep_alive: the connection stays open.
+            is_http10: the client speaks HTTP/1.0.
             more: headers besides its own.
 
         Raises:
-            ValueError: a name that is none, or a value with a line end in it.
+            ValueError: a name is not the name of a header, or a value has a line end in it.
         """
         is_usual = keep_alive and not is_http10 and not more and length is not None and length == len(self.body)
-        if is_usual and self._kept is not None:
-            return self._kept
+        if is_usual and self._kept_head is not None:
+            return self._kept_head
         lines = [f"HTTP/1.1 {_REASONS.get(self.status, self.status)}\r\n"]
         if self.type is not None:
             lines.append(_line("Content-Type", self.type))
-        said = []
+        connection = []
         for name, value in (*self.headers, *(more or ())):
             if name.lower() == "connection":
-                said.append(value)
+                connection.append(value)
             else:
                 lines.append(_line(name, value))
         if self.status >= 200:
@@ -134,24 +135,28 @@ class Response:
             elif self.status not in _BODILESS and not is_http10:
                 lines.append("Transfer-Encoding: chunked\r\n")
             if not keep_alive:
-                said.append("close")
+                connection.append("close")
             elif is_http10:
-                said.append("keep-alive")
-        if said:
-            lines.append(_line("Connection", ", ".join(said)))
+                connection.append("keep-alive")
+        if connection:
+            lines.append(_line("Connection", ", ".join(connection)))
         lines.append("\r\n")
         head = "".join(lines).encode("latin-1")
         if is_usual:
-            self._kept = head
+            self._kept_head = head
         return head
 
-    def whole(self, line: bytes) -> bytes:
-        """All of it, for an HTTP/1.1 connection that stays open, with one more line in its head; kept as well."""
-        if self._line is not line:
+    def whole(self, date: bytes) -> bytes:
+        """Head and body, for an HTTP/1.1 connection that stays open; kept until `date` is another object.
+
+        Args:
+            date: the line of the header Date, with its line end.
+        """
+        if self._date is not date:
             head = self.head(len(self.body), keep_alive=True)
-            self._whole = b"".join((head[:-2], line, b"\r\n", *parts_of(self.body)))
-            self._line = line
-        return self._whole
+            self._kept_whole = b"".join((head[:-2], date, b"\r\n", *parts_of(self.body)))
+            self._date = date
+        return self._kept_whole
 
     @property
     def text(self) -> str:
@@ -162,11 +167,12 @@ class Response:
         return f"<Response {self.status}, {len(self.body)} bytes>"
 
 
+#: The content types that a call can be answered with.
 JSON, NDJSON, EVENTS = "application/json", "application/x-ndjson", "text/event-stream"
 
 
-def wanted(accept: str) -> str:
-    """Which of JSON, NDJSON and EVENTS a caller takes first, by its header Accept; JSON if it names none."""
+def preferred_type(accept: str) -> str:
+    """The first of JSON, NDJSON and EVENTS in the value of a header Accept; JSON if it names none of them."""
     accept = accept.lower()
     if "ndjson" not in accept and "event-stream" not in accept:
         return JSON
@@ -178,7 +184,7 @@ def wanted(accept: str) -> str:
 
 
 class HttpError(Exception):
-    """The request is answered with this response, a 4xx or 5xx whose text says what is wrong."""
+    """Ends the handling of a request: it is answered with this response, a 4xx or 5xx."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(f"{response.status}: {response.text.strip()}")
@@ -186,13 +192,24 @@ class HttpError(Exception):
 
 
 def problem(status: int, text: str, headers: list[tuple[str, str]] | None = None) -> Response:
-    """A response that says in one line of text what is wrong; some of them quote what they were sent."""
+    """An error response with one line of plain text. Control characters in the text, perhaps quoted, are replaced."""
     return Response(
         status, f"{visible(text, keep=_LINES)}\n".encode(), "text/plain; charset=utf-8", [NOSNIFF, *(headers or ())]
     )
 
 
+def too_long(max_size: int) -> Response:
+    """The response to a body over the limit of `max_size` bytes."""
+    return problem(413, f"the body is too long: the limit is {max_size} bytes (max_message_size)")
+
+
+def tokens(value: str) -> set[str]:
+    """The comma-separated words of a header such as Connection, in lower case."""
+    return {word.strip(" \t").lower() for word in value.split(",")}
+
+
 def _line(name: str, value: str) -> str:
+    """The line of one header."""
     if not name or not _TOKEN.issuperset(name):
         raise ValueError(f"not the name of a header: {name!r}")
     if not value.isprintable() and not value.replace("\t", " ").isprintable():
@@ -200,5 +217,5 @@ def _line(name: str, value: str) -> str:
     try:
         value.encode("latin-1")
     except UnicodeEncodeError:
-        raise ValueError(f"the header {name} has a character in it that is not of Latin-1: {value!r}") from None
+        raise ValueError(f"the header {name} has a character that is not in Latin-1: {value!r}") from None
     return f"{name}: {value}\r\n"
