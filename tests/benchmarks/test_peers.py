@@ -65,7 +65,7 @@ def check_load(script: str, port: int, *options: str) -> None:
     result = json.loads(done.stdout)
     assert result["calls"] > 0
     assert result["wrong"] == 0
-    assert result["rate"] == pytest.approx(result["calls"] / result["seconds"], rel=0.01)
+    assert result["rate"] == pytest.approx(result["calls"] / result["seconds"], rel=0.05)  # the seconds are rounded
     assert list(result["latency_us"]) == ["p50", "p90", "p99", "p999", "max"]
     assert sorted(result["latency_us"].values()) == list(result["latency_us"].values())
 
