@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from rpcstream.peer.marshal import NOT_GIVEN
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-LINKED = [*PAGES, ROOT / "README.md", ROOT / "CHANGELOG.md"]
+README = ROOT / "README.md"
+FRONT = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")]
+LINKED = [README, *FRONT, *PAGES]
 
 #: The headings of the reference, and what their tables describe.
 DESCRIBED: dict[str, Callable[..., Any]] = {
@@ -36,8 +39,10 @@ DESCRIBED: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_blocks_run_as_they_stand(page: Path, run_page: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_run_as_they_stand(page: Path, run_page: Callable[[Path], None], tmp_path: Path) -> None:
+    if page == README:
+        shutil.copy(ROOT / "examples" / "pictures" / "cat.jpg", tmp_path)
     run_page(page)
 
 
@@ -153,6 +158,22 @@ def test_index_names_every_page() -> None:
     index = (DOCS / "index.md").read_text()
     names = [str(page.relative_to(DOCS)) for page in PAGES]
     assert [name for name in names if f"]({name})" not in index and name != "index.md"] == []
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    text = README.read_text()
+    assert [str(page) for page in PAGES if f"]({page.relative_to(ROOT)})" not in text] == []
+
+
+def test_every_example_is_listed() -> None:
+    text = (ROOT / "examples" / "README.md").read_text()
+    examples = [path for path in (ROOT / "examples").iterdir() if path.name not in ("README.md", "__pycache__")]
+    assert [path.name for path in examples if f"]({path.name}" not in text] == []
+
+
+def test_the_site_has_every_page() -> None:
+    site = (ROOT / ".ci" / "mkdocs.yml").read_text()
+    assert [str(page.relative_to(DOCS)) for page in PAGES if f": {page.relative_to(DOCS)}\n" not in site] == []
 
 
 def without_code(page: Path) -> str:

@@ -1,7 +1,7 @@
 """Autobahn's fuzzing client against our WebSocket frames, and against the websockets library for comparison.
 
-    python scripts/autobahn.py              # writes docs/reference/autobahn.md; the first time it also makes an environment
-    python scripts/autobahn.py --cases 6.4  # a part of it, printed only
+    python tests/interop/autobahn/run.py              # writes docs/reference/autobahn.md
+    python tests/interop/autobahn/run.py --cases 6.4  # a part of it, printed only
 
 The suite (PyPI `autobahntestsuite`) runs under CPython 2.7 alone, so it gets an environment of its own, which is kept.
 Both servers send back what they get. Exit code 1 if ours fails where the other one passes.
@@ -41,7 +41,7 @@ SUITE = "autobahntestsuite==25.10.1"
 #: The last that makes environments for Python 2.7.
 VIRTUALENV = "virtualenv==20.15.1"
 
-TABLE = Path(__file__).parent.parent / "docs" / "reference" / "autobahn.md"
+TABLE = Path(__file__).parents[3] / "docs" / "reference" / "autobahn.md"
 FOLDER = Path.home() / ".cache" / "rpcstream-autobahn"
 
 OURS, THEIRS = "rpcstream", "websockets"
@@ -228,7 +228,7 @@ def _lines(index: dict[str, dict[str, Any]]) -> Iterator[str]:
     suite, library = SUITE.replace("==", " "), f"websockets library {importlib.metadata.version('websockets')}"
     yield f"The fuzzing client of {suite} against the frames of rpcstream {rpcstream.__version__}, and against the"
     yield f"{library}, both as servers that send back what they get. Written by"
-    yield "`scripts/autobahn.py`, which fails if rpcstream fails where the other one passes."
+    yield "`tests/interop/autobahn/run.py`, which fails if rpcstream fails where the other one passes."
     yield ""
     yield "OK: as the suite wants it. Non-strict: not against the specification, but not as soon, or not in the order,"
     yield "that the suite prefers. Informational: whatever a server does is right."
