@@ -1,7 +1,7 @@
-"""The client for programs with an event loop: any number of calls at once on one connection, no task and no timer each.
+"""The async client: any number of concurrent calls on one connection, with no task and no timer for each.
 
-Owns the connections of one client and the life of a call across them. How a call becomes bytes is the marshaller's
-matter, how bytes come and go the line stream's and its session's.
+Owns the connections of one client, and a call from its connection to its result, with repetitions. Knows neither how a
+call is encoded nor how bytes are moved.
 """
 
 from __future__ import annotations
@@ -9,202 +9,86 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
-from ..codec import Codec
 from ..errors import ConnectFailed, ConnectionLost
-from ..limits import DEFAULT_LIMITS, Limits
+from ..events.queue import Policy
 from ..peer.deadline import INFINITE, inherited, time_left
-from ..peer.marshal import NOT_GIVEN, Call, Marshaller, Outgoing, RawCall, check_params, params_of
+from ..peer.marshal import NOT_GIVEN, Call, Outgoing, RawCall, check_params, params_of
 from ..peer.outgoing import AsyncWaiter, OnProgress
-from ..peer.proxy import NAMES_KEPT, Method, Methods, remote_name
 from ..peer.remote import Peer
 from ..peer.session import Session
 from ..peer.stream import Stream, StreamCall
 from ..wire.pieces import Written
 from .address import Address, check_lasting
+from .base import BaseClient, notify_client_params, publish_params
 from .batch import AsyncBatch
 from .callbacks import Callbacks
-from .connect import Connect
 from .hub import HubRegistration
-from .hub_messages import HubMessages
-from .options import File, Settings, Trace, make_settings
+from .options import DEFAULT_ADDRESS, AsyncClientOptions, ClientOptions, Settings, make_settings, with_options
 from .pool import ConnectionPool
-from .retry import LOSSES, Backoff, CallRetries, Unsent
-from .subscriptions import Subscriptions
-
-if TYPE_CHECKING:  # reads files, which most clients do without
-    from ..config import ConfigSource
+from .retry import LOSSES, CallRetries, Unsent
+from .subscriptions import Subscription, Subscriptions
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class AsyncClient:
-    """Calls methods of a server: `await client.vision.vectorize(photo=image)`. For one event loop at a time.
+@with_options(ClientOptions, AsyncClientOptions)
+class AsyncClient(BaseClient):
+    """Calls methods of a server from an event loop: `await client.vision.vectorize(photo=image)`.
 
-    A connection is made with the first call (calls made meanwhile share it), kept, and made anew with the next call
-    after it was lost. While the server takes nothing more, calls wait before they are sent.
+    The first call makes a connection, which concurrent calls share. It stays open; after it was lost the next call
+    makes another one. A client belongs to one event loop at a time. Calls wait before they are sent while the server
+    reads nothing more.
 
     Args:
-        address: "host:port", "host", "[::1]:8545", "tcp://…", "unix:///path"; "tls://host:port"; "http://host/path",
-            "https://…", "http+unix:///path"; "ws://…", "wss://…".
-        timeout: seconds that a call may take with everything, None for no limit; each call may say otherwise.
-        connect_timeout: seconds that connecting may take.
-        pool: up to so many connections; a call takes the one with the fewest calls waiting.
-        retries: how often a call is repeated that failed because there was no connection, it was lost, or a hub lost
-            who worked on it. It may have been carried out, so this is for methods that may be repeated.
-        retry: which calls are repeated: "all", or only "idempotent" ones, by what the server says of them.
-        reconnect: keep the connection: make it with `async with` or the first call, and anew whenever it is lost, with
-            pauses that a Backoff sets (True: the usual ones). Calls then wait for it, as long as their time-out allows.
-        on_state: called with each new `state`.
-        codec: knows the rich types; give one with your own types registered.
-        limits: `max_message_size` holds for what is sent and for what is received.
-        delimiter: ends each message, as the server expects it.
-        trace: called with "send" or "receive" and the bytes of each message.
-        token: who this is, for a server that asks: said first on each new connection of a line stream, and with each
-            request of HTTP and each handshake of a WebSocket. Never shown by this library.
-        ca: a PEM file with the authorities whose certificates are trusted, in the place of the system's. The server's
-            certificate and its name are verified in any case.
-        certificate, key: PEM files: the client's own, for servers that ask for one (mutual TLS).
-        http_connections: for HTTP: up to so many connections; each carries one call, or stream, at a time.
-        name: the client's at a hub, 1 to 128 of A-Z, a-z, 0-9, "_" and "-". It is registered before any call is sent;
-            if the hub refuses it, or the server is no hub, there is no connection.
-        keepalive: seconds; a server that was silent for half of that is asked, and given up when it stays so. None: as
-            long as the system takes it for connected.
-        registration_timeout: seconds that a hub may take to answer `offer`, or the name; None for no limit.
-        connect: makes the connection in place of a socket, for tests and transports of your own: called with a
-            function that makes the protocol (a LineStream), joins it to a transport, and returns it. The address is
-            then only a name for errors.
+        address: the server: "host:port", "host", "[::1]:8545", "tcp://…", "unix:///path"; "tls://host:port";
+            "http://host/path", "https://…", "http+unix:///path"; "ws://…", "wss://…".
+        options: see below; all of them are keywords.
+
+    Attributes:
+        notify: sends notifications, which have no answer: `await client.notify.name(…)`, or `client.notify("name", …)`.
+        submit: starts calls that run by themselves: `client.submit.name(…)` gives an `asyncio.Task`, whose
+            `add_done_callback(function)` calls the function with the task when the call is over.
+        stream: calls methods that stream: `async for item in client.stream.name(…)`; gives a `Stream`. Options as for
+            `call`; the time-out is for the whole stream.
 
     Raises:
-        ValueError: the address or another argument makes no sense.
-        RuntimeError: `name` or `keepalive`, which need a connection that lasts, and an address of HTTP.
-        OSError, ssl.SSLError: a file with certificates is not there, or not what it should be.
+        ValueError: the address or an option makes no sense.
+        TypeError: an option is unknown.
+        RuntimeError: `name` or `keepalive`, which need a lasting connection, with an HTTP address.
+        OSError, ssl.SSLError: a certificate file is missing or not valid.
     """
 
-    def __init__(
-        self,
-        address: str | Address = "127.0.0.1:8545",
-        *,
-        timeout: float | None = 60.0,
-        connect_timeout: float | None = 10.0,
-        pool: int = 1,
-        retries: int = 0,
-        retry: Literal["all", "idempotent"] = "all",
-        reconnect: bool | Backoff = False,
-        on_state: Callable[[str], object] | None = None,
-        codec: Codec | None = None,
-        limits: Limits = DEFAULT_LIMITS,
-        delimiter: bytes = b"\n",
-        trace: Trace | None = None,
-        token: str | None = None,
-        ca: File | None = None,
-        certificate: File | None = None,
-        key: File | None = None,
-        http_connections: int = 8,
-        name: str | None = None,
-        keepalive: float | None = None,
-        registration_timeout: float | None = 10.0,
-        connect: Connect | None = None,
-    ) -> None:
-        if connect is not None and isinstance(address, str):
-            address = Address(kind="custom", path=address)
-        settings = make_settings(
-            address,
-            codec,
-            limits,
-            timeout=timeout,
-            connect_timeout=connect_timeout,
-            pool=pool,
-            retries=retries,
-            retry=retry,
-            reconnect=(Backoff() if reconnect is True else reconnect) or None,
-            on_state=on_state,
-            delimiter=delimiter,
-            trace=trace,
-            token=token,
-            ca=ca,
-            certificate=certificate,
-            key=key,
-            http_connections=http_connections,
-            name=name,
-            keepalive=keepalive,
-            registration_timeout=registration_timeout,
-        )
-        self._set_up(settings, connect)
+    def __init__(self, address: str | Address = DEFAULT_ADDRESS, **options: Unpack[AsyncClientOptions]) -> None:
+        settings = make_settings("AsyncClient", AsyncClientOptions, address, options)
+        self._set_up(settings, Callbacks(settings))
 
-    def _set_up(self, settings: Settings, connect: Connect | None = None) -> None:
-        self._settings = settings
+    def _set_up(self, settings: Settings, callbacks: Callbacks) -> None:
+        super().__init__(settings)
         self._timeout = settings.timeout
         self._is_http = settings.address.is_http
-        self._marshaller = Marshaller(settings.codec, settings.limits, str(settings.address))
-        self._callbacks = Callbacks(settings)
-        self._pool = ConnectionPool(settings, self._marshaller, lambda: self._callbacks.dispatcher, connect)
-        self._registration = HubRegistration(self._pool, self._marshaller, settings, lambda: self._callbacks)
+        self._callbacks = callbacks
+        self._pool = ConnectionPool(settings, self._marshaller, lambda: callbacks.dispatcher)
+        self._registration = HubRegistration(self._pool, self._marshaller, settings, callbacks)
         self._subscriptions = Subscriptions(self._pool, self._marshaller, settings)
         self._retries = CallRetries(settings.retries, settings.retry, lambda: self._submit("rpc.discover"))
         self._tasks: set[asyncio.Task[Any]] = set()
-        telling: HubMessages[Coroutine[Any, Any, int], Coroutine[Any, Any, bool]] = HubMessages(self.request)
-        #: For notifications, which have no answer: `await client.notify.name(…)`.
-        self.notify = Methods(self._notify)
-        #: For calls that go on by themselves: `client.submit.name(…)` gives an `asyncio.Task`, whose
-        #: `add_done_callback(function)` calls the function with it when there is an outcome.
-        self.submit = Methods(self._submit)
-        #: For methods that stream: `async for item in client.stream.name(…)`; options as for `call`, gives a `Stream`.
-        self.stream = Methods(self._stream)
-        #: For events: `async for value in client.subscribe("ticks")`; see `Subscriptions.subscribe`.
-        self.subscribe = self._subscriptions.subscribe
-        #: For a hub: `await client.offer()` lets all there call what is marked with `@client`; see `HubRegistration`.
-        self.offer, self.withdraw = self._registration.offer, self._registration.withdraw
-        #: For a hub: `await client.publish("sensors.room1", 21.5)`, `…notify_client(…)`; see `HubMessages`.
-        self.publish, self.notify_client = telling.publish, telling.notify_client
-        #: For a program that only offers: returns when the client is closed; see `ConnectionPool.wait_closed`.
-        self.wait_closed = self._pool.wait_closed
-
-    @classmethod
-    def from_config(cls, source: ConfigSource = None, **arguments: Any) -> Self:
-        """A client as arguments, the environment (`RPCSTREAM_…`) and a configuration say, each before the next.
-
-        Args:
-            source: a file, TOML or JSON with comments, or a mapping of what could stand in one.
-            arguments: the same options, and all that the constructor takes.
-
-        Raises:
-            ValueError, TypeError: an option makes no sense; the text says which and where it stands.
-            OSError: the file cannot be read.
-        """
-        from ..config import client_options
-
-        return cls(**client_options(source, arguments))
-
-    # -- what users call --------------------------------------------------------------------------------------
-
-    @property
-    def address(self) -> str:
-        """Where the server is."""
-        return self._marshaller.address
 
     @property
     def state(self) -> str:
-        """What the (first) connection is like: "idle", "connecting", "connected", "waiting" to connect, "closed"."""
         return self._pool.state
 
     @property
     def registered_name(self) -> str | None:
-        """The client's name at the hub: `name`, or the one that the hub made; None while there is none."""
         return self._registration.name
 
     @property
     def replies_dropped(self) -> int:
-        """Replies on the present connections that nobody waited for: late, forged or duplicate."""
         return self._pool.dropped
 
-    def __getattr__(self, name: str) -> Any:
-        method = Method(self.call, remote_name(self, name))
-        if len(self.__dict__) < NAMES_KEPT:
-            self.__dict__[name] = method  # found without this function the next time
-        return method
+    # -- calls ------------------------------------------------------------------------------------------------------
 
     @overload
     def call(
@@ -238,26 +122,6 @@ class AsyncClient:
         on_progress: OnProgress | None = None,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]:
-        """Call a method by its name and await the result.
-
-        Cancelling the awaiting task gives the call up: the server is told, its handler is cancelled; an answer that
-        still comes is dropped. Inside a handler that has a deadline no call takes longer than that.
-
-        Args:
-            args, kwargs: the arguments, all by position or all by name. For a parameter that is called `timeout`,
-                `returns` or `on_progress` use `request`. An iterator, sync or async, is sent item by item.
-            timeout: seconds that this call may take, None for no limit. The server is told and gives up too.
-            returns: a type hint; the result is checked against it and given in that type.
-            on_progress: called with what the handler says on its way (`ctx.progress`). What it raises is logged.
-
-        Raises:
-            RpcError: the server answered with an error; subclasses for the codes that are known.
-            ConnectFailed, ConnectionLost: there was no connection, or it ended before the answer came.
-            CallTimeout: no answer in time. The connection stays; an answer that comes late is dropped.
-            TypeError: arguments by position and by name together; a value that cannot be sent (EncodeError); a result
-                that does not fit `returns`.
-            RuntimeError: the client is closed.
-        """
         outgoing = Call(self._marshaller, method, params_of(method, args, kwargs), timeout, returns)
         return self._perform(outgoing, timeout, on_progress)
 
@@ -290,7 +154,6 @@ class AsyncClient:
         timeout: Any = NOT_GIVEN,
         on_progress: OnProgress | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        """As `call`, with the params as they go on the wire: a list, a dict, or None for none."""
         call = Call(self._marshaller, method, check_params(method, params), timeout, returns)
         return self._perform(call, timeout, on_progress)
 
@@ -301,54 +164,49 @@ class AsyncClient:
     @overload
     def __call__(self, /, **options: Any) -> Callable[[Function], Function]: ...
     def __call__(self, message: Any = None, /, **options: Any) -> Any:
-        """Decorator: offer a function to the server (`@client`, `@client(name=…)`; options and errors as `Server.add`).
+        return self._decorate_or_send(message, options)
 
-        A hub is told of it with `offer`; with `shared=True` other clients may offer a method of that name too.
-
-        Or, with a request object: send it as it is, id included, and await the whole response object, rich values
-        decoded. An error reply is returned, not raised. Without an id the object is a notification; that gives None.
-
-        Raises, for a request object:
-            ValueError: the id is no string and no integer, or a call with this id is waiting.
-        """
-        if isinstance(message, dict):
-            return self._request_as_it_is(message, **options)
-        if message is None:
-            return lambda function: self(function, **options)
-        if not callable(message):
-            raise TypeError(f"a request object is a dict, and what is offered a function; got {type(message).__name__}")
-        check_lasting(self._settings.address, "offering a method to the server")
-        self._callbacks.add(message, **options)
-        return message
+    def batch(self, *, timeout: float | None = NOT_GIVEN) -> AsyncBatch:
+        return AsyncBatch(self._marshaller, timeout, self._perform, self._send)
 
     def on_connect(self, hello: Callable[[Peer], Awaitable[object]]) -> Callable[[Peer], Awaitable[object]]:
-        """Decorator: run this async function on each new connection, before anything else is sent on it.
-
-        It gets the server as a `Peer`: `await server.call("rpc.authenticate", token=…)`. If it fails, so
-        has the attempt to connect.
-        """
         check_lasting(self._settings.address, "on_connect")
         self._pool.greet(hello)
         return hello
 
-    def batch(self, *, timeout: float | None = NOT_GIVEN) -> AsyncBatch:
-        """Several calls in one message: `async with client.batch() as batch: a = batch.sum(1, 2)`, then `a.result()`.
+    # -- events and the hub -----------------------------------------------------------------------------------------
 
-        Nothing is sent if the block is left with an exception, or if there is nothing in the batch.
-        """
-        return AsyncBatch(self._marshaller, timeout, self._perform, self._send)
+    def subscribe(
+        self, topic: str, *, returns: Any = NOT_GIVEN, max_queue: int = 1000, policy: Policy = "drop_oldest"
+    ) -> Subscription:
+        return self._subscriptions.subscribe(topic, returns=returns, max_queue=max_queue, policy=policy)
+
+    def publish(
+        self, topic: str, value: Any, retain: bool = False, *, timeout: float | None = NOT_GIVEN
+    ) -> Coroutine[Any, Any, int]:
+        return self.request("rpc.publish", publish_params(topic, value, retain), timeout=timeout)
+
+    def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, bool]:
+        return self.request("rpc.notify", notify_client_params(client, method, args, kwargs))
+
+    async def offer(self, *, shared: bool = False) -> list[str]:
+        return await self._registration.offer(shared=shared)
+
+    async def withdraw(self, *names: str) -> list[str]:
+        return await self._registration.withdraw(*names)
+
+    async def wait_closed(self) -> None:
+        await self._pool.wait_closed()
+
+    # -- the end ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End the connections; calls that wait fail with ConnectionLost. What was sent is given time to leave.
-
-        Loops over events end behind what waits for them.
-        """
         self._subscriptions.close()
         self._registration.close()
         await self._pool.close()
         self._callbacks.close()
 
-    async def __aenter__(self) -> AsyncClient:
+    async def __aenter__(self) -> Self:
         if self._settings.reconnect is not None:
             self._pool.begin()
         return self
@@ -361,10 +219,10 @@ class AsyncClient:
     def __repr__(self) -> str:
         return f"<AsyncClient of {self.address}{', closed' if self._pool.is_closed else ''}>"
 
-    # -- the life of a call -----------------------------------------------------------------------------------
+    # -- sending ----------------------------------------------------------------------------------------------------
 
     async def _perform(self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None = None) -> Any:
-        """Send, wait, and try again as often as that is allowed."""
+        """Send a call, wait for its outcome, and repeat it as often as the options allow."""
         if self._is_http:
             self._check_params(outgoing)
         loop = asyncio.get_running_loop()
@@ -399,7 +257,7 @@ class AsyncClient:
         return None if self._pool.is_closed else self._retries.pause(error, attempt, left)
 
     async def _send(self, message: Written, method: str, timeout: Any) -> None:
-        """Send something that has no answer."""
+        """Send a message that has no answer."""
         loop = asyncio.get_running_loop()
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
         deadline = INFINITE if seconds is None else loop.time() + seconds
@@ -415,26 +273,19 @@ class AsyncClient:
             attempt += 1
             await asyncio.sleep(pause)
 
-    async def _request_as_it_is(self, message: dict[str, Any], *, timeout: Any = NOT_GIVEN) -> Any:
+    async def _send_object(self, message: dict[str, Any], *, timeout: Any = NOT_GIVEN) -> Any:
         if "id" in message:
             return await self._perform(RawCall(self._marshaller, message), timeout)
         encoded = self._marshaller.encode(message, "request object")
         return await self._send(encoded, str(message.get("method", "?")), timeout)
 
-    def _stream(
+    def _streamed(
         self,
         method: str,
-        /,
-        *args: Any,
+        params: list[Any] | dict[str, Any] | None,
         timeout: float | None = None,
         returns: Any = NOT_GIVEN,
         on_progress: OnProgress | None = None,
-        **kwargs: Any,
-    ) -> Stream:
-        return self._streamed(method, params_of(method, args, kwargs), timeout, returns, on_progress)
-
-    def _streamed(
-        self, method: str, params: Any, timeout: float | None, returns: Any, on_progress: OnProgress | None
     ) -> Stream:
         seconds, window = time_left(timeout), self._settings.limits.stream_window
         call = StreamCall(self._marshaller, method, params, NOT_GIVEN if seconds is None else seconds, returns, window)
@@ -448,16 +299,17 @@ class AsyncClient:
         return Stream(opened, call, seconds, on_progress)
 
     def _check_params(self, outgoing: Outgoing) -> None:
-        """Raises EncodeError for an iterator: over HTTP the server could not say when the next item may come."""
+        """Raise EncodeError for an iterator: over HTTP the server cannot ask for the next items."""
         from .http import check_params
 
         check_params(outgoing, self.address)
-
-    def _notify(self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Awaitable[None]:
-        return self._send(self._marshaller.notification(method, params_of(method, args, kwargs)), method, timeout)
 
     def _submit(self, method: str, /, *args: Any, **options: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(self.call(method, *args, **options))
         self._tasks.add(task)  # the loop itself would not keep it alive
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def _add_callback(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        check_lasting(self._settings.address, "offering a method to the server")
+        self._callbacks.add(function, **options)

@@ -7,7 +7,7 @@ is said on a connection is not known here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from ..errors import ConnectFailed
@@ -15,11 +15,8 @@ from ..transports.connection import why_lost
 from ..transports.stream import LineStream
 from .connection import ClientConnection
 from .http_text import words
-from .options import Settings, hiding
+from .options import Settings, hide_token
 from .readiness import waiter
-
-#: Joins the protocol that the given function makes to a transport, and returns it.
-Connect = Callable[[Callable[[], LineStream]], Awaitable[LineStream]]
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -31,14 +28,11 @@ HEAD_MAX = 64 * 1024
 TEXT_MAX = 4096
 
 
-async def join(connection: ClientConnection, settings: Settings, connect: Connect | None = None) -> None:
-    """Connect, and give the connection's session its channel.
-
-    Args:
-        connect: makes the connection of a line stream in place of a socket.
+async def join(connection: ClientConnection, settings: Settings) -> None:
+    """Open a connection to the server, and give it to the session as its channel.
 
     Raises:
-        OSError, ConnectFailed: there is no connection.
+        OSError, ConnectFailed: no connection could be made.
     """
     if settings.address.is_http:
         from .http import HttpChannel
@@ -47,19 +41,18 @@ async def join(connection: ClientConnection, settings: Settings, connect: Connec
         await http.open()
         connection.glance, connection.renew = http.has_none, http.renew
         return
-    stream = await (
-        _websocket(connection, settings) if settings.address.is_websocket else _line(connection, settings, connect)
-    )
+    open_stream = _open_websocket if settings.address.is_websocket else _open_line_stream
+    stream = await open_stream(connection, settings)
     connection.has_received = stream.has_received
     connection.reason = lambda: stream.reason
     if stream.socket is not None:
         connection.glance = waiter(stream.socket, read=True)
 
 
-async def _line(connection: ClientConnection, settings: Settings, connect: Connect | None) -> LineStream:
+async def _open_line_stream(connection: ClientConnection, settings: Settings) -> LineStream:
     trace = settings.trace
     if trace is not None and settings.token is not None:
-        trace = hiding(trace, settings.token)
+        trace = hide_token(trace, settings.token)
 
     def make() -> LineStream:
         return LineStream(
@@ -70,7 +63,7 @@ async def _line(connection: ClientConnection, settings: Settings, connect: Conne
             trace=trace,
         )
 
-    return await (connect(make) if connect is not None else _dial(settings, make))
+    return await (_dial(settings, make) if settings.connect is None else settings.connect(make))
 
 
 async def _dial(settings: Settings, make: Callable[[], P]) -> P:
@@ -96,7 +89,7 @@ async def _dial(settings: Settings, make: Callable[[], P]) -> P:
 # -- WebSocket ------------------------------------------------------------------------------------------------------
 
 
-async def _websocket(connection: ClientConnection, settings: Settings) -> Any:
+async def _open_websocket(connection: ClientConnection, settings: Settings) -> Any:
     from ..transports.websocket import WebSocketStream
     from ..wire.upgrade import UpgradeRefusedError, check_response, request_upgrade
 

@@ -8,10 +8,10 @@ methods are in `offered`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound, RpcError
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, InternalError, MethodNotFound, RpcError
 from ..peer.deadline import INFINITE, time_left
 from ..peer.interfaces import Channel
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller
@@ -19,13 +19,26 @@ from ..text import get_logger
 from .address import check_lasting
 from .callbacks import Callbacks
 from .connection import ClientConnection
-from .hub_messages import explained, registered, registration
 from .options import Settings
 from .pool import ConnectionPool
 
 log = get_logger("rpcstream.client")
 
 _REGISTER, _UNREGISTER = "rpc.register", "rpc.unregister"
+
+
+class Registration(NamedTuple):
+    """What a hub answers to `rpc.register`.
+
+    Attributes:
+        name: of the client, its own or one that the hub made.
+        key: with it, and only so, the name can be registered from another connection.
+        methods: what the client offers now.
+    """
+
+    name: str
+    key: str
+    methods: list[str]
 
 
 class HubRegistration:
@@ -38,9 +51,7 @@ class HubRegistration:
         name: the client's name at the hub; None until there is one.
     """
 
-    def __init__(
-        self, pool: ConnectionPool, marshaller: Marshaller, settings: Settings, callbacks: Callable[[], Callbacks]
-    ) -> None:
+    def __init__(self, pool: ConnectionPool, marshaller: Marshaller, settings: Settings, callbacks: Callbacks) -> None:
         self.name = settings.name
         self._pool = pool
         self._marshaller = marshaller
@@ -84,7 +95,7 @@ class HubRegistration:
             RuntimeError: the client calls over HTTP, which has no connection that lasts; or it is closed.
         """
         check_lasting(self._settings.address, "offering a method to the server")
-        callbacks = self._callbacks()
+        callbacks = self._callbacks
         methods = {
             name: shared or self._methods.get(name, False) or name in callbacks.shared for name in callbacks.names
         }
@@ -204,7 +215,7 @@ class HubRegistration:
                 log.error("%r is not offered any more at %s: %s", name, self._marshaller.address, error)
 
     async def _register(self, connection: ClientConnection, methods: dict[str, bool], deadline: float) -> list[str]:
-        described, components = self._callbacks().described(methods)
+        described, components = self._callbacks.described(methods)
         params = registration(self.name, self._key, described, components)
         call = Call(self._marshaller, _REGISTER, params, NOT_GIVEN, NOT_GIVEN)
         if connection is not self._connection:
@@ -220,7 +231,7 @@ class HubRegistration:
         return reply.methods
 
     def _loss(self, channel: Channel | None) -> ConnectionLost:
-        reason = (channel and channel.reason) or "the peer closed the connection"
+        reason = (channel.reason if channel is not None else None) or "the peer closed the connection"
         return ConnectionLost(reason, method=_REGISTER, address=self._marshaller.address)
 
     def _lost(self, connection: ClientConnection) -> None:
@@ -245,3 +256,36 @@ class HubRegistration:
                     return await self._register_anew(connection)
                 except (RpcError, OSError) as error:  # with the errors of connections and time-outs
                     log.warning("could not be registered on another connection: %s", error)
+
+
+def registration(
+    name: str | None, key: str | None, methods: list[dict[str, Any]], components: dict[str, Any]
+) -> dict[str, Any]:
+    """The params of `rpc.register`; what is not known, or empty, is left out."""
+    members = {"name": name, "key": key, "methods": methods, "components": components}
+    return {member: value for member, value in members.items() if value}
+
+
+def registered(reply: Any, address: str) -> Registration:
+    """The answer to `rpc.register`; InternalError for one that is none."""
+    if isinstance(reply, dict):
+        name, key, methods = (reply.get(member) for member in Registration._fields)
+        strings = isinstance(methods, list) and all(type(method) is str for method in methods)
+        if type(name) is str and type(key) is str and strings:
+            return Registration(name, key, methods)  # type: ignore[arg-type]
+    error = InternalError("The hub's answer to rpc.register cannot be read", {"reply": _without_key(reply)})
+    error.method, error.address = "rpc.register", address
+    raise error
+
+
+def explained(error: RpcError, what: str) -> RpcError:
+    """The error of a registration; one that tells that the server is no hub says so."""
+    if not isinstance(error, MethodNotFound):
+        return error
+    clear = MethodNotFound(f"The server is no hub: it does not take {what}", error.data)
+    clear.method, clear.address = error.method, error.address
+    return clear
+
+
+def _without_key(reply: Any) -> Any:
+    return {**reply, "key": "***"} if isinstance(reply, dict) and "key" in reply else reply

@@ -163,8 +163,7 @@ class _Conversation(AsyncClient):
     """An AsyncClient with the settings and the offered methods of a sync client."""
 
     def __init__(self, settings: Settings, offered: Callbacks) -> None:
-        self._set_up(settings)
-        self._callbacks = offered
+        self._set_up(settings, offered)
 
 
 def _hand_over(future: CallFuture, lost: ConnectionLost, running: Future[Any]) -> None:

@@ -1,40 +1,179 @@
-"""What a client was asked for: every option of both faces, checked once and then fixed."""
+"""Options of a client: documented, checked and with their defaults in one place for both clients.
+
+Owns what users may give (`ClientOptions` and the options of one client only) and what is made of it (`Settings`). Opens
+no connection; reads certificate files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 import orjson
 
 from ..codec import Codec
-from ..limits import Limits
+from ..events.patterns import CLIENT_NAME
+from ..limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
 from .address import Address, check_lasting, parse_address
-from .hub_messages import check_name
 from .retry import Backoff
 
 if TYPE_CHECKING:
     import ssl
 
+    from ..transports.stream import LineStream
+
+C = TypeVar("C", bound=type)
+
 #: Called with "send" or "receive" and the bytes of each message, without the delimiter.
 Trace = Callable[[str, bytes], None]
 
-#: Where a file is.
+#: Joins the protocol that the given function makes to a transport, and returns it.
+Connect = Callable[[Callable[[], "LineStream"]], Awaitable["LineStream"]]
+
+#: The path of a file.
 File = str | PathLike[str]
+
+#: The address of a client that was given none.
+DEFAULT_ADDRESS = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
+
+
+class ClientOptions(TypedDict, total=False):
+    """Options of `Client` and `AsyncClient`. Times are in seconds; None is "no limit".
+
+    Attributes:
+        timeout: seconds that a call may take in all, connecting included; each call may give its own.
+        connect_timeout: seconds that making a connection may take.
+        pool: the largest number of connections; a call takes the one with the fewest waiting calls.
+        retries: how often a call is repeated that failed because there was no connection, the connection was lost, or a
+            hub lost the program that ran the call. The method may have run already, so use it for methods that may run
+            twice. (`Client.submit` repeats only on a client that runs an event loop.)
+        retry: which of these calls are repeated: "all", or only those of methods that the server declares "idempotent".
+        reconnect: keep a connection open: made by `with`, `async with` or the first call, and made again whenever it is
+            lost, with the pauses of a `Backoff` (True: the default ones). Calls wait for it until they time out.
+        on_state: called with each new `state`, in the event loop of the client.
+        codec: encodes and decodes rich values; give one in which your own types are registered.
+        limits: `max_message_size` applies to messages sent and received; images have limits of their own.
+        delimiter: the bytes that end each message on a line stream; the server must use the same.
+        trace: called with "send" or "receive" and the bytes of each message. A token is not shown.
+        token: authenticates the client: sent first on each new connection of a line stream, and as
+            `Authorization: Bearer` with each HTTP request and WebSocket handshake. Never logged or shown.
+        ca: a PEM file with the certificate authorities to trust instead of the system's. The server's certificate and
+            host name are always verified.
+        certificate: a PEM file with the client's own certificate, for servers that ask for one (mutual TLS).
+        key: a PEM file with the private key of `certificate`, unless that file has it.
+        http_connections: the largest number of HTTP connections; each carries one call or stream at a time.
+        name: the client's name at a hub: 1 to 128 of A-Z, a-z, 0-9, "_" and "-". It is registered before any call is
+            sent; connecting fails if the hub refuses it or the server is no hub.
+        keepalive: a server that was silent for half of this many seconds is sent a ping, and the connection is closed
+            when it stays silent. None: rely on the operating system.
+        registration_timeout: seconds that a hub may take to answer the registration of the name or of methods.
+    """
+
+    timeout: float | None
+    connect_timeout: float | None
+    pool: int
+    retries: int
+    retry: Literal["all", "idempotent"]
+    reconnect: bool | Backoff
+    on_state: Callable[[str], object] | None
+    codec: Codec | None
+    limits: Limits
+    delimiter: bytes
+    trace: Trace | None
+    token: str | None
+    ca: File | None
+    certificate: File | None
+    key: File | None
+    http_connections: int
+    name: str | None
+    keepalive: float | None
+    registration_timeout: float | None
+
+
+class SyncClientOptions(ClientOptions, total=False):
+    """Options of `Client`.
+
+    Attributes:
+        on_send: called with the number of bytes sent so far and in all, while a message of more than 1 MiB is sent; not
+            on a client that runs an event loop.
+    """
+
+    on_send: Callable[[int, int], None] | None
+
+
+class AsyncClientOptions(ClientOptions, total=False):
+    """Options of `AsyncClient`.
+
+    Attributes:
+        connect: makes the connection instead of a socket, for tests and your own transports: called with a function
+            that makes the protocol (a LineStream), joins it to a transport and returns it. The address is then only a
+            name for error messages.
+    """
+
+    connect: Connect | None
+
+
+#: The default of every option.
+DEFAULTS: Mapping[str, Any] = {
+    "timeout": 60.0,
+    "connect_timeout": 10.0,
+    "pool": 1,
+    "retries": 0,
+    "retry": "all",
+    "reconnect": False,
+    "on_state": None,
+    "codec": None,
+    "limits": DEFAULT_LIMITS,
+    "delimiter": b"\n",
+    "trace": None,
+    "token": None,
+    "ca": None,
+    "certificate": None,
+    "key": None,
+    "http_connections": 8,
+    "name": None,
+    "keepalive": None,
+    "registration_timeout": 10.0,
+    "on_send": None,
+    "connect": None,
+}
+
+
+def with_options(*kinds: type) -> Callable[[C], C]:
+    """Class decorator: append the documentation of these options, with their defaults, to a client's docstring."""
+
+    def append(client: C) -> C:
+        if client.__doc__ is not None and all(kind.__doc__ for kind in kinds):  # there is none with `python -OO`
+            tables = [str(kind.__doc__).partition("Attributes:\n")[2].rstrip() for kind in kinds]
+            lines = re.sub(r"(?m)^( {8})(\w+):", _with_default, "\n".join(tables))
+            client.__doc__ = f"{client.__doc__.rstrip()}\n\n    Options:\n{lines}\n    "
+        return client
+
+    return append
+
+
+def _with_default(entry: re.Match[str]) -> str:
+    default = DEFAULTS[entry[2]]
+    return f"{entry[1]}{entry[2]}={'Limits()' if default is DEFAULT_LIMITS else repr(default)}:"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The options of a client. Times are in seconds; None is "no limit".
+    """The checked options of one client, which no longer change.
 
     Attributes:
-        tls: what is trusted, and shown, where the address asks for TLS.
+        address: of the server.
+        reconnect: the pauses between attempts to connect; None: connect with the next call.
+        tls: trusted authorities and own certificate, where the address asks for TLS.
+
+    The other attributes are those of `ClientOptions`.
 
     Raises:
-        ValueError: an option that makes no sense, named in the message.
-        RuntimeError: an option needs a connection that lasts, and the address is one of HTTP.
+        ValueError: an option makes no sense; the message names it.
+        RuntimeError: an option needs a lasting connection, and the address is an HTTP one.
     """
 
     address: Address
@@ -42,20 +181,21 @@ class Settings:
     connect_timeout: float | None
     pool: int
     retries: int
+    retry: str
+    reconnect: Backoff | None
+    on_state: Callable[[str], object] | None
     codec: Codec
     limits: Limits
     delimiter: bytes
     trace: Trace | None
-    on_send: Callable[[int, int], None] | None = None
-    retry: str = "all"
-    reconnect: Backoff | None = None
-    on_state: Callable[[str], object] | None = None
-    token: str | None = field(default=None, repr=False)
-    tls: ssl.SSLContext | None = field(default=None, repr=False)
-    http_connections: int = 8
-    name: str | None = None
-    keepalive: float | None = None
-    registration_timeout: float | None = 10.0
+    token: str | None = field(repr=False)
+    tls: ssl.SSLContext | None = field(repr=False)
+    http_connections: int
+    name: str | None
+    keepalive: float | None
+    registration_timeout: float | None
+    on_send: Callable[[int, int], None] | None
+    connect: Connect | None
 
     def __post_init__(self) -> None:
         for name in ("timeout", "connect_timeout", "keepalive", "registration_timeout"):
@@ -73,7 +213,7 @@ class Settings:
         if self.http_connections < 1:
             raise ValueError(f"http_connections must be at least 1, got {self.http_connections!r}")
         if self.name is not None:
-            check_name(self.name)
+            _check_name(self.name)
             check_lasting(self.address, "a name at a hub")
         if self.keepalive is not None:
             check_lasting(self.address, "keepalive")
@@ -81,26 +221,41 @@ class Settings:
             _check_token(self.token, self.address)
 
 
-def make_settings(
-    address: str | Address,
-    codec: Codec | None,
-    limits: Limits,
-    *,
-    ca: File | None = None,
-    certificate: File | None = None,
-    key: File | None = None,
-    **options: Any,
-) -> Settings:
-    """The settings for the arguments of a client's constructor.
+def make_settings(client: str, kind: type, address: str | Address, options: Mapping[str, Any]) -> Settings:
+    """The settings of a client that was given these options.
 
-    Raises, besides ValueError:
-        OSError, ssl.SSLError: a file with certificates is not there, or not what it should be.
+    Args:
+        client: the name of its class, for errors.
+        kind: the TypedDict with the options that it takes.
+        address: of the server.
+        options: as given; defaults are added.
+
+    Raises:
+        ValueError: an option makes no sense.
+        TypeError: an option is unknown.
+        RuntimeError: an option needs a lasting connection, and the address is an HTTP one.
+        OSError, ssl.SSLError: a certificate file is missing or not valid.
     """
-    if codec is None:
-        codec = Codec.of(limits)
+    known = kind.__optional_keys__  # type: ignore[attr-defined]
+    for name in options:
+        if name not in known:
+            raise TypeError(_unknown(client, name, known))
+    given = {**DEFAULTS, **options}
+    if given["connect"] is not None and isinstance(address, str):
+        address = Address(kind="custom", path=address)
     address = parse_address(address)
-    tls = _make_tls(address, ca, certificate, key)
-    return Settings(address=address, codec=codec, limits=limits, tls=tls, **options)
+    if given["codec"] is None:
+        given["codec"] = Codec.of(given["limits"])
+    given["reconnect"] = (Backoff() if given["reconnect"] is True else given["reconnect"]) or None
+    tls = _make_tls(address, *(given.pop(name) for name in ("ca", "certificate", "key")))
+    return Settings(address=address, tls=tls, **given)
+
+
+def _unknown(client: str, name: str, known: frozenset[str]) -> str:
+    import difflib  # takes time to import, and is for this error only
+
+    near = difflib.get_close_matches(name, known, 1)
+    return f"{client}() has no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 def _make_tls(address: Address, ca: File | None, certificate: File | None, key: File | None) -> ssl.SSLContext | None:
@@ -111,13 +266,22 @@ def _make_tls(address: Address, ca: File | None, certificate: File | None, key: 
         raise ValueError("key= is the key of a certificate, and certificate= is not given")
     if not address.is_secure:
         return None
-    from ..tls import client_context  # imports ssl, which others do without
+    from ..tls import client_context  # imports ssl, which is not needed without TLS
 
     return client_context(ca=ca, certificate=certificate, key=key)
 
 
+def _check_name(name: Any) -> None:
+    """Raise TypeError or ValueError unless a client may have this name at a hub."""
+    if type(name) is not str:
+        raise TypeError(f"the name of a client is a str, got {type(name).__name__}")
+    if CLIENT_NAME.fullmatch(name) is None or name == "rpc":
+        reason = "has 1 to 128 of A-Z, a-z, 0-9, '_' and '-', and is not 'rpc'"
+        raise ValueError(f"the name of a client {reason}; got {name[:200]!r}")
+
+
 def _check_token(token: Any, address: Address) -> None:
-    """Raises an error that does not show the token."""
+    """Raise TypeError or ValueError for a token that cannot be sent; the error does not show it."""
     if type(token) is not str:
         raise TypeError(f"a token is a str, got {type(token).__name__}")
     if not token:
@@ -126,8 +290,8 @@ def _check_token(token: Any, address: Address) -> None:
         raise ValueError("a token that is sent as an HTTP header has only visible ASCII characters, and no blanks")
 
 
-def hiding(trace: Trace, token: str) -> Trace:
-    """The same trace without the token."""
+def hide_token(trace: Trace, token: str) -> Trace:
+    """A trace that gets the messages without the token in them."""
     written = orjson.dumps(token)
 
     def traced(direction: str, message: bytes) -> None:

@@ -18,7 +18,7 @@ from ..peer.remote import Peer
 from ..peer.stream_table import StreamTable
 from ..text import get_logger
 from .address import check_lasting
-from .connect import Connect, join
+from .connect import join
 from .connection import ClientConnection, Methods
 from .dial import failure
 from .keepalive import Keepalive
@@ -83,7 +83,7 @@ class ConnectionPool:
         on_state: called with each new `state`.
     """
 
-    def __init__(self, settings: Settings, marshaller: Marshaller, methods: Methods, connect: Connect | None) -> None:
+    def __init__(self, settings: Settings, marshaller: Marshaller, methods: Methods) -> None:
         self.address = str(settings.address)
         self.is_closed = False
         self.greetings: list[Greeting] = []
@@ -95,7 +95,6 @@ class ConnectionPool:
         self._settings = settings
         self._marshaller = marshaller
         self._methods = methods
-        self._custom = connect
         self._slots = [Slot() for _ in range(settings.pool)]
         self._only = self._slots[0] if settings.pool == 1 else None
         #: All whose sockets may be open: those in the pool, those that are greeted, and those that have ended but for
@@ -294,7 +293,7 @@ class ConnectionPool:
         connection = ClientConnection(self._settings, self._marshaller, self._methods)
         try:
             async with asyncio.timeout(limit):
-                await join(connection, self._settings, self._custom)
+                await join(connection, self._settings)
                 self._connections.add(connection)
                 for greet in self.greetings:
                     await greet(connection)

@@ -288,7 +288,7 @@ class Subscriptions:
         self._connection = None
         self._confirmed.clear()
         if self._settings.reconnect is None:
-            reason = (channel and channel.reason) or "the peer closed the connection"
+            reason = (channel.reason if channel is not None else None) or "the peer closed the connection"
             self._end(lambda topic: self._loss(topic, reason))
 
     def _end(self, make_error: Callable[[str], Exception | None]) -> None:

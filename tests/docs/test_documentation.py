@@ -15,6 +15,7 @@ import pytest
 import rpcstream
 from rpcstream import AsyncClient, Backoff, Client, Codec, Hub, ImageOptions, Limits, Server
 from rpcstream.cli import call_options, items, serve
+from rpcstream.client import options
 from rpcstream.peer.marshal import NOT_GIVEN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,12 +32,15 @@ DESCRIBED: dict[str, Callable[..., Any]] = {
     "Server.run": Server.run,
     "Hub": Hub.__init__,
     "Limits": Limits,
-    "Client": Client.__init__,
-    "AsyncClient": AsyncClient.__init__,
+    "Client": Client,
+    "AsyncClient": AsyncClient,
     "Backoff": Backoff,
     "Codec": Codec.__init__,
     "ImageOptions": ImageOptions,
 }
+
+#: The keyword options of what takes them as a TypedDict.
+OPTIONS: dict[str, Any] = {"Client": options.SyncClientOptions, "AsyncClient": options.AsyncClientOptions}
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
@@ -54,6 +58,8 @@ def test_reference_has_every_option_with_its_default(heading: str) -> None:
     rows = dict(options_in(section("reference/options.md", heading).partition("\n### ")[0]))
     parameters = inspect.signature(DESCRIBED[heading]).parameters
     defaults = {name: each.default for name, each in parameters.items() if each.default is not each.empty}
+    if heading in OPTIONS:
+        defaults |= {name: options.DEFAULTS[name] for name in OPTIONS[heading].__optional_keys__}
     assert rows.keys() == defaults.keys()
     wrong = {name: text for name, text in rows.items() if text not in forms_of(defaults[name])}
     assert not wrong, f"the defaults are { ({name: defaults[name] for name in wrong}) }"

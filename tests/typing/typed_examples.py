@@ -126,6 +126,12 @@ def sync_conversation(client: Client) -> None:
     Client(name="gpu-1", keepalive=30.0, registration_timeout=None)
     Client(name=1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
     Client(reconnect=Backoff(longest=5.0), on_state=print, retry="idempotent", retries=2)
+    Client(time_out=1.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
+    Client("host", 5.0)  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]  # wrong
+    Client(connect=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
+    Client("host", on_send=print)
+    AsyncClient(address="host", connect=None)
+    AsyncClient(on_send=print)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
     Client(retry="never")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
 
 

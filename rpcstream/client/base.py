@@ -1,0 +1,346 @@
+"""What the sync and the async client have in common: their interface, documented once, and what moves no bytes.
+
+Owns the documentation of every method that users call, remote methods as attributes, and the params of messages to a
+hub. Does not know whether a call blocks or is awaited: where it says "gives", an `AsyncClient` gives an awaitable.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from ..errors import EncodeError
+from ..peer.marshal import NOT_GIVEN, Marshaller, params_of
+from ..peer.proxy import NAMES_KEPT, Method, Methods, remote_name
+from .options import Settings
+
+if TYPE_CHECKING:  # these import asyncio or read files, which plain calls do without
+    from ..config import ConfigSource
+    from ..events.queue import Policy
+    from ..peer.outgoing import OnProgress
+
+
+class BaseClient(ABC):
+    """The interface of `Client` and `AsyncClient`."""
+
+    #: Send what was built, with a time-out; `_perform` gives the outcome of a call. Awaitable in an `AsyncClient`.
+    _perform: Callable[..., Any]
+    _send: Callable[..., Any]
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._marshaller = Marshaller(settings.codec, settings.limits, str(settings.address))
+        #: For notifications, which have no answer.
+        self.notify = Methods(self._notify)
+        #: For calls that run by themselves.
+        self.submit = Methods(self._submit)
+        #: For methods that stream.
+        self.stream = Methods(self._stream)
+
+    @classmethod
+    def from_config(cls, source: ConfigSource = None, **arguments: Any) -> Self:
+        """Make a client from arguments, environment variables (`RPCSTREAM_…`) and a configuration, in this precedence.
+
+        Args:
+            source: a file, TOML or JSON with comments, or a mapping with the same options.
+            arguments: the same options, and all that the constructor takes.
+
+        Raises:
+            ValueError, TypeError: an option makes no sense; the text says which, and where it was given.
+            OSError: the file cannot be read.
+        """
+        from ..config import client_options
+
+        return cls(**client_options(source, arguments))
+
+    # -- state ------------------------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """The address of the server."""
+        return self._marshaller.address
+
+    @property
+    @abstractmethod
+    def state(self) -> str:
+        """The state of the (first) connection: "idle", "connecting", "connected", "waiting" or "closed".
+
+        "idle": not connected, and the next call connects. "waiting": pausing before the next attempt to connect.
+        """
+
+    @property
+    @abstractmethod
+    def registered_name(self) -> str | None:
+        """The client's name at the hub: the option `name`, or the one that the hub made; None while there is none."""
+
+    @property
+    @abstractmethod
+    def replies_dropped(self) -> int:
+        """Replies on the present connections that belonged to no waiting call: late, forged or duplicate ones."""
+
+    # -- calls ------------------------------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        method = Method(self.call, remote_name(self, name))
+        if len(self.__dict__) < NAMES_KEPT:
+            self.__dict__[name] = method  # found without this function the next time
+        return method
+
+    @abstractmethod
+    def call(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        returns: Any = NOT_GIVEN,
+        timeout: Any = NOT_GIVEN,
+        on_progress: OnProgress | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a method by its name; gives its result.
+
+        A call that is given up (cancelled, interrupted with Ctrl-C, timed out) is cancelled at the server; an answer
+        that arrives later is dropped. Inside a handler that has a deadline no call takes longer than that.
+
+        Args:
+            method: the name of the method.
+            args: the arguments, all by position or all by name. An iterator is sent item by item.
+            kwargs: the arguments by name. For a parameter named `timeout`, `returns` or `on_progress` use `request`.
+            timeout: seconds that this call may take, None for no limit. It is sent to the server, which stops too.
+            returns: a type hint; the result is checked against it and given in that type.
+            on_progress: called with each value that the handler reports (`ctx.progress`). With a `Client` it runs in a
+                thread that reads for other calls, too, and must not call this client. What it raises is logged.
+
+        Raises:
+            RpcError: the server answered with an error; subclasses for the known codes.
+            ConnectFailed, ConnectionLost: no connection could be made, or it ended before the answer arrived.
+            CallTimeout: no answer in time. The connection stays open.
+            TypeError: arguments both by position and by name; a value that cannot be sent (EncodeError); a result that
+                does not fit `returns`.
+            RuntimeError: the client is closed.
+        """
+
+    @abstractmethod
+    def request(
+        self,
+        method: str,
+        params: list[Any] | dict[str, Any] | None = None,
+        *,
+        returns: Any = NOT_GIVEN,
+        timeout: Any = NOT_GIVEN,
+        on_progress: OnProgress | None = None,
+    ) -> Any:
+        """As `call`, with the params of the JSON-RPC request: a list, a dict, or None for none."""
+
+    @abstractmethod
+    def __call__(self, *message: Any, **options: Any) -> Any:
+        """Decorator: let the server call this function (`@client`, `@client(name=…)`), or send a request object.
+
+        A function takes the options of `Server.add`, and raises its errors. With a `Client` a plain function runs in a
+        thread, and may call methods of this client. At a hub it is offered to others with `offer`; `shared=True` lets
+        other clients offer a method of the same name.
+
+        A request object (a dict) is sent as it is, id included, and the whole response object is given, with rich
+        values decoded. An error response is returned, not raised. Without an id the object is a notification, which
+        gives None.
+
+        Raises:
+            ValueError: the id of a request object is neither a string nor an integer, or belongs to a waiting call.
+            TypeError: neither a function nor a dict.
+        """
+
+    @abstractmethod
+    def batch(self, *, timeout: float | None = NOT_GIVEN) -> Any:
+        """Collect several calls for one message: `with client.batch() as batch: a = batch.sum(1, 2)`.
+
+        They are sent at the end of the block (with an `AsyncClient`: `async with`); then `a.result()` gives the result.
+        Nothing is sent if the block raises, or if the batch is empty.
+        """
+
+    @abstractmethod
+    def on_connect(self, hello: Any) -> Any:
+        """Decorator: run this function on each new connection, before anything else is sent on it.
+
+        It gets the server as its argument: `server.call("rpc.authenticate", token=…)`. With an `AsyncClient` it is an
+        async function and gets a `Peer`; with a `Client` it gets a `BlockingPeer`, and must not call the client itself,
+        whose calls wait for it. If it raises, connecting fails.
+        """
+
+    # -- events and the hub -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def subscribe(
+        self, topic: str, *, returns: Any = NOT_GIVEN, max_queue: int = 1000, policy: Policy = "drop_oldest"
+    ) -> Any:
+        """Iterate over the values published to a topic: `for value in client.subscribe("ticks")`, or `async for`.
+
+        `with client.subscribe("ticks") as ticks:` (or `async with`) returns when the server has confirmed the
+        subscription: all values published from then on arrive.
+
+        Args:
+            topic: a topic, or a pattern of topics: in "sensors.*" the star stands for one whole level, in "sensors.>"
+                the last sign for one or more. `subscribe(…).with_topics()` gives pairs of topic and value.
+            returns: a type hint; each value is checked against it and given in that type.
+            max_queue: events that may wait here to be read; all of them together have at most `max_message_size` bytes.
+            policy: which event is dropped when more would wait: "drop_oldest", "drop_newest"; or "disconnect": the
+                iteration ends with ConnectionLost after those that wait.
+
+        Raises:
+            TypeError: the topic is no str.
+            ValueError: `max_queue` or the policy makes no sense.
+            RuntimeError: the client calls over HTTP, which has no lasting connection.
+        """
+
+    @abstractmethod
+    def publish(self, topic: str, value: Any, retain: bool = False, *, timeout: float | None = NOT_GIVEN) -> Any:
+        """Send a value to all subscribers of a topic at the hub; gives the number of connections it is sent to.
+
+        Args:
+            topic: levels separated by dots, such as "sensors.room1"; no pattern.
+            value: any value that a call may have as an argument, except iterators.
+            retain: the hub keeps the value and sends it to those who subscribe later, until another value is retained;
+                None as the value deletes the last one.
+            timeout: seconds, as for a call.
+
+        Raises what a call raises; MethodNotFound if the server is no hub.
+        """
+
+    @abstractmethod
+    def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Send a notification to the client registered under this name at the hub; gives True.
+
+        Whether that client has the method, and what it did, is not known.
+
+        Args:
+            client: the name of the other client.
+            method: the name of its method.
+            args: the arguments, all by position or all by name.
+            kwargs: the arguments by name.
+
+        Raises what a call raises; InvalidParams if no client has this name.
+        """
+
+    @abstractmethod
+    def offer(self, *, shared: bool = False) -> Any:
+        """Offer the methods marked with `@client` to all clients of the hub; gives the names offered now.
+
+        Others call them by their own name and as `client.method`. Methods marked later need another `offer`. If the
+        connection is lost, the methods are offered again on the next one, before any call is sent: at once with
+        `reconnect`, else with the next call. A method that the hub then refuses, since another client offers it by now,
+        is logged and left out. With no method marked, only the name is registered. A forked process offers for itself,
+        under a name that the hub makes.
+
+        Args:
+            shared: other clients may offer the same methods, and the hub balances calls among them. For a single
+                method: `@client(shared=True)`.
+
+        Raises:
+            InvalidParams: the name is taken, or another client offers one of the methods. Nothing has changed.
+            MethodNotFound: the server is no hub.
+            RpcError: the hub refuses for another reason (NotPermitted, ServerBusy, …).
+            ConnectFailed, ConnectionLost, CallTimeout: no connection, or no answer within `registration_timeout`.
+            RuntimeError: the client calls over HTTP, which has no lasting connection; or it is closed.
+        """
+
+    @abstractmethod
+    def withdraw(self, *names: str) -> Any:
+        """Stop offering these methods; without names: all methods, and the client's name. Gives the names withdrawn.
+
+        Without a connection the methods are only not offered on the next one. Raises what a call raises.
+        """
+
+    @abstractmethod
+    def wait_closed(self) -> Any:
+        """Wait until the client is closed, as a program does that only offers methods.
+
+        With a `Client` another thread closes it; an interrupt (Ctrl-C) ends the wait and leaves the client open.
+
+        Raises:
+            ConnectionLost: there is no connection, and the client does not `reconnect`.
+            RuntimeError: the client calls over HTTP, which has no lasting connection.
+        """
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def close(self) -> Any:
+        """Close the connections; calls that still wait fail with ConnectionLost.
+
+        What was sent is given time to leave. Loops over events end after the events that wait.
+        """
+
+    # -- for both clients -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _add_callback(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        """Let the server call a function."""
+
+    @abstractmethod
+    def _submit(self, method: str, /, *args: Any, **options: Any) -> Any: ...
+
+    @abstractmethod
+    def _streamed(
+        self,
+        method: str,
+        params: list[Any] | dict[str, Any] | None,
+        timeout: float | None = None,
+        returns: Any = NOT_GIVEN,
+        on_progress: OnProgress | None = None,
+    ) -> Any:
+        """As `stream`, with the params of the request."""
+
+    @abstractmethod
+    def _send_object(self, message: dict[str, Any], *, timeout: Any = NOT_GIVEN) -> Any:
+        """Send a request object as it is."""
+
+    def _decorate_or_send(self, message: Any, options: dict[str, Any]) -> Any:
+        """As `__call__`."""
+        if isinstance(message, dict):
+            return self._send_object(message, **options)
+        if message is None:
+            return lambda function: self._decorate_or_send(function, options)
+        if not callable(message):
+            raise TypeError(f"a request object is a dict, and what is offered a function; got {type(message).__name__}")
+        self._add_callback(message, options)
+        return message
+
+    def _stream(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        returns: Any = NOT_GIVEN,
+        on_progress: OnProgress | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        return self._streamed(method, params_of(method, args, kwargs), timeout, returns, on_progress)
+
+    def _notify(self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
+        return self._send(self._marshaller.notification(method, params_of(method, args, kwargs)), method, timeout)
+
+
+def publish_params(topic: Any, value: Any, retain: bool) -> dict[str, Any]:
+    """The params of `rpc.publish`."""
+    if not isinstance(topic, str):
+        raise TypeError(f"a topic is a str, got {type(topic).__name__}")
+    _refuse_iterator(value, f"an event of {topic!r}")
+    return {"topic": topic, "value": value, **({"retain": True} if retain else {})}
+
+
+def notify_client_params(client: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The params of `rpc.notify`."""
+    params: dict[str, Any] = {"client": client, "method": method}
+    given = params_of(method, args, kwargs)
+    if given is not None:
+        for value in given.values() if isinstance(given, dict) else given:
+            _refuse_iterator(value, f"an argument of {method!r} of {client!r}")
+        params["params"] = given
+    return params
+
+
+def _refuse_iterator(value: object, what: str) -> None:
+    """Raise EncodeError for an iterator, which a call would send item by item."""
+    if any(hasattr(type(value), step) for step in ("__next__", "__anext__", "__aiter__")):
+        raise EncodeError(f"{what} cannot be an iterator ({type(value).__name__}): send a list, or item by item")
