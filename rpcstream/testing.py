@@ -14,9 +14,10 @@ import selectors
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Unpack
 
 from .client.aio import AsyncClient
+from .client.options import ClientOptions
 from .limits import DEFAULT_HOST
 from .peer import deadline
 from .process import LoopName, loop_factory
@@ -90,7 +91,7 @@ class _ServerThread(threading.Thread):
 
 
 @asynccontextmanager
-async def memory_client(server: Server, **options: Any) -> AsyncIterator[AsyncClient]:
+async def memory_client(server: Server, **options: Unpack[ClientOptions]) -> AsyncIterator[AsyncClient]:
     """A client joined to a server in memory; both live while the block runs, lifespan included.
 
     Args:
