@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tls",
         "web",
     },
-    "config": {"text", "limits", "tls"},
+    "config": {"text", "limits", "tls", "auth"},
     "hub": {
         "text",
         "errors",

@@ -3,13 +3,13 @@
 `Hub.from_config`, `Client.from_config` and `AsyncClient.from_config` are the faces of it.
 """
 
+from ..auth.users import User
 from .client import client_options
 from .errors import ConfigError
 from .files import read_file
 from .hub import HubConfig, hub_options, read_tls
 from .options import ConfigSource
 from .tables import read_token
-from .users import User
 
 __all__ = [
     "ConfigError",

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..auth.users import User
 from ..limits import Limits
 from .errors import ConfigError
 from .kinds import Choice, File, Flag, Mode, Paths, Seconds, Tables, Text, Texts, Whole
 from .options import ConfigSource, Option, Resolved, Schema, log
 from .tables import LIMITS, TOKEN, take_limits, take_token, values_of
-from .users import User, read_users
+from .users import read_users
 
 if TYPE_CHECKING:  # imports ssl, which most do without
     from ..tls import TLS

@@ -1,31 +1,16 @@
-"""The users of a hub as a configuration has them: a name, what shows that it is them, and roles."""
+"""Reads the users of a hub from a configuration: their names, tokens, certificates and roles."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from ..auth.users import User
 from .errors import ConfigError
 from .tables import read_token
 
 _KEYS = ("name", "token", "token_file", "certificate", "roles")
-
-
-@dataclass(frozen=True, kw_only=True)
-class User:
-    """Somebody who may connect.
-
-    Attributes:
-        token: what they say.
-        certificate: or a name in a certificate that they show.
-    """
-
-    name: str
-    token: str | None = field(default=None, repr=False)
-    certificate: str | None = None
-    roles: tuple[str, ...] = ()
 
 
 def read_users(tables: Iterable[Mapping[str, Any]], place: str) -> tuple[User, ...]:

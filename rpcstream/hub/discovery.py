@@ -1,7 +1,7 @@
-"""What can be called through a hub, and who is there, as JSON: `rpc.discover`, `rpc.methods`, `rpc.clients`.
+"""Writes the lists of a hub as JSON: `rpc.discover`, `rpc.methods` and `rpc.clients`.
 
-Each is given in many short parts, one behind the other, while the tables may change. Beyond what a server says of its
-methods: one with `x-clients` is carried out by one of these clients; with `x-shared`, they share its calls.
+Each is written in many short parts, between which the directory may change. Beside what a server writes of its
+methods, `x-clients` names the clients that carry a method out, and `x-shared` marks one whose calls they share.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ..wire.pieces import exact
 from .directory import Directory, Route
 from .members import Member
 
-#: Names of clients in one part.
+#: Names of members in one part.
 _NAMES = 500
 
 
 def document(own: Mapping[str, Any], directory: Directory) -> Iterator[bytes]:
-    """The hub's own OpenRPC document with the methods of its clients among its methods, sorted by name."""
+    """Write the hub's own OpenRPC document, with its members' methods among its own, sorted by name."""
     head = {name: value for name, value in own.items() if name not in ("methods", "components")}
     yield _dumps(head)[:-1] + b',"methods":['
     between = b""
@@ -40,7 +40,7 @@ def document(own: Mapping[str, Any], directory: Directory) -> Iterator[bytes]:
     yield b'],"components":{"schemas":{'
     between = b""
     schemas = {name: _dumps(schema) for name, schema in own["components"]["schemas"].items()}
-    for described in (schemas, *(client.schemas for client in list(directory.by_name.values()))):
+    for described in (schemas, *(member.schemas for member in list(directory.by_name.values()))):
         for name, text in list(described.items()):
             yield b"%b%b:%b" % (between, _dumps(name), text)
             between = b","
@@ -48,12 +48,12 @@ def document(own: Mapping[str, Any], directory: Directory) -> Iterator[bytes]:
 
 
 def _described(name: str, route: Route) -> Iterator[bytes]:
-    """A method as its first client describes it; it may be called again only where all of them say so."""
-    offers = [client.offers[route.method] for client in route.clients]
+    """Write a method as its first member describes it; idempotent only if all members say so."""
+    offers = [member.offers[route.method] for member in route.members]
     yield b'{"name":%b,' % _dumps(name)
     yield offers[0].text
     yield b',"x-clients":['
-    yield from _names(route.clients)
+    yield from _names(route.members)
     yield b"]"
     if route.is_shared:
         yield b',"x-shared":true'
@@ -63,15 +63,15 @@ def _described(name: str, route: Route) -> Iterator[bytes]:
 
 
 def methods(directory: Directory) -> Iterator[bytes]:
-    """The methods that clients offer, by name, and who offers each."""
+    """Write the methods that members offer, by name, with the members that offer each."""
     between = b"["
     for name in directory.listed():
         route = directory.routes.get(name)
         if route is None:
             continue
-        offer = route.clients[0].offers[route.method]
+        offer = route.members[0].offers[route.method]
         yield b'%b{"name":%b,"clients":[' % (between, _dumps(name))
-        yield from _names(route.clients)
+        yield from _names(route.members)
         yield b'],"shared":%b%b}' % (
             b"true" if route.is_shared else b"false",
             b"," + offer.text[: offer.summary_end] if offer.summary_end else b"",
@@ -80,17 +80,17 @@ def methods(directory: Directory) -> Iterator[bytes]:
     yield b"]" if between == b"," else b"[]"
 
 
-def _names(clients: list[Member]) -> Iterator[bytes]:
-    names = [client.name for client in clients]
+def _names(members: list[Member]) -> Iterator[bytes]:
+    names = [member.name for member in members]
     for first in range(0, len(names), _NAMES):
         yield (b"," if first else b"") + _dumps(names[first : first + _NAMES])[1:-1]
 
 
-def clients(directory: Directory) -> Iterator[bytes]:
-    """The connections that have said something, in the order in which they came."""
+def members(directory: Directory) -> Iterator[bytes]:
+    """Write the members, in the order in which they came."""
     between = b"["
-    for client in list(directory.clients.values()):
-        yield between + _dumps(client.described())
+    for member in list(directory.members.values()):
+        yield between + _dumps(member.described())
         between = b","
     yield b"]" if between == b"," else b"[]"
 

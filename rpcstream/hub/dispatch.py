@@ -1,13 +1,13 @@
-"""What answers requests at a hub: its own methods, as at any server, and those that its clients offer.
+"""The dispatcher of a hub: answers calls of the hub's own methods, and forwards those of its members.
 
-Owns the way of a call from the caller to the client that it is for: who may call, who carries it out, how long. What
-the two say to each other from then on is the relay's matter.
+Owns the way of a call from its caller to its provider: who may call, which member carries it out, for how long. The
+messages between the two from then on are those of `Relay`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -27,35 +27,34 @@ from . import passthrough
 from .directory import Balance, Directory, Route
 from .listing import Listing, reply_with
 from .members import Member
-from .passthrough import Line
+from .methods import PassingMethod
+from .passthrough import STREAM_TEXT, Line
 from .relay import Relay
-from .relayed_streams import STREAM_TEXT, argument_streams
+from .relayed_streams import argument_streams
 from .rules import Rules
 
-#: What the tag of a stream may be written with; a line with neither this nor the tag has none among its arguments.
+#: The tag of a stream may be written with escapes; a line with neither these nor the tag has no stream among its
+#: arguments.
 _ESCAPE = b"\\u"
 
-#: These say only that the caller is there.
+#: Methods that only show that the caller is alive; they make it no member.
 SIGNS_OF_LIFE = frozenset(("rpc.ping", "keepAlive"))
-
-#: A method of the hub's whose params are not decoded: called with the session, the message and its line.
-Passing = Callable[[Session, dict[str, Any], Line], Any]
 
 
 class HubDispatcher(Dispatcher):
-    """A `Dispatcher` that sends on what it has no method for.
+    """A `Dispatcher` that forwards calls of its members' methods.
 
     Args:
-        directory: who offers what.
-        rules: who may call what; None: everybody everything.
-        balance: how the calls of a shared method are shared out.
-        call_timeout: seconds after which a call is given up, also if its caller would wait for longer.
-        passing: methods of the hub's that send on what is among their params.
-        listings: methods of the hub's whose answers are long lists.
+        directory: the routes of these methods.
+        rules: who may call what; None: everything is permitted.
+        balance: how the calls of a shared method are distributed.
+        call_timeout: seconds after which a call is given up, even if its caller would wait longer.
+        passing: methods of the hub whose params are passed on without decoding, by name.
+        listings: methods of the hub whose replies are long lists, by name.
         options: as for a `Dispatcher`.
 
     Attributes:
-        forwarded: calls that were sent on.
+        forwarded: calls and notifications that were forwarded.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class HubDispatcher(Dispatcher):
         rules: Rules | None,
         balance: Balance,
         call_timeout: float | None,
-        passing: Mapping[str, Passing],
+        passing: Mapping[str, PassingMethod],
         listings: Mapping[str, Listing],
         **options: Any,
     ) -> None:
@@ -80,7 +79,7 @@ class HubDispatcher(Dispatcher):
         self._listings = listings
 
     def answer(self, message: Any, line: Line, session: Session, tagged: Tagged = None) -> Written | Later | None:
-        """As `Dispatcher.answer`; a call for a client is a `Relay`."""
+        """Answer as `Dispatcher.answer` does; a call of a member's method becomes a `Relay`."""
         if type(message) is not dict:
             return super().answer(message, line, session, tagged)
         name = message.get("method")
@@ -88,13 +87,13 @@ class HubDispatcher(Dispatcher):
         if route is None:
             return self._answer_own(name, message, line, session, tagged)
         if not line and "id" in message:
-            return self._forward_member(route, message, session)
+            return self._forward_from_batch(route, message, session)
         return self._forward(route, message, line, session)
 
     def _answer_own(
         self, name: Any, message: dict[str, Any], line: Line, session: Session, tagged: Tagged
     ) -> Written | Later | None:
-        """A method of the hub itself, or none."""
+        """Answer a call of the hub's own methods, or of one that does not exist."""
         if type(name) is str and name in self._methods:
             if session.is_lasting and name not in SIGNS_OF_LIFE:
                 self._directory.find(session)
@@ -106,7 +105,8 @@ class HubDispatcher(Dispatcher):
                 return self._list(self._listings[name], message, line, session)
         return super().answer(message, line, session, tagged)
 
-    def _pass(self, function: Passing, message: dict[str, Any], line: Line, session: Session) -> Written | None:
+    def _pass(self, function: PassingMethod, message: dict[str, Any], line: Line, session: Session) -> Written | None:
+        """Answer a call of a method whose params are not decoded."""
         self._counters.requests += 1
         try:
             result = function(session, message, self._checked(message, line))
@@ -115,7 +115,7 @@ class HubDispatcher(Dispatcher):
         return self._serialize({"jsonrpc": VERSION, "id": message["id"], "result": result}) if "id" in message else None
 
     def _list(self, listing: Listing, message: dict[str, Any], line: Line, session: Session) -> Written | Later | None:
-        """A method whose answer is a long list."""
+        """Answer a call of a method whose reply is a long list: now, or when that is written."""
         self._counters.requests += 1
         try:
             if line and type(message.get("id")) is float:
@@ -130,17 +130,17 @@ class HubDispatcher(Dispatcher):
         version = listing.ask()
         found = listing.now(version)
         if found is None:
-            return self._list_soon(listing, version, message, session, is_member=not line)
+            return self._list_soon(listing, version, message, session, in_batch=not line)
         return self._listed(message, found)
 
     async def _list_soon(
-        self, listing: Listing, version: int, message: dict[str, Any], session: Session, *, is_member: bool
+        self, listing: Listing, version: int, message: dict[str, Any], session: Session, *, in_batch: bool
     ) -> Written | None:
-        """The answer when the list is written; `is_member`: of a batch, which bounds what is kept of its answers."""
+        """Answer when the list is written; `in_batch`: of which the replies that are kept have a bound of their own."""
         found, flows = await listing.soon(version), session.flows
-        if is_member:
+        if in_batch:
             return self._listed(message, found)
-        # All who wait have it in the same turn of the loop, and a connection is sent what it takes.
+        # All callers get the list in the same turn of the loop; each connection is sent no more than it takes.
         while not flows.is_free:
             await flows.flowing()
         reply = self._listed(message, found)
@@ -155,7 +155,7 @@ class HubDispatcher(Dispatcher):
             found = reply
         return self._not_sent(message, found)
 
-    # -- a call for a client ------------------------------------------------------------------------------------------
+    # -- a call of a member's method ----------------------------------------------------------------------------------
 
     def _forward(
         self,
@@ -165,7 +165,7 @@ class HubDispatcher(Dispatcher):
         session: Session,
         future: asyncio.Future[Written | None] | None = None,
     ) -> Written | Relay | None:
-        """Send a call on; gives an error reply if that cannot be done, and nothing for a notification.
+        """Forward a call; return an error reply if that cannot be done, and None for a notification.
 
         Args:
             future: gets the reply in the place of the caller's session.
@@ -173,25 +173,27 @@ class HubDispatcher(Dispatcher):
         self._counters.requests += 1
         try:
             line = self._checked(message, line)
-            client = self._chosen(route, message["method"], session)
+            provider = self._provider(route, message["method"], session)
             timeout = self._call_timeout
             if "timeout" in message:
                 timeout = timeout_of(message["method"], timeout, message, session.waited)
             self.forwarded += 1
             if "id" not in message:
-                client.send(passthrough.request(line, message, None, route.text, timeout=timeout))
-                client.served += 1
+                provider.send(passthrough.request(line, message, None, route.text, timeout=timeout))
+                provider.calls_served += 1
                 return None
             deadline = INFINITE if timeout is None else session.loop.time() + timeout
-            relay = Relay(message["method"], session, message["id"], client, deadline=deadline, refuse=self._refusal)
+            relay = Relay(
+                message["method"], session, message["id"], provider, deadline=deadline, write_error=self._write_error
+            )
             relay.future = future
             self._send(relay, route, message, line, session, timeout)
             return relay
         except RpcError as error:
             return self._not_sent(message, error)
 
-    async def _forward_member(self, route: Route, message: dict[str, Any], session: Session) -> Written | None:
-        """The same for a member of a batch, whose reply is waited for here."""
+    async def _forward_from_batch(self, route: Route, message: dict[str, Any], session: Session) -> Written | None:
+        """Forward a call that stands in a batch, and wait for its reply."""
         future: asyncio.Future[Written | None] = session.loop.create_future()
         relay = self._forward(route, message, b"", session, future)
         if not isinstance(relay, Relay):
@@ -205,16 +207,16 @@ class HubDispatcher(Dispatcher):
     def _send(
         self, relay: Relay, route: Route, message: dict[str, Any], line: Line, session: Session, timeout: float | None
     ) -> None:
-        """A relay's request to its provider. RpcError if it cannot be sent; then there is no relay."""
+        """Send a relay's request to its provider; RpcError if it cannot be sent, and then the relay is over."""
         try:
             params = None
             credit = None
             if session.streams or "stream" in message:
-                permitted = _permitted(message, session)
-                credit = relay.add_reply_stream(permitted) if permitted is not None else None
+                granted = _initial_credit(message, session)
+                credit = relay.add_reply_stream(granted) if granted is not None else None
             if (STREAM_TEXT in line or _ESCAPE in line) and self._codec.holds_tags(line):
                 streams, params = argument_streams(
-                    line, message.get("params") or (), session, relay.client, relay.abort
+                    line, message.get("params") or (), session, relay.provider, relay.abort
                 )
                 relay.add_argument_streams(streams)
             call_id = relay.pending_id
@@ -222,14 +224,14 @@ class HubDispatcher(Dispatcher):
                 passthrough.request(line, message, call_id, route.text, timeout=timeout, stream=credit, params=params)
             )
         except RpcError:
-            relay.client.session.pending.discard(relay.pending_id)
+            relay.provider.session.pending.discard(relay.pending_id)
             raise
 
     def _checked(self, message: dict[str, Any], line: Line) -> Line:
-        """The line of a request that may go on.
+        """Check a request before it is passed on; return its line.
 
         Raises:
-            InvalidRequest, ParseError, InvalidParams: it may not.
+            InvalidRequest, ParseError, InvalidParams: it is not valid.
         """
         if len(line) > self._shallow and envelope.is_deeper(line, self._max_depth):
             reason = f"more than {self._max_depth} arrays and objects inside each other (the {self._side}'s max_depth)"
@@ -240,37 +242,37 @@ class HubDispatcher(Dispatcher):
         if (kind is not int and kind is not str) or message.get("jsonrpc") != VERSION or type(params) not in _PARAMS:
             envelope.check_request(message)
         if not line:
-            return self._line_of_member(message)
+            return self._line_in_batch(message)
         if not payloads.is_json(line):
             raise ParseError(data={"reason": "a string among the params is none of JSON"})
         return passthrough.line_of(line, message)
 
-    def _line_of_member(self, message: dict[str, Any]) -> bytes:
-        """A member of a batch as a message of its own."""
+    def _line_in_batch(self, message: dict[str, Any]) -> bytes:
+        """Write a request of a batch as a message of its own."""
         try:
             return bytes(self._serialize(payloads.with_strings(message)))
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidParams("Invalid params: they cannot be sent on", {"reason": str(error)}) from None
 
-    def _chosen(self, route: Route, name: str, session: Session) -> Member:
-        """Who carries a call out.
+    def _provider(self, route: Route, name: str, session: Session) -> Member:
+        """Choose the member that carries a call out.
 
         Raises:
-            NotPermitted: the caller may call none of those who could.
+            NotPermitted: the caller may call the method at none of them.
             ProviderGone: none of them takes calls.
         """
         if session.is_lasting:
-            self._directory.find(session).made += 1
-        client = route.choose(self._balance)
-        if self._rules is None or self._may_call(session, route.method, client):
-            return client
-        for other in route.clients:
+            self._directory.find(session).calls_made += 1
+        member = route.choose(self._balance)
+        if self._rules is None or self._may_call(session, route.method, member):
+            return member
+        for other in route.members:
             if other.is_there and self._may_call(session, route.method, other):
                 return other
         raise NotPermitted(data={"method": name})
 
     def _may_call(self, session: Session, method: str, provider: Member | None = None) -> bool:
-        """A rule about any name of a method is one about the method."""
+        """Check the rules for a method of the hub, or of a provider, by all its names."""
         if self._rules is None:
             return True
         if provider is None:
@@ -278,15 +280,15 @@ class HubDispatcher(Dispatcher):
         return self._rules.permits_call(session.identity, method, provider.name or "")
 
     def _not_sent(self, message: dict[str, Any], error: RpcError) -> Written | None:
-        """The error reply; what is no JSON gets one in any case (JSON-RPC 2.0, section 5)."""
+        """Write the error reply; a message that is not JSON always gets one (JSON-RPC 2.0, section 5)."""
         return self._error_to({"id": message.get("id")} if isinstance(error, ParseError) else message, error)
 
-    def _refusal(self, call_id: Any, error: RpcError) -> Written | None:
+    def _write_error(self, call_id: Any, error: RpcError) -> Written | None:
         return self._error_to({"id": call_id}, error)
 
 
-def _permitted(message: dict[str, Any], session: Session) -> int | None:
-    """Items that the caller permits at first; None if it wants no stream. InvalidRequest if that is no number."""
+def _initial_credit(message: dict[str, Any], session: Session) -> int | None:
+    """Return the credit that the caller grants at first, None if it wants no stream; or raise InvalidRequest."""
     if session.streams is False or message.get("stream", 0) is None:
         return None
     return CREDIT_MAX if session.streams else credit_of(message)

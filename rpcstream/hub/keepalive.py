@@ -1,7 +1,7 @@
-"""Who is still there: pings to the clients of a hub, and the end of connections that show no sign of life.
+"""Keep-alive of a hub's members: pings, and the end of connections that show no sign of life.
 
-Owns the time-outs of a hub's connections that are about silence. What a silence is on a single connection (half a
-message, nothing at all for an hour) is the limits' matter.
+Owns the time-outs of a hub that are about silence. Those of any single connection (half a message, nothing at all for
+an hour) are in `Limits`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ log = logging.getLogger("rpcstream.hub")
 
 
 class HubKeepalive:
-    """Looks after the clients of one hub while it runs.
+    """Pings the members of one hub, and drops those that do not answer.
 
     Args:
-        keepalive_timeout: seconds; a client with a name that has shown no sign of life for so long is dropped.
+        keepalive_timeout: seconds; a member with a name that has shown no sign of life for so long is dropped.
         ping_interval: seconds between two pings to it.
         registration_timeout: seconds; a connection that has neither registered nor called by then is closed.
-        drop: ends a client's connection, with the reason.
+        drop: closes a member's connection, with the reason.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class HubKeepalive:
         self._drop = drop
 
     async def run(self) -> None:
-        """Look again and again; ends by being cancelled."""
+        """Check all members again and again, until cancelled."""
         intervals = [seconds for seconds in (self._ping_interval, self._keepalive_timeout) if seconds is not None]
         if not intervals:
             return
@@ -55,61 +55,62 @@ class HubKeepalive:
         while True:
             # Twice an interval, so that a time-out is noticed when half of it more has passed, at most.
             await asyncio.sleep(min(intervals) / 2)
-            for client in list(self._directory.by_name.values()):
-                self.look_at(client, loop.time())
+            for member in list(self._directory.by_name.values()):
+                self.check(member, loop.time())
 
-    def look_at(self, client: Member, now: float) -> None:
-        """Ping a client, or drop it, if it is time for that; `now` is loop time, s."""
-        silence = now - client.heard
+    def check(self, member: Member, now: float) -> None:
+        """Ping a member, or drop it, if it is time for that; `now` is loop time, s."""
+        silence = now - member.last_heard
         timeout = self._keepalive_timeout
-        if timeout is not None and silence >= timeout and not self._is_to_be_asked(client):
-            self._drop(client, f"no sign of life for {timeout:g} s (keepalive_timeout)")
-        elif self._ping_interval is not None and silence >= self._ping_interval and client.is_there:
-            self._ping(client)
+        if timeout is not None and silence >= timeout and not self._must_ping_first(member):
+            self._drop(member, f"no sign of life for {timeout:g} s (keepalive_timeout)")
+        elif self._ping_interval is not None and silence >= self._ping_interval and member.is_there:
+            self._ping(member)
 
-    def _is_to_be_asked(self, client: Member) -> bool:
-        """It has not had its chance to answer yet: it was silent since the last look, or the hub itself was held up."""
-        can_hear = client.is_there and not client.session.flows.stalled
-        return self._ping_interval is not None and not client.pinged and can_hear
+    def _must_ping_first(self, member: Member) -> bool:
+        """It could not answer yet: it has been silent since the last check, or the hub itself was held up."""
+        can_hear = member.is_there and not member.session.flows.stalled
+        return self._ping_interval is not None and not member.is_pinged and can_hear
 
-    def begin(self, session: Session) -> None:
-        """A connection is there: it has a time to say what it wants."""
+    def watch(self, session: Session) -> None:
+        """Close a new connection that neither registers nor calls in time."""
         if self._registration_timeout is not None:
             timer = session.loop.call_later(self._registration_timeout, self._check_begun, session)
             session.on_lost.append(timer.cancel)
 
     def _check_begun(self, session: Session) -> None:
         # By HTTP there is a session for each call, so it has called.
-        if session not in self._directory.clients and session.channel is not None and session.is_lasting:
+        if session not in self._directory.members and session.channel is not None and session.is_lasting:
             reason = f"neither registered nor called within {self._registration_timeout:g} s (registration_timeout)"
             log.info("closing the connection from %s: %s", session.channel.address, reason)
             session.abort(reason)
 
-    def _ping(self, client: Member) -> None:
-        session = client.session
-        if client.pinged or session.flows.stalled:
-            return  # it has not answered the last one, or does not even read: its time runs
-        client.pinged = True
-        call_id = session.pending.add(_Ping(client))
+    def _ping(self, member: Member) -> None:
+        session = member.session
+        if member.is_pinged or session.flows.stalled:
+            return  # it has not answered the last ping, or does not even read: its time-out goes on
+        member.is_pinged = True
+        call_id = session.pending.add(_Ping(member))
         session.send(orjson.dumps(envelope.request("rpc.ping", call_id=call_id)))
 
 
 class _Ping:
-    """Waits for a sign of life: any answer is one. A `TimedWaiter`."""
+    """A ping that waits for any answer, as a sign of life. A `TimedWaiter`."""
 
-    __slots__ = ("_client", "deadline", "method")
+    __slots__ = ("_member", "deadline", "method")
 
-    def __init__(self, client: Member) -> None:
-        self._client = client
+    def __init__(self, member: Member) -> None:
+        self._member = member
         self.method = "rpc.ping"
         self.deadline = float("inf")
 
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
-        self._client.pinged = False
-        self._client.heard = self._client.session.loop.time()
+        """Note the sign of life."""
+        self._member.is_pinged = False
+        self._member.last_heard = self._member.session.loop.time()
 
     def fail(self, error: Exception) -> None:
-        """The connection is over, and so is the client."""
+        """Do nothing: the connection is over, and so is the member."""
 
     def when_over(self, function: Callable[[], object]) -> None:
-        """Nothing depends on it."""
+        """Do nothing: nothing depends on a ping."""

@@ -1,7 +1,7 @@
-"""The connections of a hub, as the hub sees them: who is there, what each has been asked, what waits for it.
+"""A member of a hub: one connected client, with what it offers and the messages that wait for it.
 
-Owns what is sent to one client and how much of that may wait while it does not read. Knows neither methods nor names of
-others (that is the directory's) nor sockets.
+Owns what is sent to one member, and how much of that may wait while it does not read. Knows neither routes nor other
+members (those are the directory's) nor sockets.
 """
 
 from __future__ import annotations
@@ -9,55 +9,58 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ServerBusy
 from ..events.queue import Room
 from ..peer.session import Session
 from ..wire.pieces import Written, kept
-
-if TYPE_CHECKING:
-    from .offers import Offer
-
+from .offers import Offer
 
 #: Bytes of memory that a message takes besides its own while it waits.
 WAITING_COST = 150
 
-#: Bytes of what has waited that are sent at once.
+#: Bytes of waiting messages that are sent at once.
 SHARE = 64 * 1024
 
 
 class Member:
-    """One connection that has said something.
+    """One connection that has sent at least one request or notification.
 
     Args:
-        room: that all clients share for what waits.
+        room: the memory that all members share for waiting messages.
 
     Attributes:
-        session: the conversation with it.
-        name: what it registered as; None before.
-        key: with which the same program may take its name over on another connection.
+        session: its connection.
+        name: the name that it registered; None before.
+        key: shown on another connection, it lets the same program take its name over.
         offers: the methods that it offers, by name.
-        since: when it came; Unix time, s.
-        made: calls that it made, its notifications among them; `served`: those that it was asked to carry out.
-        waiting: messages that wait until it reads again; `waiting_size`: bytes of memory that they take.
-        heard: loop time, s, at which it last showed that it is there.
+        schemas: the schemas that the descriptions of its methods refer to, as JSON by name.
+        offered_size: bytes of the names and descriptions of its methods, as JSON.
+        offered_cost: bytes of memory that its methods and schemas take, about.
+        since: when it connected; Unix time, s.
+        calls_made: calls and notifications that it sent.
+        calls_served: calls and notifications that were sent to it.
+        waiting: messages that wait until it reads again.
+        waiting_size: bytes of memory that these take.
+        last_heard: loop time, s, of its last sign of life.
+        is_pinged: it was sent a ping that it has not answered.
     """
 
     __slots__ = (
         "_queue",
         "_room",
         "address",
-        "heard",
+        "calls_made",
+        "calls_served",
+        "is_pinged",
         "key",
-        "made",
+        "last_heard",
         "name",
         "offered_cost",
         "offered_size",
         "offers",
-        "pinged",
         "schemas",
-        "served",
         "session",
         "since",
         "waiting",
@@ -72,31 +75,28 @@ class Member:
         self.name: str | None = None
         self.key = ""
         self.offers: dict[str, Offer] = {}
-        self.since = time.time()
-        self.made = self.served = 0
-        self.waiting = self.waiting_size = 0
-        self.heard = session.loop.time()
-        #: It was sent a ping that it has not answered.
-        self.pinged = False
-        #: Bytes of the names and descriptions of its methods, as JSON; and of the memory that all of it takes.
-        self.offered_size = self.offered_cost = 0
-        #: What the descriptions of its methods refer to, as JSON.
         self.schemas: dict[str, bytes] = {}
+        self.offered_size = self.offered_cost = 0
+        self.since = time.time()
+        self.calls_made = self.calls_served = 0
+        self.waiting = self.waiting_size = 0
+        self.last_heard = session.loop.time()
+        self.is_pinged = False
 
     @property
     def is_there(self) -> bool:
-        """It takes calls: its connection stands, and it has not said its last word."""
+        """It takes calls: its connection is open in both directions."""
         return self.session.is_open and not self.session.flows.has_ended
 
     @property
     def is_flowing(self) -> bool:
-        """What is sent to it now is on its way, behind all that was sent before."""
+        """A message sent to it now is written at once, behind all that were sent before."""
         return not self.waiting and self.session.flows.is_free
 
     @property
     def load(self) -> int:
         """Calls that it has not answered."""
-        return len(self.session.pending) - self.pinged  # a ping that waits is no call
+        return len(self.session.pending) - self.is_pinged  # an unanswered ping is no call
 
     @property
     def state(self) -> str:
@@ -108,13 +108,13 @@ class Member:
         return "busy" if self.load else "idle"
 
     def send(self, message: Written, is_wanted: Callable[[], bool] | None = None) -> None:
-        """Send a message, in the order of all others; while the client does not read, it waits.
+        """Send a message behind all earlier ones; while the member does not read, it waits.
 
         Args:
-            is_wanted: asked when it has waited; what is not wanted then is not sent.
+            is_wanted: asked when the message has waited; if it returns False, the message is dropped.
 
         Raises:
-            ServerBusy: as many messages, or bytes, wait for it as may (`max_queue`, `max_message_size`).
+            ServerBusy: as many messages, or bytes, wait for the member as may (`max_queue`, `max_message_size`).
         """
         session = self.session
         if self.is_flowing:
@@ -133,7 +133,7 @@ class Member:
             session.flows.when_flowing(self._send_waiting)
 
     def _send_waiting(self) -> None:
-        """As much of what waits as the connection takes now; the others who wait for it have their turn then."""
+        """Send as much as the connection takes now; then other senders on this connection have their turn."""
         session = self.session
         flows, sent = session.flows, 0
         while self._queue and sent < SHARE and (flows.is_free or not sent):
@@ -149,17 +149,17 @@ class Member:
             flows.when_flowing(self._send_waiting)
 
     def described(self) -> dict[str, Any]:
-        """For `rpc.clients`."""
+        """Describe it for `rpc.clients`."""
         return {
             "name": self.name,
             "address": self.address,
             "methods": sorted(self.offers),
             "since": round(self.since, 3),
-            "calls_made": self.made,
-            "calls_served": self.served,
+            "calls_made": self.calls_made,
+            "calls_served": self.calls_served,
             "in_flight": self.load,
             "state": self.state,
         }
 
     def __repr__(self) -> str:
-        return f"<client {self.name or self.address}>"
+        return f"<member {self.name or self.address}>"

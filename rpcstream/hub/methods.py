@@ -1,41 +1,52 @@
-"""The methods that only a hub has: registering, publishing, notifying one client, and seeing what goes on.
+"""The methods that only a hub has: registering, publishing, notifying one client, and its lists.
 
-Owns what each of them checks and in which order; the tables are the directory's.
+Owns their parameters, and what each checks before it changes or sends anything.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..errors import InvalidParams, InvalidRequest, NotPermitted, ServerBusy
+from ..errors import InvalidParams, InvalidRequest, NotPermitted
 from ..events.patterns import CLIENT_NAME, RESERVED, fault_of_topic
+from ..events.topics import Topics
+from ..limits import Limits
 from ..methods.registry import MethodRegistry
 from ..peer.context import Context
 from ..peer.session import Session
 from . import discovery, passthrough
-from .dispatch import Passing
+from .directory import Directory
 from .listing import Listing
-from .members import Member
-from .offers import METHOD_MAX, Offer, fault, own_schemas, read_offers, schema_cost
+from .offers import METHOD_MAX, fault
 from .passthrough import Line
+from .registrations import Registrations
+from .rules import Rules
 
-if TYPE_CHECKING:
-    from .server import Hub
+#: A method of the hub whose params are not decoded: called with the session, the message and its line.
+PassingMethod = Callable[[Session, dict[str, Any], Line], Any]
 
 
 class HubMethods:
-    """The hub's own methods, with what they change."""
+    """The methods of one hub.
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
-        self._directory = hub.directory
+    Args:
+        rules: who may publish and notify what; None: everything is permitted.
+    """
 
-    def enter(self, registry: MethodRegistry) -> None:
-        """Make them methods of the hub."""
+    def __init__(
+        self, directory: Directory, registrations: Registrations, topics: Topics, *, limits: Limits, rules: Rules | None
+    ) -> None:
+        self._directory = directory
+        self._registrations = registrations
+        self._topics = topics
+        self._limits = limits
+        self._rules = rules
+
+    def add_to(self, registry: MethodRegistry, *, stats: Callable[[], dict[str, Any]]) -> None:
+        """Make these methods of the hub; `stats` becomes `get_server_stats`."""
         own: dict[str, Callable[..., Any]] = {
             "rpc.register": self.register,
             "rpc.unregister": self.unregister,
@@ -43,7 +54,7 @@ class HubMethods:
             "rpc.notify": self.notify,
             "rpc.clients": self.clients,
             "rpc.methods": self.methods,
-            "get_server_stats": self._hub.stats,
+            "get_server_stats": stats,
             "keepAlive": self.keep_alive,
         }
         for name, function in own.items():
@@ -51,12 +62,7 @@ class HubMethods:
         registry.add(self.ping, name="rpc.ping", reserved=True, replace=True)
         registry.add(self.discover, name="rpc.discover", reserved=True, replace=True)
 
-    @property
-    def passing(self) -> dict[str, Passing]:
-        """Those whose values go on as they came."""
-        return {"rpc.publish": self.pass_publish, "rpc.notify": self.pass_notify}
-
-    # -- registering --------------------------------------------------------------------------------------------------
+    # -- registration -------------------------------------------------------------------------------------------------
 
     def register(
         self,
@@ -72,78 +78,35 @@ class HubMethods:
         are accepted, or none. Gives the name, the names of all methods that the connection offers now, and the `key`
         with which the same program can take its name over on another connection.
         """
-        _check_place(ctx, "rpc.register")
-        hub, directory = self._hub, self._directory
-        client = directory.find(ctx.session)
-        if name is None:
-            name = client.name or directory.new_name()
-        leaving = directory.check_free(client, name, key)
-        described, schemas = methods or [], components or {}
-        offers = read_offers(described, schemas, owner=name, limits=hub.limits)
-        own = own_schemas(schemas, name)
-        self._check_room(client, leaving, offers, own)
-        self._check_permitted(ctx.session, name, client.name is None, offers)
-        directory.check_offers(client, name, list(offers.values()), leaving)
-        if leaving is not None:
-            hub.drop(leaving, f"{name!r} has taken its place on another connection")
-        is_new = client.name is None
-        if is_new:
-            directory.enter(client, name, key if leaving is not None else None)
-        directory.describe(client, own)
-        directory.offer(client, offers)
-        hub.registered(client, list(offers), is_new=is_new)
-        return {"name": name, "key": client.key, "methods": list(client.offers)}
+        _check_connection(ctx, "rpc.register")
+        member = self._directory.find(ctx.session)
+        self._registrations.register(member, name, methods or [], components or {}, key)
+        return {"name": member.name, "key": member.key, "methods": list(member.offers)}
 
     def unregister(self, ctx: Context, methods: list[str] | None = None) -> list[str]:
         """Withdraws these methods; without any all of them, and the name. Gives those that were offered."""
-        _check_place(ctx, "rpc.unregister")
-        client = self._directory.find(ctx.session)
-        return self._hub.leave(client) if methods is None else self._hub.withdraw(client, methods)
+        _check_connection(ctx, "rpc.unregister")
+        member = self._directory.find(ctx.session)
+        if methods is None:
+            return self._registrations.leave(member)
+        return self._registrations.withdraw(member, methods)
 
-    def _check_room(
-        self, client: Member, leaving: Member | None, offers: dict[str, Offer], schemas: dict[str, bytes]
-    ) -> None:
-        """Is there room for what the client would offer then? What is offered again takes the place of what was.
+    def ping(self, ctx: Context) -> str:
+        """Answers "pong"; a client that calls this is taken for alive."""
+        self._heard(ctx.session)
+        return "pong"
 
-        Args:
-            leaving: whose offers will be gone then.
+    def keep_alive(self, ctx: Context) -> bool:
+        """Says that the caller is alive."""
+        self._heard(ctx.session)
+        return True
 
-        Raises:
-            ServerBusy: it is too much.
-        """
-        limits, before, known = self._hub.limits, client.offers, client.schemas
-        again = [before[name] for name in offers if name in before]
-        known_again = {name: known[name] for name in schemas if name in known}
-        if len(before) + len(offers) - len(again) > limits.max_offered:
-            limit = limits.max_offered
-            raise ServerBusy(f"Server busy: a client may offer {limit} methods", {"limit": limit})
-        size = client.offered_size + sum([offer.size for offer in offers.values()])
-        size += sum(map(len, schemas.values())) - sum(map(len, known_again.values()))
-        size -= sum([offer.size for offer in again])
-        if size > limits.max_offered_size:
-            limit = limits.max_offered_size
-            raise ServerBusy(f"Server busy: a client's descriptions may have {limit} bytes", {"limit": limit})
-        cost = sum([offer.cost for offer in offers.values()]) - sum([offer.cost for offer in again])
-        cost += sum(itertools.starmap(schema_cost, schemas.items()))
-        cost -= sum(itertools.starmap(schema_cost, known_again.items()))
-        cost -= leaving.offered_cost if leaving is not None else 0
-        if cost > 0 and self._directory.offered_cost + cost > limits.max_offered_total:
-            limit = limits.max_offered_total
-            text = f"Server busy: what all clients offer may take {limit} bytes of memory"
-            raise ServerBusy(text, {"limit": limit})
+    def _heard(self, session: Session) -> None:
+        member = self._directory.members.get(session)
+        if member is not None:
+            member.last_heard = session.loop.time()
 
-    def _check_permitted(self, session: Session, name: str, is_new: bool, offers: dict[str, Offer]) -> None:
-        rules = self._hub.rules
-        if rules is None:
-            return
-        if is_new and not rules.permits(session.identity, "name", name):
-            raise NotPermitted(data={"name": name})
-        for offered in offers:
-            # What allows it is the name that is offered: the client chooses what stands before that.
-            if not rules.permits(session.identity, "register", offered, unless=(f"{name}.{offered}",)):
-                raise NotPermitted(data={"method": offered})
-
-    # -- what goes on to others ---------------------------------------------------------------------------------------
+    # -- messages to other members, passed on without decoding --------------------------------------------------------
 
     def publish(self, topic: str, value: Any, retain: bool = False) -> int:
         """Sends a value to all who have subscribed to the topic; gives how many connections that are.
@@ -157,8 +120,13 @@ class HubMethods:
         """Sends a notification to the client with this name."""
         raise AssertionError("answered by pass_notify, which does not decode the params")
 
+    @property
+    def passing(self) -> dict[str, PassingMethod]:
+        """The methods whose values are passed on as they came, by name."""
+        return {"rpc.publish": self.pass_publish, "rpc.notify": self.pass_notify}
+
     def pass_publish(self, session: Session, message: dict[str, Any], line: Line) -> int:
-        """`rpc.publish`, with the value as it came."""
+        """Carry out `rpc.publish`, with the value as it came."""
         topic, value, retain = _arguments(message, ("topic", "value"), {"retain": False})
         _check_type(topic, (str,), "topic", "a string")
         _check_type(retain, (bool,), "retain", "true or false")
@@ -167,17 +135,15 @@ class HubMethods:
             reason = f"begins with {RESERVED!r}, which is reserved"
         if reason is not None:
             raise fault("topic", f"the topic {reason}")
-        rules = self._hub.rules
-        if rules is not None and not rules.permits(session.identity, "publish", topic):
+        if self._rules is not None and not self._rules.permits(session.identity, "publish", topic):
             raise NotPermitted(data={"topic": topic})
-        topics = self._hub.topics
-        count = topics.forward(topic, passthrough.event(line, topic), retain=retain and value is not None)
+        count = self._topics.forward(topic, passthrough.event(line, topic), retain=retain and value is not None)
         if retain and value is None:
-            topics.forget(topic)
+            self._topics.forget(topic)
         return count
 
     def pass_notify(self, session: Session, message: dict[str, Any], line: Line) -> bool:
-        """`rpc.notify`, with the params as they came."""
+        """Carry out `rpc.notify`, with the params as they came."""
         name, method, params = _arguments(message, ("client", "method"), {"params": None})
         _check_type(name, (str,), "client", "a string")
         _check_type(method, (str,), "method", "a string")
@@ -188,19 +154,18 @@ class HubMethods:
             raise fault("method", "names that begin with 'rpc.' or '$/' are reserved")
         if not CLIENT_NAME.fullmatch(name):
             raise fault("client", f"no client has the name {name!r:.200}")
-        rules = self._hub.rules
-        if rules is not None and not rules.permits_call(session.identity, method, name):
+        if self._rules is not None and not self._rules.permits_call(session.identity, method, name):
             raise NotPermitted(data={"method": f"{name}.{method}"})
-        client = self._directory.by_name.get(name)
-        if client is None:
+        member = self._directory.by_name.get(name)
+        if member is None:
             raise fault("client", f"no client has the name {name!r:.200}")
-        client.send(passthrough.notification(line, method, has_params=params is not None))
+        member.send(passthrough.notification(line, method, has_params=params is not None))
         return True
 
-    # -- to see what goes on ------------------------------------------------------------------------------------------
+    # -- lists --------------------------------------------------------------------------------------------------------
 
     def clients(self) -> list[dict[str, Any]]:
-        """The connections that have said something, in the order in which they came."""
+        """The connections that have sent a request, in the order in which they came."""
         raise AssertionError("answered by a listing, which is written in slices")
 
     def methods(self) -> list[dict[str, Any]]:
@@ -214,12 +179,12 @@ class HubMethods:
     def listings(
         self, describe_own: Callable[[], dict[str, Any]], own_version: Callable[[], int]
     ) -> dict[str, Listing]:
-        """Those whose answers are long lists.
+        """Return the lists that answer `rpc.methods`, `rpc.discover` and `rpc.clients`, by method.
 
         Args:
-            describe_own: gives the OpenRPC document of the hub's own methods; `own_version` counts its changes.
+            describe_own: returns the OpenRPC document of the hub's own methods; `own_version` counts its changes.
         """
-        directory, most = self._directory, self._hub.limits.max_message_size
+        directory, most = self._directory, self._limits.max_message_size
         listings = {
             "rpc.methods": Listing(partial(discovery.methods, directory), lambda: directory.version, max_size=most),
             "rpc.discover": Listing(
@@ -227,28 +192,14 @@ class HubMethods:
                 lambda: directory.version + own_version(),
                 max_size=most,
             ),
-            "rpc.clients": Listing(partial(discovery.clients, directory), None, max_size=most),
+            "rpc.clients": Listing(partial(discovery.members, directory), None, max_size=most),
         }
         directory.on_change += [listing.forget for listing in listings.values()]
         return listings
 
-    def ping(self, ctx: Context) -> str:
-        """Answers "pong"; who says this is there."""
-        self._heard(ctx.session)
-        return "pong"
 
-    def keep_alive(self, ctx: Context) -> bool:
-        """Says that the caller is there."""
-        self._heard(ctx.session)
-        return True
-
-    def _heard(self, session: Session) -> None:
-        client = self._directory.clients.get(session)
-        if client is not None:
-            client.heard = session.loop.time()
-
-
-def _check_place(ctx: Context, method: str) -> None:
+def _check_connection(ctx: Context, method: str) -> None:
+    """Raise InvalidRequest where a connection cannot be a member's, or the call stands in a batch."""
     if ctx.in_batch:
         raise InvalidRequest(data={"reason": f"{method} must not stand in a batch"})
     if not ctx.session.is_lasting:
@@ -262,7 +213,7 @@ def _check_type(value: Any, kinds: tuple[type, ...], parameter: str, expected: s
 
 
 def _arguments(message: dict[str, Any], names: tuple[str, ...], defaults: dict[str, Any]) -> list[Any]:
-    """The arguments of a call whose params are not decoded, in the order of their names. InvalidParams."""
+    """Return the arguments of a call whose params are not decoded, in the order of their names; or InvalidParams."""
     params, known = message.get("params"), (*names, *defaults)
     if isinstance(params, list):
         if not len(names) <= len(params) <= len(known):

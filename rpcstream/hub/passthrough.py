@@ -1,34 +1,42 @@
-"""Messages that go on to somebody else: the same values under another id or name.
+"""Passes messages on from one member to another: the same values under another id or name, not decoded.
 
-Owns how a message that passes through is written anew: its members are taken over as the text that came, so that
-nothing in them is decoded, rounded or lost; each member stands there once, so that no two readers see different
-messages. Pure.
+Owns how a message that is passed on is read (`PassThroughReader`: long strings stay as they came) and how it is
+written anew: its members are copied as the text that came, so that nothing in them is rounded or lost, and each member
+stands there once, so that no two readers see different messages. Knows neither members nor routes.
 
-Wherever a `line` is asked for, it is a message that was parsed (`Codec.parse`) and is JSON throughout
+Wherever a `line` is taken, it is a message that was parsed (`Codec.parse`) and is JSON throughout
 (`payloads.is_json`): its long strings are put back in, uncopied.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import orjson
 
 from ..codec import payloads
+from ..codec.payloads import CutLine, Payload
+from ..peer.flow_control import StreamReceiver
+from ..peer.forwarded import ForwardedCall
+from ..peer.session import Session
 from ..wire import envelope
 from ..wire.pieces import Written, exact
 
 Line = bytes | bytearray
 
-#: What a request says for the one who carries it out, and is written anew.
+#: The tag of a stream among the arguments, as it is written most often.
+STREAM_TEXT = b'"stream"'
+
+#: The members of a request that are read, and written anew.
 _KNOWN = frozenset(("jsonrpc", "id", "method", "params", "timeout", "stream"))
 
-#: Of the hub's own methods that send on what they get: which of their params that is, by name and by place.
+#: The hub's own methods that pass a value on: which of their params that is, by name and by place.
 PASSED: dict[str, tuple[str, int]] = {"rpc.publish": ("value", 1), "rpc.notify": ("params", 2)}
 
-#: Bytes of a batch whose replies go on exactly as they came; in those of a longer one integers over 64 bits may be
-#: rounded. Requests that a hub sends never stand in a batch, so nobody should answer them in one.
+#: Bytes of a batch whose replies are passed on exactly as they came; in those of a longer one integers over 64 bits may
+#: be rounded. A hub never sends requests in a batch, so replies in one are rare.
 _BATCH_MAX = 1024 * 1024
 
 _NONE = msgspec.Raw(b"null")
@@ -56,8 +64,67 @@ _read_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _read_values = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
+class PassThroughReader:
+    """Parses the messages of all connections of a hub; in those that are passed on, long strings are not decoded.
+
+    Args:
+        routes: the methods whose calls are passed on.
+    """
+
+    def __init__(self, routes: Mapping[str, object]) -> None:
+        self._routes = routes
+
+    def read(self, line: bytes, session: Session) -> tuple[Any, bytes]:
+        """Parse as `Codec.parse` does; in a message that is passed on every long string is a `Payload`.
+
+        Whether such a string is JSON is checked before it is sent (`payloads.is_json`).
+
+        Raises:
+            orjson.JSONDecodeError: it is not JSON.
+        """
+        most = session.limits.max_values
+        found = payloads.outline(line, most)
+        if found is not None and self._is_passed_on(*found, session):
+            return found
+        return payloads.parse(line, most)
+
+    def _is_passed_on(self, message: Any, line: CutLine, session: Session) -> bool:
+        if type(message) is not dict:
+            return False
+        method = message.get("method")
+        if method is None:
+            return "error" not in message and _is_forwarded(message.get("id"), session)
+        if type(method) is not str or any(type(member) is Payload for member in message.values()):
+            return False
+        if method in self._routes:
+            # A stream among the arguments must be seen, also one whose tag is written with escapes.
+            return not line.has_escapes and line.count(STREAM_TEXT) == ("stream" in message)
+        params = message.get("params")
+        if method in PASSED:
+            members = params.items() if type(params) is dict else enumerate(params if type(params) is list else ())
+            return not any(type(value) is Payload and name not in PASSED[method] for name, value in members)
+        return "id" not in message and type(params) is dict and _is_of_forwarded_call(method, params, session)
+
+
+def _is_of_forwarded_call(method: str, params: dict[str, Any], session: Session) -> bool:
+    """Tell whether a notification is an item, or progress, of a call that goes through the hub."""
+    if method == envelope.PROGRESS:
+        return _is_forwarded(params.get("token"), session)
+    if method != envelope.ITEM:
+        return False
+    stream = params.get("stream")
+    if stream is None:
+        return _is_forwarded(params.get("id"), session)
+    receiver = session.flows.receivers.get(stream) if type(stream) is str else None
+    return receiver is not None and type(receiver) is not StreamReceiver
+
+
+def _is_forwarded(call_id: Any, session: Session) -> bool:
+    return isinstance(session.pending.find(call_id), ForwardedCall)
+
+
 def text_of(value: Any) -> bytes:
-    """An id, or any small value, as JSON; an id that was read exactly (`envelope.with_exact_ids`) as it came.
+    """Write an id, or any small value, as JSON; an id that was read exactly (`envelope.with_exact_ids`) as it came.
 
     It may be put beside parts of a line that was cut, so it never looks like a placeholder.
     """
@@ -74,18 +141,18 @@ def request(
     stream: int | None = None,
     params: bytes | None = None,
 ) -> Written:
-    """A request that goes on, or a notification where `call_id` is None.
+    """Write a request that is passed on, or a notification where `call_id` is None.
 
     Args:
         message: the request as it was read.
-        method: its name where it goes, as JSON.
-        timeout: seconds that are left; `stream`: items that are permitted. None where there is no such member.
-        params: to stand in the place of its own, as JSON.
+        method: its name at the provider, as JSON.
+        timeout: seconds that are left; `stream`: items that have credit. None where there is no such member.
+        params: replace its own, as JSON.
     """
     has_params = message.get("params") is not None
     own: Any = _read_request(line).params if params is None else params
     if len(message) == 4 and has_params and call_id is not None and timeout is None and stream is None:
-        # What nearly every request is.
+        # Nearly every request is like this.
         return _written(b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (call_id, method, own), line)
     more = b"" if message.keys() <= _KNOWN else _more_members(line)
     if timeout is not None:
@@ -100,7 +167,7 @@ def request(
 
 
 def reply(line: Line, call_id: bytes, *, is_error: bool) -> Written:
-    """A reply to go back, to the request with this id (as JSON)."""
+    """Write the reply to the request with this id (as JSON)."""
     read = _read_reply(line)
     if is_error:
         return _written(b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (call_id, read.error), line)
@@ -108,11 +175,11 @@ def reply(line: Line, call_id: bytes, *, is_error: bool) -> Written:
 
 
 def carrier(line: Line, method: str, name: str, to: bytes) -> Written:
-    """A notification that carries one `value`: an item, a progress, with another name.
+    """Write a notification that carries one `value`, an item or progress, for another call or stream.
 
     Args:
         method: `$/item` or `$/progress`.
-        name: the parameter that says what it belongs to; `to`: what that is now, as JSON.
+        name: the parameter that names the call or stream; `to`: its new value, as JSON.
     """
     value = _read_value(_read_request(line).params).value
     head = b'{"jsonrpc":"2.0","method":"%b","params":{"%b":%b' % (method.encode(), name.encode(), to)
@@ -120,26 +187,26 @@ def carrier(line: Line, method: str, name: str, to: bytes) -> Written:
 
 
 def event(line: Line, topic: str) -> Written:
-    """The event that a request asks to be published."""
+    """Write the event that an `rpc.publish` request publishes."""
     value = _member(line, *PASSED["rpc.publish"])
     head = b'{"jsonrpc":"2.0","method":"%b","params":{"topic":%b' % (envelope.EVENT.encode(), text_of(topic))
     return _written(b'%b,"value":%b}}' % (head, value), line)
 
 
 def notification(line: Line, method: str, *, has_params: bool) -> Written:
-    """The notification that a request asks to be sent, with params if it `has_params`."""
+    """Write the notification that an `rpc.notify` request sends, with params if it `has_params`."""
     more = b',"params":%b' % _member(line, *PASSED["rpc.notify"]) if has_params else b""
     return _written(b'{"jsonrpc":"2.0","method":%b%b}' % (text_of(method), more), line)
 
 
 def _member(line: Line, name: str, place: int) -> bytes:
-    """One of the params of a request, which has it, by name or by place."""
+    """Return one of the params of a request, which has it by name or by place; as JSON."""
     members = members_of(line)
     return members[place] if isinstance(members, list) else members[name]
 
 
 def members_of(line: Line) -> dict[str, bytes] | list[bytes]:
-    """The params of a request, each as JSON."""
+    """Return the params of a request, each as JSON."""
     params = bytes(_read_request(line).params)
     if params[:1] == b"[":
         return [bytes(value) for value in _read_values(params)]
@@ -147,17 +214,17 @@ def members_of(line: Line) -> dict[str, bytes] | list[bytes]:
 
 
 def joined(members: dict[str, bytes] | list[bytes]) -> bytes:
-    """The params again."""
+    """Put params, each as JSON, together again."""
     if isinstance(members, list):
         return b"[" + b",".join(members) + b"]"
     return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), value) for name, value in members.items()]) + b"}"
 
 
 def line_of(line: Line, message: dict[str, Any]) -> Line:
-    """The line of one message, which may have stood in a batch; one is made where there is none (`b""`).
+    """Return the line of one message, which may have stood in a batch; one is made where there is none (`b""`).
 
     Args:
-        message: as it was read, or as much of it as matters.
+        message: as it was read, or as much of it as is used.
     """
     if line[:1] == b"{":
         return line
@@ -172,7 +239,7 @@ def line_of(line: Line, message: dict[str, Any]) -> Line:
 
 
 def _replies(line: Line) -> dict[Any, bytes]:
-    """The replies in a batch, by their ids; the first of several with the same. Taken apart once for all of them."""
+    """Return the replies in a batch by their ids, the first of several with the same; split once for all of them."""
     if isinstance(line, payloads.SharedLine) and line.replies is not None:
         known: dict[Any, bytes] = line.replies
         return known
@@ -187,13 +254,13 @@ def _replies(line: Line) -> dict[Any, bytes]:
 
 
 def _more_members(line: Line) -> bytes:
-    """The members of a request that are not of JSON-RPC and not ours: what its caller added for the handler."""
+    """Return the members of a request that its caller added, neither of JSON-RPC nor ours, as JSON."""
     members = _read_members(line)
     return b"".join([b",%b:%b" % (orjson.dumps(name), members[name]) for name in members if name not in _KNOWN])
 
 
 def _written(data: bytes, line: Line) -> Written:
-    # White space between values may be a line end where the message came from, and would end it where it goes.
+    # A line end is white space where the message came from, but may end the message where it goes.
     if b"\n" in data or b"\r" in data:
         data = data.translate(_BLANKS)
     return data if type(line) is bytes else payloads.whole(data, line)

@@ -1,7 +1,7 @@
-"""One call on its way through the hub: from its caller to the client that offers the method, and back.
+"""One call through the hub: from its caller to the member that offers the method (its provider), and back.
 
-Owns what the two ends say to each other about this call: the request, items and credit, progress, cancels, the reply.
-To the caller's session it is a call that is carried out elsewhere; to the provider's, one that waits for its answer.
+Owns the messages of this call between the two: the request, items and credit, progress, cancellation, the reply. To the
+caller's session it is a forwarded call; to the provider's, a pending one.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from .members import Member
 from .passthrough import Line
 from .relayed_streams import ArgumentStream, ReplyStream
 
-#: Makes the reply of an error, for an id.
-Refuse = Callable[[Any, RpcError], Written | None]
+#: Writes the error reply to the request with an id.
+WriteError = Callable[[Any, RpcError], Written | None]
 
 
 class Relay(ForwardedCall):
-    """One call.
+    """One call through the hub.
 
     Args:
         method: as the caller named it, for errors.
         call_id: of the caller's request.
-        client: who carries it out.
+        provider: the member that carries it out.
         deadline: loop time, s; may be infinite.
-        refuse: writes the reply where it is an error of the hub's.
+        write_error: writes the reply where it is an error of the hub.
 
     Attributes:
-        pending_id: its id where it is carried out.
+        pending_id: its id at the provider.
         future: gets the reply in the place of the caller's session, if there is one.
     """
 
@@ -50,50 +50,50 @@ class Relay(ForwardedCall):
         "_id_text",
         "_is_over",
         "_latest",
-        "_provider",
-        "_refuse",
+        "_provider_name",
         "_reply_stream",
-        "client",
+        "_write_error",
         "deadline",
         "future",
         "method",
         "pending_id",
+        "provider",
     )
 
     def __init__(
-        self, method: str, caller: Session, call_id: Any, client: Member, *, deadline: float, refuse: Refuse
+        self, method: str, caller: Session, call_id: Any, provider: Member, *, deadline: float, write_error: WriteError
     ) -> None:
         self.call_id = call_id
         self.method = method
-        self.client = client
+        self.provider = provider
         self.deadline = deadline
         self.future: asyncio.Future[Written | None] | None = None
         self._caller = caller
         self._id_text = passthrough.text_of(call_id)
-        self._refuse = refuse
-        #: The provider's name now: it may have none any more when it is lost.
-        self._provider = client.name
-        #: The items that answer it, where the caller wants them one by one; the streams that go with it.
+        self._write_error = write_error
+        #: The provider's name now: it may have none any more when its connection is lost.
+        self._provider_name = provider.name
+        #: The stream of items that answers it, if the caller wants one; and the streams among its arguments.
         self._reply_stream: ReplyStream | None = None
         self._argument_streams: Sequence[ArgumentStream] = ()
-        #: Progress that waits until the caller takes it.
+        #: The latest progress, while the caller does not read.
         self._latest: Written | None = None
         self._is_over = False
-        self.pending_id = client.session.pending.add(self)
+        self.pending_id = provider.session.pending.add(self)
 
-    # -- its way there ------------------------------------------------------------------------------------------------
+    # -- to the provider ----------------------------------------------------------------------------------------------
 
     def send(self, message: Written) -> None:
-        """Send it to its provider; from then on its answer is waited for.
+        """Send the request to the provider; from then on its reply is waited for.
 
         Raises:
             ServerBusy: the provider takes nothing more at present.
         """
-        client = self.client
-        client.send(message, self._is_wanted)
-        client.served += 1
+        provider = self.provider
+        provider.send(message, self._is_wanted)
+        provider.calls_served += 1
         if self.deadline != INFINITE:
-            client.session.calls.expect(self.pending_id, self.deadline)
+            provider.session.calls.expect(self.pending_id, self.deadline)
         if self._reply_stream is not None:
             self._reply_stream.open()
         for stream in self._argument_streams:
@@ -101,7 +101,7 @@ class Relay(ForwardedCall):
 
     def add_reply_stream(self, credit: int) -> int:
         """Note that the caller takes items, `credit` at first; return how many the provider may send at first."""
-        self._reply_stream = ReplyStream(self._caller, self.call_id, self.client, self.pending_id, credit)
+        self._reply_stream = ReplyStream(self._caller, self.call_id, self.provider, self.pending_id, credit)
         return self._reply_stream.credit
 
     def add_argument_streams(self, streams: list[ArgumentStream]) -> None:
@@ -111,10 +111,10 @@ class Relay(ForwardedCall):
     def _is_wanted(self) -> bool:
         return not self._is_over
 
-    # -- what the provider says (a `TimedWaiter`) ---------------------------------------------------------------------
+    # -- from the provider (a `TimedWaiter`) --------------------------------------------------------------------------
 
     def answer(self, reply: dict[str, Any], line: Line) -> None:
-        """The provider has answered."""
+        """Pass the reply back."""
         if "error" in reply and self._was_given_up(reply["error"]):
             return self.refuse(self._gone(reason="it gave the call up"))
         try:
@@ -123,20 +123,20 @@ class Relay(ForwardedCall):
             self.refuse(_malformed("its reply cannot be read"))
 
     def fail(self, error: Exception) -> None:
-        """The provider will not answer."""
+        """Answer with an error: there will be no reply."""
         if isinstance(error, CallTimeout):
             self.refuse(DeadlineExceeded(data={"method": self.method}))
         else:
             self.refuse(self._gone())
 
     def when_over(self, function: Callable[[], object]) -> None:
-        """Nothing but this hub's own streams go with it."""
+        """Do nothing: only the hub's own streams depend on the call."""
 
     def item(self, item: Item) -> None:
-        """An item of the stream.
+        """Pass an item of the reply's stream back.
 
         Raises:
-            InvalidRequest: it was not permitted; the call has ended.
+            InvalidRequest: there was no credit for it, or it cannot be read; the call has ended.
         """
         if self._reply_stream is None or self._is_over:
             return
@@ -152,7 +152,7 @@ class Relay(ForwardedCall):
         self._reply_stream.renew()
 
     def progress(self, item: Item) -> None:
-        """How far it is. Of what comes faster than the caller takes it, only the latest is sent."""
+        """Pass progress back; while the caller does not read, only the latest is kept."""
         message = self._carried(*item, envelope.PROGRESS, "token") if self.call_id is not None else None
         if message is None:
             return
@@ -169,7 +169,7 @@ class Relay(ForwardedCall):
             self._caller.send(message)
 
     def _checked(self, reply: dict[str, Any], line: Line) -> Written:
-        """The reply as it goes back. ValueError if it is none."""
+        """Write the reply as it goes back; ValueError if it is malformed."""
         depth = self._caller.limits.max_depth
         if len(line) > 2 * depth and envelope.is_deeper(line, depth):
             raise ValueError("nested too deep")
@@ -184,43 +184,46 @@ class Relay(ForwardedCall):
         return passthrough.reply(line, self._id_text, is_error=error is not None)
 
     def _carried(self, params: dict[str, Any], line: Line, method: str, name: str) -> Written | None:
-        """An item or a progress for the caller; None if it cannot be read."""
+        """Write an item or progress for the caller; None if it cannot be read."""
         line = passthrough.line_of(line, {"params": params})
         depth = self._caller.limits.max_depth
         if "value" not in params or not payloads.is_json(line) or envelope.is_deeper(line, depth):
             return None
         return passthrough.carrier(line, method, name, self._id_text)
 
-    # -- what the caller says -----------------------------------------------------------------------------------------
+    # -- from the caller ----------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Nobody waits any more: the provider is told, and not waited for."""
+        """Cancel the call: the provider is told, and not waited for."""
         self._give_up()
         self.refuse(CallCancelled())
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _was_given_up(self, error: Any) -> bool:
-        """Is the error "cancelled"? Nobody has cancelled this call, or it would not wait: unless a stream of the
-        caller's broke off, it is the provider that ends."""
+        """Tell whether the provider ended a call that was not cancelled.
+
+        A cancelled call does not wait for its reply; so unless a stream of the caller broke off, an error "cancelled"
+        means that the provider stops.
+        """
         if type(error) is not dict or error.get("code") != CallCancelled.CODE:
             return False
         return not any(stream.is_broken for stream in self._argument_streams)
 
     def _gone(self, **more: str) -> ProviderGone:
-        return ProviderGone(data={"method": self.method, "client": self._provider, **more})
+        return ProviderGone(data={"method": self.method, "client": self._provider_name, **more})
 
     def refuse(self, error: RpcError) -> None:
-        """The call ends with an error of the hub's."""
-        self._finish(self._refuse(self.call_id, error))
+        """End the call with an error of the hub."""
+        self._finish(self._write_error(self.call_id, error))
 
     def abort(self, error: RpcError) -> None:
-        """The same, and the provider is told."""
+        """End the call with an error of the hub, and tell the provider."""
         self._give_up()
         self.refuse(error)
 
     def _give_up(self) -> None:
-        session = self.client.session
+        session = self.provider.session
         if session.pending.discard(self.pending_id) and session.channel is not None:
             session.send(envelope.cancel(self.pending_id))
 

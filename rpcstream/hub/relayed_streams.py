@@ -22,9 +22,6 @@ from . import passthrough
 from .members import Member
 from .passthrough import Line
 
-#: The tag of a stream, as it is written most often.
-STREAM_TEXT = b'"stream"'
-
 
 class _CreditMessages:
     """Sends credit to the end of a stream that makes the items; while it does not read, all of it in one message.

@@ -1,49 +1,41 @@
-"""The hub people use: a server whose clients offer methods, and call those of each other.
+"""The class `Hub`: a server whose clients offer methods to each other.
 
-Joins the directory, the dispatcher, the rules and the keeper; owns what is said of clients that come and go. The way of
-a call is not here; it goes from the caller's session through the dispatcher and the relay to the provider's session.
+Puts the parts of a hub together: directory, registrations, methods, dispatcher and keep-alive. A call does not come by
+here: it goes from the caller's session through `HubDispatcher` and `Relay` to the provider's session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import orjson
 
-from ..config import ConfigSource
-from ..errors import RpcError
+from ..auth.users import authenticate_users
+from ..config import ConfigSource, hub_options
 from ..events.queue import Room
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker
-from ..observe.limited_log import LimitedLog
 from ..peer.marshal import NOT_GIVEN, params_of
 from ..peer.session import Session
 from ..server import Server
-from ..text import get_logger
 from ..wire import envelope
 from . import discovery
-from .configured import configured
 from .directory import Balance, Directory, check_balance
 from .dispatch import HubDispatcher
 from .keepalive import HubKeepalive
-from .members import Member
 from .methods import HubMethods
-from .reading import Reader
+from .passthrough import PassThroughReader
+from .registrations import SYSTEM_TOPICS, Registrations
 from .rules import Rule, Rules
 
-log = get_logger("rpcstream.hub")
-
-#: Seconds of silence after which a client is asked whether it is there, at the latest. Routers between forget a
-#: connection that is silent for a minute or so; a message of 50 bytes each third of that costs nothing.
+#: Seconds of silence after which a client is pinged, at the latest. Routers between forget a connection that is silent
+#: for a minute or so; a message of 50 bytes each third of that costs nothing.
 PING_INTERVAL = 20.0
-
-
-#: Names of methods that one line of the log has.
-LOGGED = 10
 
 
 class Hub(Server):
@@ -73,7 +65,7 @@ class Hub(Server):
         ValueError, TypeError: an option makes no sense.
     """
 
-    SYSTEM_TOPICS = "rpc.hub."
+    SYSTEM_TOPICS = SYSTEM_TOPICS
 
     def __init__(
         self,
@@ -104,122 +96,85 @@ class Hub(Server):
         super().__init__(title=title, **options)
         if rules is not None and self._authenticator is None:
             raise ValueError("rules need callers that are known: give the hub token= or authenticate=")
-        self._log = LimitedLog(log)
         self.rules = rules if isinstance(rules, Rules) or rules is None else Rules(rules)
-        #: Who is there, and who offers what.
-        self.directory = Directory(self._registry, self._entered, Room(self.limits.max_waiting_total))
+        #: The members, their names and the routes to their methods.
+        self.directory = Directory(self._registry, Room(self.limits.max_waiting_total))
+        self._registrations = Registrations(
+            self.directory, limits=self.limits, rules=self.rules, topics=self.topics, counters=self.counters
+        )
         self._balance: Balance = balance
         self._call_timeout = call_timeout
-        self._keeper = HubKeepalive(
+        self._keepalive = HubKeepalive(
             self.directory,
             keepalive_timeout=keepalive_timeout,
             ping_interval=ping_interval,
             registration_timeout=registration_timeout,
-            drop=self.drop,
+            drop=self._registrations.drop,
         )
         self._registration_timeout = registration_timeout
         self._dispatcher: HubDispatcher | None = None
-        #: Where its configuration wants it to listen, as arguments for `run`.
+        #: The address that its configuration gives, as arguments for `run`.
         self.where: dict[str, Any] = {}
-        self._methods = HubMethods(self)
-        self._methods.enter(self._registry)
+        self._methods = HubMethods(
+            self.directory, self._registrations, self.topics, limits=self.limits, rules=self.rules
+        )
+        self._methods.add_to(self._registry, stats=self.stats)
         self._listings = self._methods.listings(self._describe, lambda: self._registry.version)
-        self._reader = Reader(self.directory.routes)
+        self._reader = PassThroughReader(self.directory.routes)
 
-    # -- what users call ----------------------------------------------------------------------------------------------
+    # -- public methods -----------------------------------------------------------------------------------------------
 
     @classmethod
     def from_config(cls, source: ConfigSource = None, **arguments: Any) -> Self:
-        """A hub as arguments, the environment (`RPCSTREAM_HUB_…`) and a configuration say, each before the next.
+        """Make a hub from arguments, the environment (`RPCSTREAM_HUB_…`) and a configuration; the first that has an
+        option counts.
 
-        Where these want it to listen is `where`: `hub.run(**hub.where)`.
+        The address to listen at is in `where`: `hub.run(**hub.where)`.
 
         Args:
-            source: a file, TOML or JSON with comments, or a mapping of what could stand in one.
-            arguments: the same options, and all that the constructor takes.
+            source: a file, TOML or JSON with comments, or a mapping with the same options.
+            arguments: options as in a file, and all that the constructor takes.
 
         Raises:
             ValueError, TypeError: an option makes no sense; the text says which and where it stands.
             OSError: the file cannot be read.
         """
-        return configured(cls, source, arguments)
+        config = hub_options(source, arguments)
+        options = dict(config.options)
+        if config.rules is not None:
+            options["rules"] = Rules.from_config(config.rules, place=config.rules_place)
+        if config.users is not None:
+            options["authenticate"] = authenticate_users(config.users)
+        hub = cls(**options)
+        hub.where = config.where
+        if config.log_level is not None:
+            logging.getLogger("rpcstream").setLevel(config.log_level.upper())
+        return hub
 
     def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> None:
-        """Send a notification to the client with this name. In the event loop of the hub.
+        """Send a notification to the client with this name. To be called in the hub's event loop.
 
         Raises:
             LookupError: no client has this name.
-            ServerBusy: it does not read what it is sent, and as much waits for it as may.
+            ServerBusy: the client does not read, and no more messages may wait for it.
             EncodeError, MessageTooLarge: an argument cannot be sent.
         """
-        found = self.directory.by_name.get(client)
-        if found is None:
+        member = self.directory.by_name.get(client)
+        if member is None:
             raise LookupError(f"no client has the name {client!r}")
         message = envelope.request(method, params_of(method, args, kwargs))
-        found.send(found.session.calls.marshaller.encode(message, method))
+        member.send(member.session.calls.marshaller.encode(message, method))
 
     def stats(self) -> dict[str, Any]:
-        """What was counted here since the start, the clients and their methods among it."""
+        """Return the counters since the start, with the numbers of clients and of their methods."""
         return self._stats()
 
     def discover(self) -> dict[str, Any]:
-        """What is offered here, by the hub and by its clients, as an OpenRPC document."""
-        found: dict[str, Any] = orjson.loads(b"".join(discovery.document(self._describe(), self.directory)))
-        return found
+        """Return the methods of the hub and of its clients as an OpenRPC document."""
+        document: dict[str, Any] = orjson.loads(b"".join(discovery.document(self._describe(), self.directory)))
+        return document
 
-    # -- clients come and go ------------------------------------------------------------------------------------------
-
-    def registered(self, client: Member, methods: list[str], *, is_new: bool) -> None:
-        """A client has a name, or offers more."""
-        value = {"name": client.name, "address": client.address}
-        if is_new:
-            self._log.info(client.name, "%s joined as %r", client.address, client.name)
-            self._announce("joined", value)
-        if methods:
-            self._log.info(client.name, "%r offers %s", client.name, _some(methods))
-            self._announce("registered", {"name": client.name, "methods": methods})
-
-    def withdraw(self, client: Member, methods: list[str]) -> list[str]:
-        """A client offers these no more; gives those that it has offered."""
-        gone = self.directory.withdraw(client, methods)
-        self._unregistered(client.name, gone)
-        return gone
-
-    def leave(self, client: Member) -> list[str]:
-        """A client gives up its name, and offers nothing any more; gives what it has offered."""
-        name = client.name
-        if name is None:
-            return []
-        gone = self.directory.leave(client)
-        self._unregistered(name, gone)
-        self._log.info(name, "%s, known as %r, left", client.address, name)
-        self._announce("left", {"name": name, "address": client.address})
-        return gone
-
-    def drop(self, client: Member, reason: str) -> None:
-        """End a client's connection: its calls fail at once, its methods and its name are free."""
-        self._log.warning(client.name, "dropped %r at %s: %s", client.name, client.address, reason)
-        self.counters.closed_for_limits += 1
-        self.leave(client)
-        client.session.abort(reason)
-
-    def _entered(self, client: Member) -> None:
-        client.session.on_lost.append(lambda: self._left(client))
-
-    def _left(self, client: Member) -> None:
-        del self.directory.clients[client.session]
-        self.leave(client)
-
-    def _unregistered(self, name: str | None, methods: list[str]) -> None:
-        if methods:
-            self._log.info(name, "%r withdrew %s", name, _some(methods))
-            self._announce("unregistered", {"name": name, "methods": methods})
-
-    def _announce(self, event: str, value: dict[str, Any]) -> None:
-        try:
-            self.topics.announce(f"{self.SYSTEM_TOPICS}{event}", value)
-        except RpcError as error:  # a list of methods too long for a message
-            self._log.warning(event, "the event %r was not sent: %s", event, error)
+    # -- as a server --------------------------------------------------------------------------------------------------
 
     def _stats(self) -> dict[str, Any]:
         return {
@@ -228,8 +183,6 @@ class Hub(Server):
             "clients": len(self.directory.by_name),
             "methods_offered": self.directory.offered,
         }
-
-    # -- as a server --------------------------------------------------------------------------------------------------
 
     def _make_dispatcher(self, invoker: Invoker) -> Dispatcher:
         self._dispatcher = HubDispatcher(
@@ -247,7 +200,7 @@ class Hub(Server):
     def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
         session = super()._make_session(dispatcher, on_gone)
         session.reader = self._reader.read
-        self._keeper.begin(session)
+        self._keepalive.watch(session)
         return session
 
     def _check_subscription(self, session: Session, topic: str) -> tuple[str, ...]:
@@ -261,16 +214,10 @@ class Hub(Server):
     @asynccontextmanager
     async def _started(self) -> AsyncIterator[Any]:
         async with super()._started() as running:
-            keeping = asyncio.ensure_future(self._keeper.run())
+            keeping = asyncio.ensure_future(self._keepalive.run())
             try:
                 yield running
             finally:
                 keeping.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await keeping
-
-
-def _some(names: list[str]) -> str:
-    """Names for the log, no more of them than are read there."""
-    left_out = len(names) - LOGGED
-    return ", ".join(names[:LOGGED]) + (f" and {left_out} more" if left_out > 0 else "")

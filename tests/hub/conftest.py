@@ -200,7 +200,7 @@ async def _end(place: Place) -> None:
     for peer in place.peers:
         peer.close()
     directory = place.hub.directory
-    await place.until(lambda: not directory.clients)
+    await place.until(lambda: not directory.members)
     assert not directory.by_name
     assert not directory.routes
     assert not len(place.hub.topics)

@@ -20,8 +20,8 @@ class TestFloods:
         for n in range(400):
             provider.say(text % (call_id, f"{n:05}" + "x" * 100_000))
         await provider.silence()
-        unsent = sum(len(each) for session in place.hub.directory.clients for each in session._outbox)
-        unread = max(session.channel._transport.get_write_buffer_size() for session in place.hub.directory.clients)
+        unsent = sum(len(each) for session in place.hub.directory.members for each in session._outbox)
+        unread = max(session.channel._transport.get_write_buffer_size() for session in place.hub.directory.members)
         assert unsent + unread < 3_000_000
         provider.say({"jsonrpc": "2.0", "id": call_id, "result": "well"})
         caller.transport.resume_reading()
@@ -50,7 +50,7 @@ class TestFloods:
                 permitted += heard["params"]["n"]
                 heard = await provider.hear()
             assert heard["result"] == "pong"
-        unread = max(session.channel._transport.get_write_buffer_size() for session in place.hub.directory.clients)
+        unread = max(session.channel._transport.get_write_buffer_size() for session in place.hub.directory.members)
         assert unread < 4_000_000
         caller.transport.resume_reading()
         more = await provider.hear()
@@ -93,7 +93,7 @@ class TestFloods:
             assert (await quick.hear())["params"]["value"].startswith(f"{n}x")
         stats = place.hub.stats()
         assert stats["events_dropped"] > 100
-        unread = max(s.channel._transport.get_write_buffer_size() for s in place.hub.directory.clients)
+        unread = max(s.channel._transport.get_write_buffer_size() for s in place.hub.directory.members)
         assert unread < 5_000_000
 
     async def test_of_registrations(self, open_hub: Open) -> None:
@@ -176,7 +176,7 @@ class TestFloods:
                 with pytest.raises((CallTimeout, RpcError)):
                     await caller.ping(0, timeout=0.5)
                 assert len(await caller.call("rpc.methods")) == 2
-                await place.until(lambda: not any(each.load for each in place.hub.directory.clients.values()))
+                await place.until(lambda: not any(each.load for each in place.hub.directory.members.values()))
 
     async def test_a_provider_that_calls_itself(self, place: Place) -> None:
         provider, _ = await provider_and_caller(place)

@@ -90,7 +90,7 @@ class TestRegistering:
         assert await second.code("rpc.register", {"name": "s", "methods": ["keepAlive"]}) == -32602
         await second.offers("s", {"name": "many", "shared": True}, "own")
         assert await first.code("rpc.register", {"methods": ["many"]}) == -32602
-        assert len(place.hub.directory.routes["many"].clients) == 2
+        assert len(place.hub.directory.routes["many"].members) == 2
 
     async def test_where_it_cannot_be(self, place: Place) -> None:
         peer = await place.peer()

@@ -9,7 +9,7 @@ import pytest
 
 from rpcstream.codec import payloads
 from rpcstream.codec.payloads import Payload
-from rpcstream.hub.reading import Reader
+from rpcstream.hub.passthrough import PassThroughReader
 from rpcstream.peer.session import Session
 
 from .conftest import CALL, Place, asked_of, filled, provider_and_caller
@@ -22,14 +22,14 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.read: list[Any] = []
-        read = Reader.read
+        read = PassThroughReader.read
 
-        def noted(reader: Reader, line: bytes, session: Session) -> tuple[Any, bytes]:
+        def noted(reader: PassThroughReader, line: bytes, session: Session) -> tuple[Any, bytes]:
             message, rest = read(reader, line, session)
             self.read.append(message)
             return message, rest
 
-        monkeypatch.setattr(Reader, "read", noted)
+        monkeypatch.setattr(PassThroughReader, "read", noted)
 
     @property
     def undecoded(self) -> int:

@@ -186,7 +186,7 @@ def _check(all_rules: list[Rule], hub: Hub) -> None:
     names = [*METHODS, *(".".join(pair) for pair in itertools.product([*CLIENTS, "client-1", "d"], METHODS))]
     for called in names:
         route = hub.directory.routes.get(called)
-        for client in route.clients if route is not None else ():
+        for client in route.members if route is not None else ():
             assert route is not None
             own = f"{client.name}.{route.method}"
             # It is the one that was meant: by its own name, or the method of this very client.

@@ -67,7 +67,7 @@ async def test_a_stop_does_not_wait_for_ever() -> None:
         hub.stop()
         with pytest.raises(ConnectionError):
             await call
-    assert not any([hub.directory.clients, hub.directory.routes, hub.directory.by_name])
+    assert not any([hub.directory.members, hub.directory.routes, hub.directory.by_name])
 
 
 async def test_nobody_reads_tokens_and_keys_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -103,7 +103,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], text: str) -> None:
 
 
 def test_a_short_time_for_signs_of_life_is_enough_for_a_ping() -> None:
-    assert Hub(keepalive_timeout=6)._keeper._ping_interval == 2
-    assert Hub(keepalive_timeout=600)._keeper._ping_interval == 20
-    assert Hub(keepalive_timeout=None)._keeper._ping_interval == 20
-    assert Hub(ping_interval=None)._keeper._ping_interval is None
+    assert Hub(keepalive_timeout=6)._keepalive._ping_interval == 2
+    assert Hub(keepalive_timeout=600)._keepalive._ping_interval == 20
+    assert Hub(keepalive_timeout=None)._keepalive._ping_interval == 20
+    assert Hub(ping_interval=None)._keepalive._ping_interval is None

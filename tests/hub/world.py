@@ -69,7 +69,7 @@ class World:
             event_queue=3,
         )
         self.sessions: list[Session] = []
-        self.clients: list[Member] = []
+        self.members: list[Member] = []
         self.ends: dict[str, End] = {}
         self.left: list[End] = []
         self._published = 0
@@ -81,18 +81,14 @@ class World:
             self.reconnect(name)
 
     def _keep(self) -> None:
-        make, entered = self.hub._make_session, self.hub.directory._on_enter
+        make = self.hub._make_session
 
         def kept(*args: Any) -> Session:
             self.sessions.append(make(*args))
             return self.sessions[-1]
 
-        def kept_client(client: Member) -> None:
-            self.clients.append(client)
-            entered(client)
-
         self.hub._make_session = kept  # type: ignore[method-assign]
-        self.hub.directory._on_enter = kept_client
+        self.hub.directory.on_enter.append(self.members.append)
 
     def reconnect(self, name: str) -> None:
         """A new connection; the old one goes on as it can."""
@@ -370,8 +366,8 @@ class World:
                 missing = [ask for ask in end.asks if ask.is_open]
                 assert not missing, f"never answered: {missing}"
         self.check()
-        for client in self.clients:
-            assert (client.waiting, client.waiting_size) == (0, 0), client
+        for member in self.members:
+            assert (member.waiting, member.waiting_size) == (0, 0), member
         for session in self.sessions:
             assert not (kept := _kept(session)), f"kept at {session}: {kept}"
 
@@ -386,7 +382,7 @@ class World:
             end.end("close")
         self.loop.settle()
         directory = self.hub.directory
-        assert not directory.clients
+        assert not directory.members
         assert not directory.by_name
         assert not directory.routes
         assert not len(self.hub.topics)
@@ -401,7 +397,7 @@ class World:
         closing.result()
         assert not any(map(_kept, self.sessions))
         gone = list(map(weakref.ref, self.sessions))
-        for kept in (self.sessions, self.clients, self.ends, self.left, self._far):
+        for kept in (self.sessions, self.members, self.ends, self.left, self._far):
             kept.clear()
         gc.collect()
         return gone

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from rpcstream import Credentials
 from rpcstream.auth.allow import names_of
-from rpcstream.config import User
+from rpcstream.auth.users import User, authenticate_users
 from rpcstream.hub.rules import Rule, Rules
-from rpcstream.hub.users import authenticate_users
 
 USERS = (
     User(name="gpu-1", token="token-of-gpu", roles=("worker",)),

@@ -1,0 +1,192 @@
+"""Registration at a hub: members take names, offer methods, withdraw them and leave.
+
+Owns each of these steps as a whole: what is checked first, the change of the directory, the line in the log and the
+event that announces it (`rpc.hub.joined`, ...). Knows nothing of calls.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ..errors import NotPermitted, RpcError, ServerBusy
+from ..events.topics import Topics
+from ..limits import Limits
+from ..observe.counters import Counters
+from ..observe.limited_log import LimitedLog
+from ..text import get_logger
+from .directory import Directory
+from .members import Member
+from .offers import Offer, own_schemas, read_offers, schema_cost
+from .rules import Rules
+
+log = get_logger("rpcstream.hub")
+
+#: The topics of a hub's own events begin with this.
+SYSTEM_TOPICS = "rpc.hub."
+
+#: Names of methods that one line of the log has.
+LOGGED = 10
+
+
+class Registrations:
+    """Registers the members of one hub.
+
+    Args:
+        directory: the tables that are changed.
+        rules: who may have which name and offer what; None: everything is permitted.
+        topics: where changes are announced.
+        counters: where members that were dropped are counted.
+    """
+
+    def __init__(
+        self, directory: Directory, *, limits: Limits, rules: Rules | None, topics: Topics, counters: Counters
+    ) -> None:
+        self._directory = directory
+        self._limits = limits
+        self._rules = rules
+        self._topics = topics
+        self._counters = counters
+        self._log = LimitedLog(log)
+        directory.on_enter.append(self._entered)
+
+    def register(
+        self,
+        member: Member,
+        name: str | None,
+        methods: list[Any],
+        components: dict[str, Any],
+        key: str | None,
+    ) -> None:
+        """Give a member a name, and enter the methods that it offers: all of them, or none.
+
+        Args:
+            name: None for the one that it has, or else a new one.
+            methods: as in `rpc.register`.
+            components: the schemas that the methods' descriptions refer to, by name.
+            key: of a member with this name, whose place it takes.
+
+        Raises:
+            InvalidParams: a name cannot be, or is taken.
+            NotPermitted: a rule forbids the name or a method.
+            ServerBusy: there is no room for so many methods, or so long descriptions.
+        """
+        directory = self._directory
+        if name is None:
+            name = member.name or directory.new_name()
+        replaced = directory.check_free(member, name, key)
+        offers = read_offers(methods, components, owner=name, limits=self._limits)
+        schemas = own_schemas(components, name)
+        self._check_room(member, replaced, offers, schemas)
+        self._check_permitted(member, name, offers)
+        directory.check_offers(member, name, list(offers.values()), replaced)
+        if replaced is not None:
+            self.drop(replaced, f"{name!r} has taken its place on another connection")
+        is_new = member.name is None
+        if is_new:
+            directory.set_name(member, name, key if replaced is not None else None)
+        directory.add_schemas(member, schemas)
+        directory.offer(member, offers)
+        if is_new:
+            self._log.info(name, "%s joined as %r", member.address, name)
+            self._announce("joined", {"name": name, "address": member.address})
+        if offers:
+            self._log.info(name, "%r offers %s", name, _some(list(offers)))
+            self._announce("registered", {"name": name, "methods": list(offers)})
+
+    def withdraw(self, member: Member, methods: Collection[str]) -> list[str]:
+        """Take out these methods of a member; return those that it offered."""
+        withdrawn = self._directory.withdraw(member, methods)
+        self._withdrawn(member.name, withdrawn)
+        return withdrawn
+
+    def leave(self, member: Member) -> list[str]:
+        """Take out a member's name and all its methods; return the methods."""
+        name = member.name
+        if name is None:
+            return []
+        withdrawn = self._directory.leave(member)
+        self._withdrawn(name, withdrawn)
+        self._log.info(name, "%s, known as %r, left", member.address, name)
+        self._announce("left", {"name": name, "address": member.address})
+        return withdrawn
+
+    def drop(self, member: Member, reason: str) -> None:
+        """Close a member's connection: its calls fail at once, its name and its methods are free."""
+        self._log.warning(member.name, "dropped %r at %s: %s", member.name, member.address, reason)
+        self._counters.closed_for_limits += 1
+        self.leave(member)
+        member.session.abort(reason)
+
+    # -- what is checked ----------------------------------------------------------------------------------------------
+
+    def _check_room(
+        self, member: Member, leaving: Member | None, offers: Mapping[str, Offer], schemas: Mapping[str, bytes]
+    ) -> None:
+        """Check that the limits leave room for these offers; those that the member has already are replaced.
+
+        Args:
+            leaving: a member whose offers will be gone then.
+
+        Raises:
+            ServerBusy: there is no room.
+        """
+        limits, offered, known = self._limits, member.offers, member.schemas
+        again = [offered[name] for name in offers if name in offered]
+        known_again = {name: known[name] for name in schemas if name in known}
+        if len(offered) + len(offers) - len(again) > limits.max_offered:
+            limit = limits.max_offered
+            raise ServerBusy(f"Server busy: a client may offer {limit} methods", {"limit": limit})
+        size = member.offered_size + sum([offer.size for offer in offers.values()])
+        size += sum(map(len, schemas.values())) - sum(map(len, known_again.values()))
+        size -= sum([offer.size for offer in again])
+        if size > limits.max_offered_size:
+            limit = limits.max_offered_size
+            raise ServerBusy(f"Server busy: a client's descriptions may have {limit} bytes", {"limit": limit})
+        cost = sum([offer.cost for offer in offers.values()]) - sum([offer.cost for offer in again])
+        cost += sum(itertools.starmap(schema_cost, schemas.items()))
+        cost -= sum(itertools.starmap(schema_cost, known_again.items()))
+        cost -= leaving.offered_cost if leaving is not None else 0
+        if cost > 0 and self._directory.offered_cost + cost > limits.max_offered_total:
+            limit = limits.max_offered_total
+            text = f"Server busy: what all clients offer may take {limit} bytes of memory"
+            raise ServerBusy(text, {"limit": limit})
+
+    def _check_permitted(self, member: Member, name: str, offers: Collection[str]) -> None:
+        rules = self._rules
+        if rules is None:
+            return
+        identity = member.session.identity
+        if member.name is None and not rules.permits(identity, "name", name):
+            raise NotPermitted(data={"name": name})
+        for offered in offers:
+            # The name that is offered must be allowed: the client chooses the one that stands before it.
+            if not rules.permits(identity, "register", offered, unless=(f"{name}.{offered}",)):
+                raise NotPermitted(data={"method": offered})
+
+    # -- what is told -------------------------------------------------------------------------------------------------
+
+    def _entered(self, member: Member) -> None:
+        member.session.on_lost.append(lambda: self._lost(member))
+
+    def _lost(self, member: Member) -> None:
+        del self._directory.members[member.session]
+        self.leave(member)
+
+    def _withdrawn(self, name: str | None, methods: list[str]) -> None:
+        if methods:
+            self._log.info(name, "%r withdrew %s", name, _some(methods))
+            self._announce("unregistered", {"name": name, "methods": methods})
+
+    def _announce(self, event: str, value: dict[str, Any]) -> None:
+        try:
+            self._topics.announce(f"{SYSTEM_TOPICS}{event}", value)
+        except RpcError as error:  # a list of methods too long for a message
+            self._log.warning(event, "the event %r was not sent: %s", event, error)
+
+
+def _some(names: list[str]) -> str:
+    """Return names for the log, the first few of many."""
+    left_out = len(names) - LOGGED
+    return ", ".join(names[:LOGGED]) + (f" and {left_out} more" if left_out > 0 else "")
