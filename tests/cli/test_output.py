@@ -299,11 +299,11 @@ class TestDescribe:
             ({"title": "x\x1b"}, "x\\u001b"),
             ({"type": 5, "$ref": 7}, "7"),
             ({"type": "object", "properties": {"$type": {"const": "frame"}}}, "frame"),
-            (Codec().leaf(np.ndarray).schema(), "ndarray"),
-            (Codec().leaf(NDArray[np.float32]).schema(), "ndarray[float32]"),
-            (Codec().leaf(Annotated[NDArray[np.float32], Shape(None, 3)]).schema(), "ndarray[float32, (*, 3)]"),
-            (Codec().leaf(Image.Image).schema(), "image"),
-            (Codec().leaf(bytes).schema(), "bytes"),
+            (Codec().rich_hint(np.ndarray).schema(), "ndarray"),
+            (Codec().rich_hint(NDArray[np.float32]).schema(), "ndarray[float32]"),
+            (Codec().rich_hint(Annotated[NDArray[np.float32], Shape(None, 3)]).schema(), "ndarray[float32, (*, 3)]"),
+            (Codec().rich_hint(Image.Image).schema(), "image"),
+            (Codec().rich_hint(bytes).schema(), "bytes"),
         ],
     )
     def test_types(self, schema: Any, text: str) -> None:

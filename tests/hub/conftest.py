@@ -1,4 +1,4 @@
-"""A hub on a real port, and raw connections to it that say what no client of ours would."""
+"""A hub on a real port, and raw peers that send what no client of ours would."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ..websocket_adapter import connect_over_websocket
 #: A request: id, method and params, as JSON.
 CALL = '{"jsonrpc":"2.0","id":%s,"method":"%s","params":%s}'
 
-#: Seconds of real time after which what must come has not.
+#: Seconds of real time after which a message is overdue.
 PATIENCE = 15
 
 
-class Peer:
-    """One connection, line by line.
+class RawPeer:
+    """A connection that sends and receives single lines.
 
     Attributes:
         lines: as they came, without their ends.
@@ -65,29 +65,29 @@ class Peer:
             self.transport.write(data + b"\n")
 
     async def line(self) -> bytes | None:
-        """What comes next, as it is; None at the end."""
+        """The next line, as it came; None at the end."""
         is_real = not isinstance(asyncio.get_running_loop(), FakeTimeLoop)
         async with asyncio.timeout(PATIENCE if is_real else None):
             return await self.lines.get()
 
     async def hear(self) -> Any:
-        """What comes next, read with integers of any size."""
+        """The next message, parsed with integers of any size."""
         line = await self.line()
         return None if line is None else json.loads(line)
 
     async def ask(self, method: str, params: Any = None, call_id: Any = "ask", **members: Any) -> Any:
-        """What comes next, once this was asked."""
+        """Send a request; returns the next message."""
         self.say({"jsonrpc": "2.0", "method": method, "params": params, "id": call_id, **members})
         return await self.hear()
 
     async def result(self, method: str, params: Any = None) -> Any:
-        """The result, which must be one and come next."""
+        """Send a request; the next message must be its result."""
         reply = await self.ask(method, params)
         assert "result" in reply, reply
         return reply["result"]
 
     async def code(self, method: str, params: Any = None) -> int:
-        """The error's code, which must be one and come next."""
+        """Send a request; the next message must be its error. Returns the code."""
         reply = await self.ask(method, params)
         assert "error" in reply, reply
         return int(reply["error"]["code"])
@@ -96,7 +96,7 @@ class Peer:
         return await self.result("rpc.register", {"name": name, "methods": list(methods)})
 
     async def silence(self) -> None:
-        """Nothing else has come, nor does it."""
+        """Assert that nothing else comes."""
         for _ in range(3):
             assert await self.ask("rpc.ping", None, "silence") == {"jsonrpc": "2.0", "id": "silence", "result": "pong"}
 
@@ -104,8 +104,8 @@ class Peer:
         self.transport.abort()
 
 
-class FramedPeer(Peer):
-    """The same over a WebSocket, where a message may have line ends in it: what is said is one frame each."""
+class RawWebSocketPeer(RawPeer):
+    """The same over a WebSocket: each message is a frame, and may have line ends in it."""
 
     def say(self, *messages: Any) -> None:
         for each in messages:
@@ -114,35 +114,35 @@ class FramedPeer(Peer):
             self.transport._adapter.flush()
 
 
-class Place:
-    """A hub that is listening."""
+class RunningHub:
+    """A hub that listens on a port, and the peers that are connected to it."""
 
     def __init__(self, hub: Hub, address: str) -> None:
         self.hub = hub
         self.address = address
-        self.peers: list[Peer] = []
+        self.peers: list[RawPeer] = []
 
     @property
     def where(self) -> tuple[str, int]:
         host, _, port = self.address.rpartition(":")
         return host, int(port)
 
-    async def peer(self) -> Peer:
-        """A connection that speaks lines."""
+    async def peer(self) -> RawPeer:
+        """Connect a peer that sends lines."""
         host, port = self.where
-        _, peer = await asyncio.get_running_loop().create_connection(_Lines, host, port)
+        _, peer = await asyncio.get_running_loop().create_connection(_RawPeerProtocol, host, port)
         self.peers.append(peer.peer)
         return peer.peer
 
-    async def framed(self) -> Peer:
-        """One that speaks WebSocket."""
+    async def websocket_peer(self) -> RawPeer:
+        """Connect a peer over WebSocket."""
         host, port = self.where
-        peer: Peer = await connect_over_websocket(FramedPeer, f"ws://{self.address}/", host=host, port=port)
+        peer: RawPeer = await connect_over_websocket(RawWebSocketPeer, f"ws://{self.address}/", host=host, port=port)
         self.peers.append(peer)
         return peer
 
     async def post(self, body: bytes | str, **headers: str) -> bytes:
-        """What HTTP answers to this body."""
+        """Send a POST; returns the body of the answer."""
         data = body.encode() if isinstance(body, str) else body
         reader, writer = await asyncio.open_connection(*self.where)
         more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
@@ -161,9 +161,9 @@ class Place:
                 await asyncio.sleep(0.002)
 
 
-class _Lines(asyncio.Protocol):
+class _RawPeerProtocol(asyncio.Protocol):
     def __init__(self) -> None:
-        self.peer = Peer()
+        self.peer = RawPeer()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.peer.connection_made(transport)
@@ -178,60 +178,60 @@ class _Lines(asyncio.Protocol):
         self.peer.connection_lost(error)
 
 
-Open = Callable[..., Awaitable[Place]]
+OpenHub = Callable[..., Awaitable[RunningHub]]
 
 
 @pytest.fixture
-async def open_hub() -> AsyncIterator[Open]:
-    """`place = await open_hub(Hub(…))`; with the test everything is closed, and nothing may be left then."""
+async def open_hub() -> AsyncIterator[OpenHub]:
+    """`running_hub = await open_hub(Hub(…))`; closed after the test, when no client, name or route may be left."""
     async with AsyncExitStack() as stack:
 
-        async def open_one(hub: Hub | None = None, **options: Any) -> Place:
+        async def open_one(hub: Hub | None = None, **options: Any) -> RunningHub:
             limits = Limits(**options) if options else Limits()
             hub = hub if hub is not None else Hub(limits=limits, drain_timeout=5)
-            place = Place(hub, await stack.enter_async_context(hub.listening(port=0)))
-            stack.push_async_callback(_end, place)
-            return place
+            running_hub = RunningHub(hub, await stack.enter_async_context(hub.listening(port=0)))
+            stack.push_async_callback(_end, running_hub)
+            return running_hub
 
         yield open_one
 
 
-async def _end(place: Place) -> None:
-    for peer in place.peers:
+async def _end(running_hub: RunningHub) -> None:
+    for peer in running_hub.peers:
         peer.close()
-    directory = place.hub.directory
-    await place.until(lambda: not directory.members)
+    directory = running_hub.hub.directory
+    await running_hub.until(lambda: not directory.members)
     assert not directory.by_name
     assert not directory.routes
-    assert not len(place.hub.topics)
+    assert not len(running_hub.hub.topics)
 
 
 @pytest.fixture
-async def place(open_hub: Open) -> Place:
+async def running_hub(open_hub: OpenHub) -> RunningHub:
     return await open_hub()
 
 
 def filled(text: str, *values: Any) -> str:
-    """A text with values in the places of its `%s` and `%d`: JSON has braces of its own."""
+    """Fill in `%s` and `%d`, since JSON has braces of its own."""
     return text % values
 
 
-async def provider_and_caller(place: Place, *methods: Any) -> tuple[Peer, Peer]:
-    provider, caller = await place.peer(), await place.peer()
+async def provider_and_caller(running_hub: RunningHub, *methods: Any) -> tuple[RawPeer, RawPeer]:
+    provider, caller = await running_hub.peer(), await running_hub.peer()
     await provider.offers("p", *(methods or ("work",)))
     return provider, caller
 
 
-async def asked_of(provider: Peer, caller: Peer, call_id: str = "1", params: str = "[1]") -> Any:
+async def asked_of(provider: RawPeer, caller: RawPeer, call_id: str = "1", params: str = "[1]") -> Any:
     """The id that a call has at its provider."""
     caller.say(CALL % (call_id, "work", params))
     return (await provider.hear())["id"]
 
 
-async def stall(place: Place, slow: Peer, other: Peer) -> None:
+async def stall(running_hub: RunningHub, slow: RawPeer, other: RawPeer) -> None:
     """Have a registered peer stop reading until the hub has noticed that."""
     slow.transport.pause_reading()
-    client = place.hub.directory.by_name["p"]
+    client = running_hub.hub.directory.by_name["p"]
     text = filled('{"jsonrpc":"2.0","method":"work","params":["%s"]}', "x" * 500_000)
     while client.is_flowing:
         other.say(text)

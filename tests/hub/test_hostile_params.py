@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import CALL, Open, Place, asked_of, filled, provider_and_caller
+from .conftest import CALL, OpenHub, RunningHub, asked_of, filled, provider_and_caller
 
 
 class TestRegistering:
@@ -33,17 +33,17 @@ class TestRegistering:
             {"name": 1},
         ],
     )
-    async def test_names_that_are_none(self, place: Place, method: Any) -> None:
-        peer = await place.peer()
+    async def test_names_that_are_none(self, running_hub: RunningHub, method: Any) -> None:
+        peer = await running_hub.peer()
         assert await peer.code("rpc.register", {"name": "p", "methods": ["fine", method]}) == -32602
-        assert not place.hub.directory.routes
-        assert not place.hub.directory.by_name
+        assert not running_hub.hub.directory.routes
+        assert not running_hub.hub.directory.by_name
 
     @pytest.mark.parametrize("name", ["", "rpc", "a.b", "x" * 129, "é", "a b", "a\n", "*"])
-    async def test_clients_names_that_are_none(self, place: Place, name: str) -> None:
-        peer = await place.peer()
+    async def test_clients_names_that_are_none(self, running_hub: RunningHub, name: str) -> None:
+        peer = await running_hub.peer()
         assert await peer.code("rpc.register", {"name": name}) == -32602
-        assert not place.hub.directory.by_name
+        assert not running_hub.hub.directory.by_name
 
     @pytest.mark.parametrize(
         "params",
@@ -58,13 +58,13 @@ class TestRegistering:
             {"unknown": 1},
         ],
     )
-    async def test_params_that_are_none(self, place: Place, params: Any) -> None:
-        peer = await place.peer()
+    async def test_params_that_are_none(self, running_hub: RunningHub, params: Any) -> None:
+        peer = await running_hub.peer()
         assert await peer.code("rpc.register", params) == -32602
-        assert not place.hub.directory.by_name
+        assert not running_hub.hub.directory.by_name
 
-    async def test_a_name_and_its_key(self, place: Place) -> None:
-        first, second = await place.peer(), await place.peer()
+    async def test_a_name_and_its_key(self, running_hub: RunningHub) -> None:
+        first, second = await running_hub.peer(), await running_hub.peer()
         key = (await first.offers("p", "work"))["key"]
         for wrong in (None, "", "x", key[:-1], "é"):
             params = {"name": "p", "methods": ["work"], **({} if wrong is None else {"key": wrong})}
@@ -72,7 +72,7 @@ class TestRegistering:
         assert await second.code("rpc.register", {"name": "q", "methods": ["work"], "key": key}) == -32602
         assert await second.code("rpc.register", {"name": "p", "methods": ["rpc.x"], "key": key}) == -32602
         await first.silence()
-        caller = await place.peer()
+        caller = await running_hub.peer()
         await asked_of(first, caller)
         assert (await second.result("rpc.register", {"name": "p", "methods": ["work"], "key": key}))["key"] == key
         error = (await caller.hear())["error"]
@@ -82,37 +82,37 @@ class TestRegistering:
         second.say({"jsonrpc": "2.0", "id": call_id, "result": "mine"})
         assert (await caller.hear())["result"] == "mine"
 
-    async def test_names_of_methods_that_others_have(self, place: Place) -> None:
-        first, second = await place.peer(), await place.peer()
+    async def test_names_of_methods_that_others_have(self, running_hub: RunningHub) -> None:
+        first, second = await running_hub.peer(), await running_hub.peer()
         await first.offers("p", "work", {"name": "many", "shared": True}, "q.own")
         for methods in (["work"], ["p.work"], ["many"], [{"name": "work", "shared": True}]):
             assert await second.code("rpc.register", {"name": "s", "methods": ["fine", *methods]}) == -32602
         assert await second.code("rpc.register", {"name": "s", "methods": ["keepAlive"]}) == -32602
         await second.offers("s", {"name": "many", "shared": True}, "own")
         assert await first.code("rpc.register", {"methods": ["many"]}) == -32602
-        assert len(place.hub.directory.routes["many"].members) == 2
+        assert len(running_hub.hub.directory.routes["many"].members) == 2
 
-    async def test_where_it_cannot_be(self, place: Place) -> None:
-        peer = await place.peer()
+    async def test_where_it_cannot_be(self, running_hub: RunningHub) -> None:
+        peer = await running_hub.peer()
         call = CALL % ("1", "rpc.register", '{"name":"p","methods":["work"]}')
         peer.say(f"[{call}]")
         assert (await peer.hear())[0]["error"]["code"] == -32600
-        assert json.loads(await place.post(call))["error"]["code"] == -32600
-        assert not place.hub.directory.by_name
+        assert json.loads(await running_hub.post(call))["error"]["code"] == -32600
+        assert not running_hub.hub.directory.by_name
 
-    async def test_withdrawn_while_calls_run(self, place: Place) -> None:
-        provider, caller = await provider_and_caller(place)
+    async def test_withdrawn_while_calls_run(self, running_hub: RunningHub) -> None:
+        provider, caller = await provider_and_caller(running_hub)
         call_id = await asked_of(provider, caller)
         assert await provider.result("rpc.unregister", {"methods": ["work", "other", "work"]}) == ["work"]
         assert await caller.code("work") == -32601
         assert await provider.result("rpc.unregister") == []
-        assert not place.hub.directory.by_name
+        assert not running_hub.hub.directory.by_name
         provider.say({"jsonrpc": "2.0", "id": call_id, "result": "well"})
         assert (await caller.hear())["result"] == "well"
 
-    async def test_cancels_are_for_ones_own_calls(self, place: Place) -> None:
-        provider, caller = await provider_and_caller(place)
-        other = await place.peer()
+    async def test_cancels_are_for_ones_own_calls(self, running_hub: RunningHub) -> None:
+        provider, caller = await provider_and_caller(running_hub)
+        other = await running_hub.peer()
         call_id = await asked_of(provider, caller)
         for peer in (other, provider):
             for each in ("1", str(call_id), f'"{call_id}"', "null", "1.0"):
@@ -141,8 +141,8 @@ class TestTelling:
             '["p",null]',
         ],
     )
-    async def test_notify_with_what_cannot_be(self, place: Place, params: str) -> None:
-        provider, caller = await provider_and_caller(place)
+    async def test_notify_with_what_cannot_be(self, running_hub: RunningHub, params: str) -> None:
+        provider, caller = await provider_and_caller(running_hub)
         for call in (CALL % ("1", "rpc.notify", params), f"[{CALL % ('1', 'rpc.notify', params)}]"):
             caller.say(call)
             reply = await caller.hear()
@@ -169,8 +169,8 @@ class TestTelling:
             "null",
         ],
     )
-    async def test_publish_with_what_cannot_be(self, place: Place, params: str) -> None:
-        subscriber, caller = await place.peer(), await place.peer()
+    async def test_publish_with_what_cannot_be(self, running_hub: RunningHub, params: str) -> None:
+        subscriber, caller = await running_hub.peer(), await running_hub.peer()
         await subscriber.result("rpc.subscribe", {"topic": ">"})
         await subscriber.result("rpc.subscribe", {"topic": "rpc.hub.>"})
         for call in (CALL % ("1", "rpc.publish", params), f"[{CALL % ('1', 'rpc.publish', params)}]"):
@@ -181,9 +181,9 @@ class TestTelling:
         await caller.silence()
         await subscriber.silence()
 
-    async def test_last_values_have_their_limit(self, open_hub: Open) -> None:
-        place = await open_hub(max_retained=3, max_message_size=50_000)
-        caller = await place.peer()
+    async def test_last_values_have_their_limit(self, open_hub: OpenHub) -> None:
+        running_hub = await open_hub(max_retained=3, max_message_size=50_000)
+        caller = await running_hub.peer()
         for n in range(3):
             assert await caller.result("rpc.publish", [f"t{n}", n, True]) == 0
         assert await caller.code("rpc.publish", ["t3", 3, True]) == -32002

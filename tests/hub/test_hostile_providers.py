@@ -10,7 +10,7 @@ import pytest
 from rpcstream import AsyncClient
 from rpcstream.errors import ProviderGone
 
-from .conftest import CALL, Open, Place, asked_of, filled, provider_and_caller, stall
+from .conftest import CALL, OpenHub, RunningHub, asked_of, filled, provider_and_caller, stall
 
 
 class TestWrongReplies:
@@ -29,8 +29,8 @@ class TestWrongReplies:
         ],
         ids=["null", "number", "empty", "code", "message", "deep", "very deep", "NaN", "long NaN"],
     )
-    async def test_the_caller_is_told(self, place: Place, reply: str) -> None:
-        provider, caller = await provider_and_caller(place)
+    async def test_the_caller_is_told(self, running_hub: RunningHub, reply: str) -> None:
+        provider, caller = await provider_and_caller(running_hub)
         call_id = await asked_of(provider, caller)
         provider.say(reply % call_id)
         assert (await caller.hear())["error"]["code"] in (-32603, -32600)
@@ -38,24 +38,24 @@ class TestWrongReplies:
         provider.say({"jsonrpc": "2.0", "id": call_id, "result": "well"})
         assert (await caller.hear())["result"] == "well"
 
-    async def test_too_large(self, open_hub: Open) -> None:
-        place = await open_hub(max_message_size=100_000)
-        provider, caller = await provider_and_caller(place)
+    async def test_too_large(self, open_hub: OpenHub) -> None:
+        running_hub = await open_hub(max_message_size=100_000)
+        provider, caller = await provider_and_caller(running_hub)
         call_id = await asked_of(provider, caller)
         provider.say(filled('{"jsonrpc":"2.0","id":%d,"result":"%s"}', call_id, "x" * 200_000))
         error = (await caller.hear())["error"]
         assert (error["code"], error["data"]["limit"]) == (-32001, 100_000)
 
-    async def test_no_json_at_all(self, place: Place) -> None:
+    async def test_no_json_at_all(self, running_hub: RunningHub) -> None:
         """What it says is not a reply to anything: it is told, and its calls wait on."""
-        provider, caller = await provider_and_caller(place)
+        provider, caller = await provider_and_caller(running_hub)
         call_id = await asked_of(provider, caller)
         provider.say("what?", '{"jsonrpc":"2.0","result":1}', "[]", "[1]", filled('{"id":%d}', call_id))
         provider.say({"jsonrpc": "2.0", "id": call_id, "result": "well"})
         assert (await caller.hear())["result"] == "well"
 
-    async def test_in_a_batch_with_others(self, place: Place) -> None:
-        provider, caller = await provider_and_caller(place)
+    async def test_in_a_batch_with_others(self, running_hub: RunningHub) -> None:
+        provider, caller = await provider_and_caller(running_hub)
         ids = [await asked_of(provider, caller, f"{n}") for n in range(3)]
         provider.say(
             filled(
@@ -75,9 +75,9 @@ class TestWrongReplies:
         provider.say({"jsonrpc": "2.0", "id": ids[1], "result": "well"})
         assert (await caller.hear())["result"] == "well"
 
-    async def test_many_in_one_batch_take_no_longer_than_by_themselves(self, place: Place) -> None:
+    async def test_many_in_one_batch_take_no_longer_than_by_themselves(self, running_hub: RunningHub) -> None:
         """Each is looked for in the batch: that must not take a look at all of it each time."""
-        provider, caller = await provider_and_caller(place)
+        provider, caller = await provider_and_caller(running_hub)
         count = 1000
         caller.say(*[CALL % (n, "work", "[]") for n in range(count)])
         ids = [(await provider.hear())["id"] for _ in range(count)]
@@ -88,9 +88,9 @@ class TestWrongReplies:
             for n in range(count):
                 assert await caller.line() == b'{"jsonrpc":"2.0","id":%d,"result":%d}' % (n, 2**70)
 
-    async def test_an_error_without_an_id_ends_this_providers_calls_only(self, place: Place) -> None:
-        provider, caller = await provider_and_caller(place)
-        another = await place.peer()
+    async def test_an_error_without_an_id_ends_this_providers_calls_only(self, running_hub: RunningHub) -> None:
+        provider, caller = await provider_and_caller(running_hub)
+        another = await running_hub.peer()
         await another.offers("q", "else")
         caller.say(CALL % ("2", "else", "[]"))
         request = await another.hear()
@@ -100,9 +100,9 @@ class TestWrongReplies:
         another.say({"jsonrpc": "2.0", "id": request["id"], "result": "well"})
         assert await caller.hear() == {"jsonrpc": "2.0", "id": 2, "result": "well"}
 
-    async def test_to_calls_of_another_provider(self, place: Place) -> None:
-        provider, caller = await provider_and_caller(place)
-        another = await place.peer()
+    async def test_to_calls_of_another_provider(self, running_hub: RunningHub) -> None:
+        provider, caller = await provider_and_caller(running_hub)
+        another = await running_hub.peer()
         await another.offers("q", "else")
         call_id = await asked_of(provider, caller)
         another.say(*[{"jsonrpc": "2.0", "id": n, "result": "forged"} for n in range(call_id + 5)])
@@ -112,15 +112,15 @@ class TestWrongReplies:
         provider.say({"jsonrpc": "2.0", "id": call_id, "result": "well"})
         assert (await caller.hear())["result"] == "well"
 
-    async def test_cancelled_by_nobody(self, place: Place) -> None:
-        provider, caller = await provider_and_caller(place)
+    async def test_cancelled_by_nobody(self, running_hub: RunningHub) -> None:
+        provider, caller = await provider_and_caller(running_hub)
         call_id = await asked_of(provider, caller)
         provider.say({"jsonrpc": "2.0", "id": call_id, "error": {"code": -32800, "message": "Cancelled"}})
         error = (await caller.hear())["error"]
         assert (error["code"], error["data"]["client"], error["data"]["method"]) == (-32007, "p", "work")
 
-    async def test_a_client_that_is_closed_during_a_call(self, place: Place) -> None:
-        worker = AsyncClient(place.address, name="worker")
+    async def test_a_client_that_is_closed_during_a_call(self, running_hub: RunningHub) -> None:
+        worker = AsyncClient(running_hub.address, name="worker")
         begun = asyncio.Event()
 
         @worker
@@ -129,7 +129,7 @@ class TestWrongReplies:
             await asyncio.Event().wait()
 
         await worker.offer()
-        async with AsyncClient(place.address) as caller:
+        async with AsyncClient(running_hub.address) as caller:
             call = caller.submit.work()
             await begun.wait()
             await worker.close()
@@ -139,8 +139,8 @@ class TestWrongReplies:
 
 
 class TestStreams:
-    async def test_items_beyond_credit_end_the_call(self, place: Place) -> None:
-        provider, caller = await provider_and_caller(place)
+    async def test_items_beyond_credit_end_the_call(self, running_hub: RunningHub) -> None:
+        provider, caller = await provider_and_caller(running_hub)
         caller.say('{"jsonrpc":"2.0","id":1,"method":"work","stream":2}')
         call_id = (await provider.hear())["id"]
         provider.say(
@@ -151,8 +151,8 @@ class TestStreams:
         assert (await provider.hear())["method"] == "$/cancelRequest"
         await caller.silence()
 
-    async def test_items_without_a_stream_are_dropped(self, place: Place) -> None:
-        provider, caller = await provider_and_caller(place)
+    async def test_items_without_a_stream_are_dropped(self, running_hub: RunningHub) -> None:
+        provider, caller = await provider_and_caller(running_hub)
         call_id = await asked_of(provider, caller)
         for params in (
             filled('{"id":%d,"value":1}', call_id),
@@ -168,9 +168,9 @@ class TestStreams:
         provider.say({"jsonrpc": "2.0", "id": call_id, "result": "well"})
         assert (await caller.hear())["result"] == "well"
 
-    async def test_two_callers_that_both_say_s1(self, place: Place) -> None:
-        provider, caller = await provider_and_caller(place)
-        other = await place.peer()
+    async def test_two_callers_that_both_say_s1(self, running_hub: RunningHub) -> None:
+        provider, caller = await provider_and_caller(running_hub)
+        other = await running_hub.peer()
         tokens = []
         for n, peer in enumerate((caller, other)):
             peer.say(CALL % ("1", "work", '[{"$type":"stream","id":"s1"}]'))
@@ -188,8 +188,8 @@ class TestStreams:
         assert (await caller.hear())["error"]["code"] == -32602
 
     @pytest.mark.parametrize("reference", ['{"$type":"stre\\u0061m","id":"s1"}', '{"$typ\\u0065":"stream","id":"s1"}'])
-    async def test_a_reference_that_is_written_in_another_way(self, place: Place, reference: str) -> None:
-        provider, caller = await provider_and_caller(place)
+    async def test_a_reference_that_is_written_in_another_way(self, running_hub: RunningHub, reference: str) -> None:
+        provider, caller = await provider_and_caller(running_hub)
         caller.say(CALL % ("1", "work", f"[{reference}]"))
         assert (await provider.hear())["params"][0]["id"] != "s1"
 
@@ -204,9 +204,9 @@ class TestStreams:
         ],
         ids=["plain", "nested", "deep", "very deep", "no string"],
     )
-    async def test_items_that_cannot_go_on(self, place: Place, value: str, is_fine: bool) -> None:
+    async def test_items_that_cannot_go_on(self, running_hub: RunningHub, value: str, is_fine: bool) -> None:
         """Neither to the caller nor to the provider; params that stand there twice are those that come last."""
-        provider, caller = await provider_and_caller(place)
+        provider, caller = await provider_and_caller(running_hub)
         item = '{"jsonrpc":"2.0","method":"$/item","params":[1],"params":{"%s":%s,"value":%s}}'
         caller.say('{"jsonrpc":"2.0","id":1,"method":"work","stream":2}')
         call_id = (await provider.hear())["id"]
@@ -229,9 +229,9 @@ class TestStreams:
             assert (await caller.hear())["error"]["code"] == -32602
         await caller.silence()
 
-    async def test_nobody_can_guess_the_name_of_anothers_stream(self, place: Place) -> None:
+    async def test_nobody_can_guess_the_name_of_anothers_stream(self, running_hub: RunningHub) -> None:
         """Whoever could would be sent its items: notifications and values that lie deeper pass as they are."""
-        provider, caller = await provider_and_caller(place)
+        provider, caller = await provider_and_caller(running_hub)
         tokens = set()
         for n in range(3):
             caller.say(CALL % (n, "work", filled('[{"$type":"stream","id":"s%d"}]', n)))
@@ -239,10 +239,10 @@ class TestStreams:
         assert all(len(token) > 16 for token in tokens)
         assert len({token.rpartition("-")[2] for token in tokens}) == 3
 
-    async def test_credit_is_never_ahead_of_its_call(self, place: Place) -> None:
+    async def test_credit_is_never_ahead_of_its_call(self, running_hub: RunningHub) -> None:
         """The provider does not read: the call waits, and what is said about it waits behind it."""
-        provider, caller = await provider_and_caller(place)
-        await stall(place, provider, caller)
+        provider, caller = await provider_and_caller(running_hub)
+        await stall(running_hub, provider, caller)
         caller.say('{"jsonrpc":"2.0","id":"late","method":"work","stream":0}')
         for _ in range(50):
             caller.say('{"jsonrpc":"2.0","method":"$/credit","params":{"id":"late","n":2}}')
@@ -254,6 +254,6 @@ class TestStreams:
             if message.get("stream") == 0 or message["method"] == "$/credit":
                 heard.append(message)
         assert [each["method"] for each in heard] == ["work", "$/credit"]
-        window = place.hub.limits.stream_window
+        window = running_hub.hub.limits.stream_window
         assert heard[1]["params"]["id"] == heard[0]["id"]
         assert window / 2 < heard[1]["params"]["n"] <= window

@@ -14,7 +14,7 @@ from rpcstream import AsyncClient, RpcError
 from rpcstream.errors import CallTimeout, ProviderGone
 from rpcstream.hub import Hub
 
-from .conftest import Open
+from .conftest import OpenHub
 
 PROVIDER = """
 import asyncio, sys
@@ -67,8 +67,8 @@ class Load:
         self.answered = self.failed = 0
         self.wrong: list[object] = []
 
-    async def call(self, client: AsyncClient, place: int) -> None:
-        n = place
+    async def call(self, client: AsyncClient, number: int) -> None:
+        n = number
         while True:
             n += 1000
             try:
@@ -86,30 +86,35 @@ class Load:
                 return
 
 
-async def test_kill_under_load(open_hub: Open) -> None:
+async def test_kill_under_load(open_hub: OpenHub) -> None:
     """No time-out is set, and nobody pings: what answers the calls is that the connection is lost."""
-    place = await open_hub(Hub(drain_timeout=5, keepalive_timeout=None, ping_interval=None))
-    names = place.hub.directory.by_name
+    running_hub = await open_hub(Hub(drain_timeout=5, keepalive_timeout=None, ping_interval=None))
+    names = running_hub.hub.directory.by_name
     load = Load()
     async with AsyncExitStack() as stack:
-        first = await stack.enter_async_context(provider(place.address))
+        first = await stack.enter_async_context(provider(running_hub.address))
         async with asyncio.timeout(PATIENCE):
             while "gpu-1" not in names:
                 await asyncio.sleep(0.01)
-        addresses = [place.address, place.address, f"ws://{place.address}/", f"http://{place.address}/"]
+        addresses = [
+            running_hub.address,
+            running_hub.address,
+            f"ws://{running_hub.address}/",
+            f"http://{running_hub.address}/",
+        ]
         clients = [await stack.enter_async_context(AsyncClient(address)) for address in addresses]
         calls = [
-            asyncio.ensure_future(load.call(client, 8 * at + place))
+            asyncio.ensure_future(load.call(client, 8 * at + number))
             for at, client in enumerate(clients)
-            for place in range(8)
+            for number in range(8)
         ]
         stack.callback(lambda: [call.cancel() for call in calls])
         posting = await stack.enter_async_context(AsyncClient(addresses[-1]))  # which has few connections
         held = [client.submit.hold(n) for client in clients[:-1] for n in range(30)]
         held += [posting.submit.hold(n) for n in range(4)]
         waiting = names["gpu-1"].session.pending
-        await place.until(lambda: sum(call.method == "hold" for _, call in waiting.items()) == len(held))
-        await place.until(lambda: load.answered > 500)
+        await running_hub.until(lambda: sum(call.method == "hold" for _, call in waiting.items()) == len(held))
+        await running_hub.until(lambda: load.answered > 500)
 
         first.kill()
         since = time.monotonic()
@@ -117,12 +122,12 @@ async def test_kill_under_load(open_hub: Open) -> None:
             outcomes = await asyncio.gather(*held, return_exceptions=True)
         print(f"{len(held)} held calls were answered {time.monotonic() - since:.3f} s after the kill")
         assert {type(outcome) for outcome in outcomes} == {ProviderGone}
-        await place.until(lambda: load.failed > 0)
+        await running_hub.until(lambda: load.failed > 0)
         assert "gpu-1" not in names
-        assert not place.hub.directory.routes
+        assert not running_hub.hub.directory.routes
 
         answered = load.answered
-        await stack.enter_async_context(provider(place.address))
+        await stack.enter_async_context(provider(running_hub.address))
         async with asyncio.timeout(PATIENCE):
             while load.answered < answered + 500:
                 await asyncio.sleep(0.01)
@@ -133,23 +138,23 @@ async def test_kill_under_load(open_hub: Open) -> None:
         await asyncio.gather(*calls, return_exceptions=True)
 
 
-async def test_a_connection_that_is_lost_is_made_anew(open_hub: Open) -> None:
+async def test_a_connection_that_is_lost_is_made_anew(open_hub: OpenHub) -> None:
     """Nobody but the client itself does anything, and its name is its own still."""
-    place = await open_hub(Hub(drain_timeout=5))
-    names = place.hub.directory.by_name
-    async with AsyncClient(place.address, name="gpu-1", reconnect=True) as worker:
+    running_hub = await open_hub(Hub(drain_timeout=5))
+    names = running_hub.hub.directory.by_name
+    async with AsyncClient(running_hub.address, name="gpu-1", reconnect=True) as worker:
 
         @worker
         async def work(n: int) -> int:
             return n
 
         await worker.offer()
-        async with AsyncClient(place.address) as caller:
+        async with AsyncClient(running_hub.address) as caller:
             for n in range(3):
                 before = names["gpu-1"]
                 before.session.abort("the test says so")
                 async with asyncio.timeout(PATIENCE):
-                    while names.get("gpu-1") in (before, None) or "work" not in place.hub.directory.routes:
+                    while names.get("gpu-1") in (before, None) or "work" not in running_hub.hub.directory.routes:
                         await asyncio.sleep(0.01)
                 assert await caller.call("work", n) == n
             with pytest.raises(RpcError):

@@ -20,7 +20,7 @@ from rpcstream.hub.listing import Listing, reply_with
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.wire.pieces import Pieces
 
-from .conftest import Open, Place
+from .conftest import OpenHub, RunningHub
 
 
 class Table:
@@ -165,8 +165,8 @@ def test_a_long_reply_shares_the_list() -> None:
 
 
 class TestAtAHub:
-    async def test_ids_params_notifications_and_batches(self, place: Place) -> None:
-        peer = await place.peer()
+    async def test_ids_params_notifications_and_batches(self, running_hub: RunningHub) -> None:
+        peer = await running_hub.peer()
         await peer.offers("p", {"name": "m", "description": 'a "word"', "x-idempotent": True}, "b.c")
         for method in ("rpc.methods", "rpc.discover", "rpc.clients"):
             for call_id in ('"x"', "1.0", "null", str(2**64)):
@@ -184,18 +184,18 @@ class TestAtAHub:
             assert [reply["id"] for reply in replies] == [0, 1, 2]
             assert all("result" in reply for reply in replies)
             body = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method})
-            assert "result" in json.loads(await place.post(body))
+            assert "result" in json.loads(await running_hub.post(body))
         assert await peer.result("rpc.methods") == [
             {"name": "m", "clients": ["p"], "shared": False, "description": 'a "word"'},
             {"name": "p.b.c", "clients": ["p"], "shared": False},
         ]
 
     async def test_while_it_is_written_the_answer_waits(
-        self, open_hub: Open, slow: None, monkeypatch: pytest.MonkeyPatch
+        self, open_hub: OpenHub, slow: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(listing, "PAUSES", 0)
-        place = await open_hub()
-        peers = [await place.peer() for _ in range(3)]
+        running_hub = await open_hub()
+        peers = [await running_hub.peer() for _ in range(3)]
         for number, peer in enumerate(peers):
             await peer.offers(f"p{number}", *(f"m{number}-{each}" for each in range(20)))
         for peer in peers:
@@ -209,17 +209,17 @@ class TestAtAHub:
             assert sorted(each["id"] for each in heard if isinstance(each, dict)) == list(range(30))
             assert all(len(each["result"]) == 60 for each in heard if isinstance(each, dict))
 
-    async def test_one_that_is_too_long(self, open_hub: Open) -> None:
-        place = await open_hub(Hub(limits=Limits(max_message_size=10_000), drain_timeout=5))
-        peer = await place.peer()
+    async def test_one_that_is_too_long(self, open_hub: OpenHub) -> None:
+        running_hub = await open_hub(Hub(limits=Limits(max_message_size=10_000), drain_timeout=5))
+        peer = await running_hub.peer()
         for number in range(3):
             await peer.offers("p", *(f"method-{number}-{each}" for each in range(80)))
         for method in ("rpc.methods", "rpc.discover"):
             assert await peer.code(method) == -32001
         assert await peer.result("rpc.clients")
 
-    async def test_the_document_says_what_is_offered(self, place: Place) -> None:
-        first, second = await place.peer(), await place.peer()
+    async def test_the_document_says_what_is_offered(self, running_hub: RunningHub) -> None:
+        first, second = await running_hub.peer(), await running_hub.peer()
         shared = {"name": "work", "shared": True, "summary": "s", "params": [{"name": "x", "schema": {"$ref": "#/c"}}]}
         again = {**shared, "x-idempotent": True}
         params = {"name": "a", "methods": [again], "components": {"X": {"type": "object"}}}
@@ -237,7 +237,7 @@ class TestAtAHub:
         assert document["components"]["schemas"]["a.X"] == {"type": "object"}
         names = [method["name"] for method in document["methods"]]
         assert names == sorted(names)
-        assert document == place.hub.discover()
+        assert document == running_hub.hub.discover()
         await second.offers("b", shared)
         document = await second.result("rpc.discover")
         work = next(method for method in document["methods"] if method["name"] == "work")
@@ -249,8 +249,8 @@ async def test_of_a_server_it_is_written_once() -> None:
     server = Server()
     server.add(lambda: 1, name="one")
     async with server.listening(port=0) as address:
-        place = Place(server, address)  # type: ignore[arg-type]
-        peer = await place.peer()
+        running_hub = RunningHub(server, address)  # type: ignore[arg-type]
+        peer = await running_hub.peer()
         try:
             before = await peer.result("rpc.discover")
             written = server.methods["rpc.discover"].function()

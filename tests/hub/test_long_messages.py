@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from .conftest import Open, Peer
+from .conftest import OpenHub, RawPeer
 
 #: Characters: short, long enough to be cut out of its message, and to be written without a copy; not all are ASCII.
 SIZES = (10, 20_000, 100, 100_000, 10, 300_000, 5)
@@ -19,16 +19,16 @@ def requests() -> list[dict[str, object]]:
     return [{"jsonrpc": "2.0", "id": number, "method": "work", "params": [text]} for number, text in enumerate(texts())]
 
 
-async def answer(provider: Peer, place: int) -> None:
-    """The next request must be the one of this place; its reply is what it brought."""
+async def answer(provider: RawPeer, number: int) -> None:
+    """Answer the next request, which must be the one with this number, with its own params."""
     asked = await provider.hear()
-    assert asked["params"] == [texts()[place]]
+    assert asked["params"] == [texts()[number]]
     provider.say({"jsonrpc": "2.0", "id": asked["id"], "result": asked["params"][0]})
 
 
-async def test_requests_and_replies_keep_their_order(open_hub: Open) -> None:
-    place = await open_hub()
-    provider, caller = await place.peer(), await place.peer()
+async def test_requests_and_replies_keep_their_order(open_hub: OpenHub) -> None:
+    running_hub = await open_hub()
+    provider, caller = await running_hub.peer(), await running_hub.peer()
     await provider.offers("p", "work")
     caller.say(*requests())
     for number in range(len(SIZES)):
@@ -38,10 +38,10 @@ async def test_requests_and_replies_keep_their_order(open_hub: Open) -> None:
 
 
 @pytest.mark.parametrize("between", ["rpc.ping", "rpc.nothing"])
-async def test_a_client_may_call_itself_while_it_is_answered(open_hub: Open, between: str) -> None:
+async def test_a_client_may_call_itself_while_it_is_answered(open_hub: OpenHub, between: str) -> None:
     """What goes to it then has come from itself, in the same turn, before what the hub answers."""
-    place = await open_hub()
-    client = await place.peer()
+    running_hub = await open_hub()
+    client = await running_hub.peer()
     await client.offers("p", "work")
     own = {"jsonrpc": "2.0", "id": "own", "method": between}
     asked = requests()
@@ -55,15 +55,15 @@ async def test_a_client_may_call_itself_while_it_is_answered(open_hub: Open, bet
     assert [reply["result"] for reply in replies] == texts()
 
 
-async def test_a_provider_that_does_not_read_gets_everything_in_order_later(open_hub: Open) -> None:
-    place = await open_hub(write_buffer=65_536)
-    provider, caller = await place.peer(), await place.peer()
+async def test_a_provider_that_does_not_read_gets_everything_in_order_later(open_hub: OpenHub) -> None:
+    running_hub = await open_hub(write_buffer=65_536)
+    provider, caller = await running_hub.peer(), await running_hub.peer()
     await provider.offers("p", "work")
     provider.transport.pause_reading()
     rounds = 12
     for _ in range(rounds):
         caller.say(*requests())
-    await place.until(lambda: place.hub.directory.by_name["p"].waiting)
+    await running_hub.until(lambda: running_hub.hub.directory.by_name["p"].waiting)
     provider.transport.resume_reading()
     for _ in range(rounds):
         for number in range(len(SIZES)):

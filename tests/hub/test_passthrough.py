@@ -12,7 +12,7 @@ from rpcstream.codec.payloads import Payload
 from rpcstream.hub.passthrough import PassThroughReader
 from rpcstream.peer.session import Session
 
-from .conftest import CALL, Place, asked_of, filled, provider_and_caller
+from .conftest import CALL, RunningHub, asked_of, filled, provider_and_caller
 
 LONG = "text " * 20_000
 
@@ -49,9 +49,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(monkeypatch)
 
 
-async def test_what_goes_on_is_not_decoded(watched: Watched, place: Place) -> None:
-    provider, caller = await provider_and_caller(place)
-    subscriber = await place.peer()
+async def test_what_goes_on_is_not_decoded(watched: Watched, running_hub: RunningHub) -> None:
+    provider, caller = await provider_and_caller(running_hub)
+    subscriber = await running_hub.peer()
     await subscriber.result("rpc.subscribe", {"topic": "t"})
     caller.say({"jsonrpc": "2.0", "id": 1, "method": "work", "params": [LONG, LONG], "stream": 5})
     request = await provider.hear()
@@ -70,8 +70,8 @@ async def test_what_goes_on_is_not_decoded(watched: Watched, place: Place) -> No
     assert watched.undecoded == 2
 
 
-async def test_items_of_a_stream_among_the_arguments_are_not_decoded(watched: Watched, place: Place) -> None:
-    provider, caller = await provider_and_caller(place)
+async def test_items_of_a_stream_among_the_arguments_are_not_decoded(watched: Watched, running_hub: RunningHub) -> None:
+    provider, caller = await provider_and_caller(running_hub)
     stream = {"$type": "stream", "id": "s" * 20_000}
     caller.say({"jsonrpc": "2.0", "id": 1, "method": "work", "params": [{"$type": "stream", "id": "s"}, stream, LONG]})
     there = [each["id"] for each in (await provider.hear())["params"][:2]]
@@ -87,8 +87,8 @@ async def test_items_of_a_stream_among_the_arguments_are_not_decoded(watched: Wa
 @pytest.mark.parametrize(
     "member", ['"id":"%s"', '"id":1,"method":"%s"', '"id":1,"jsonrpc":"%s"', '"id":1,"timeout":"%s"', '"id":1,"x":"%s"']
 )
-async def test_members_of_the_request_itself_are_read(watched: Watched, place: Place, member: str) -> None:
-    provider, caller = await provider_and_caller(place)
+async def test_members_of_the_request_itself_are_read(watched: Watched, running_hub: RunningHub, member: str) -> None:
+    provider, caller = await provider_and_caller(running_hub)
     caller.say('{"jsonrpc":"2.0","id":0,"method":"work","params":[1],' + member % LONG + "}")
     if member.startswith(('"id":"', '"id":1,"x"')):
         request = await provider.hear()
@@ -101,8 +101,8 @@ async def test_members_of_the_request_itself_are_read(watched: Watched, place: P
     await provider.silence()
 
 
-async def test_what_the_hub_is_told_itself_is_decoded(watched: Watched, place: Place) -> None:
-    hub = place.hub
+async def test_what_the_hub_is_told_itself_is_decoded(watched: Watched, running_hub: RunningHub) -> None:
+    hub = running_hub.hub
     said: list[Any] = []
 
     @hub
@@ -110,7 +110,7 @@ async def test_what_the_hub_is_told_itself_is_decoded(watched: Watched, place: P
         said.append(value)
         return value
 
-    provider, caller = await provider_and_caller(place)
+    provider, caller = await provider_and_caller(running_hub)
     assert await caller.result("own", [LONG]) == LONG
     assert said == [LONG]
     provider.say({"jsonrpc": "2.0", "id": 99, "result": LONG})  # to nobody
@@ -125,9 +125,9 @@ WRONG = ["\n", "\x00", "\x1f", "\\x", "\\u12g4", "\\ud800\\n\\", "\udcff"]
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=ascii)
-async def test_what_is_no_string_goes_nowhere(place: Place, wrong: str) -> None:
+async def test_what_is_no_string_goes_nowhere(running_hub: RunningHub, wrong: str) -> None:
     """In a call, a notification, what is published, and a result. (Over HTTP a message may have line ends in it.)"""
-    provider, caller = await provider_and_caller(place)
+    provider, caller = await provider_and_caller(running_hub)
     value = f'"{LONG}{wrong}{LONG}"'.encode(errors="surrogateescape")
     for call in (
         CALL % ("1", "work", "[%s]"),
@@ -135,7 +135,7 @@ async def test_what_is_no_string_goes_nowhere(place: Place, wrong: str) -> None:
         CALL % ("1", "rpc.notify", '["p","m",[%s]]'),
         '{"jsonrpc":"2.0","method":"work","params":{"a":[%s]}}',
     ):
-        reply = json.loads(await place.post(call.encode().replace(b"%s", value)))
+        reply = json.loads(await running_hub.post(call.encode().replace(b"%s", value)))
         assert reply["error"]["code"] == -32700, call
     if wrong != "\n":
         call_id = await asked_of(provider, caller)
@@ -144,8 +144,8 @@ async def test_what_is_no_string_goes_nowhere(place: Place, wrong: str) -> None:
     await provider.silence()
 
 
-async def test_strings_of_every_kind_come_out_as_they_went_in(place: Place) -> None:
-    provider, caller = await provider_and_caller(place)
+async def test_strings_of_every_kind_come_out_as_they_went_in(running_hub: RunningHub) -> None:
+    provider, caller = await provider_and_caller(running_hub)
     for text in ("ä" * 10_000, "\\" * 10_000, '"' * 9000 + LONG, "\x00" * 9000, "\x7f" * 9000, "😀" * 9000, LONG + "é"):
         for line in (json.dumps(text), json.dumps(text, ensure_ascii=False)):
             caller.say(CALL % ("1", "work", f"[{line},{{{json.dumps(text)}:1}}]"))
@@ -155,8 +155,8 @@ async def test_strings_of_every_kind_come_out_as_they_went_in(place: Place) -> N
             assert (await caller.hear())["result"] == text
 
 
-async def test_names_of_topics_and_clients_that_are_too_long_are_texts(place: Place) -> None:
-    caller = await place.peer()
+async def test_names_of_topics_and_clients_that_are_too_long_are_texts(running_hub: RunningHub) -> None:
+    caller = await running_hub.peer()
     for params, reason in (
         ({"topic": LONG, "value": 1}, "more than 256 characters"),
         ([LONG, LONG], "more than 256 characters"),
@@ -168,7 +168,7 @@ async def test_names_of_topics_and_clients_that_are_too_long_are_texts(place: Pl
         assert "no client has the name 'text text" in reply["error"]["message"]
 
 
-async def test_each_long_text_is_looked_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_long_text_is_looked_at_once(running_hub: RunningHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are in a message, and however many answers are in a batch."""
     looked: list[int] = []
     is_string = payloads._is_string
@@ -178,7 +178,7 @@ async def test_each_long_text_is_looked_at_once(place: Place, monkeypatch: pytes
         return is_string(string, has_escapes)
 
     monkeypatch.setattr(payloads, "_is_string", counted)
-    provider, caller = await provider_and_caller(place)
+    provider, caller = await provider_and_caller(running_hub)
     caller.say(*[{"jsonrpc": "2.0", "id": n, "method": "work", "params": []} for n in range(10)])
     asked = [(await provider.hear())["id"] for _ in range(10)]
     provider.say(

@@ -15,17 +15,17 @@ from rpcstream.errors import RpcError
 from rpcstream.events.patterns import matches
 from rpcstream.hub import Hub, Rule
 
-from .conftest import CALL, Open, Peer, Place
+from .conftest import CALL, OpenHub, RawPeer, RunningHub
 
 USERS = ("camera", "sensors", "gpu", "ada")
 
 
-async def at(open_hub: Open, *rules: Rule) -> Place:
+async def at(open_hub: OpenHub, *rules: Rule) -> RunningHub:
     return await open_hub(Hub(rules=rules, authenticate=lambda credentials: credentials.token, drain_timeout=5))
 
 
-async def known(place: Place, user: str) -> Peer:
-    peer = await place.peer()
+async def known(running_hub: RunningHub, user: str) -> RawPeer:
+    peer = await running_hub.peer()
     await peer.result("rpc.authenticate", {"token": user})
     return peer
 
@@ -38,47 +38,47 @@ class TestRegister:
     @pytest.mark.parametrize(
         "method", ["vectorize", "login", "gpu-1.vectorize", "front", {"name": "vectorize", "shared": True}]
     )
-    async def test_the_name_that_is_offered_is_what_counts(self, open_hub: Open, method: Any) -> None:
-        place = await at(open_hub, CAMERA, CALLER)
-        camera, ada = await known(place, "camera"), await known(place, "ada")
+    async def test_the_name_that_is_offered_is_what_counts(self, open_hub: OpenHub, method: Any) -> None:
+        running_hub = await at(open_hub, CAMERA, CALLER)
+        camera, ada = await known(running_hub, "camera"), await known(running_hub, "ada")
         assert await camera.code("rpc.register", {"name": "camera", "methods": [method]}) == -32006
-        assert not place.hub.directory.routes
+        assert not running_hub.hub.directory.routes
         name = method if isinstance(method, str) else method["name"]
         assert await ada.code(name) == -32601
         await camera.silence()
 
-    async def test_a_name_of_its_own_choice_allows_nothing(self, open_hub: Open) -> None:
-        place = await at(open_hub, Rule("sensors", register="sensors.*"))
-        sensors = await known(place, "sensors")
+    async def test_a_name_of_its_own_choice_allows_nothing(self, open_hub: OpenHub) -> None:
+        running_hub = await at(open_hub, Rule("sensors", register="sensors.*"))
+        sensors = await known(running_hub, "sensors")
         assert await sensors.code("rpc.register", {"name": "sensors", "methods": ["shutdown"]}) == -32006
-        assert not place.hub.directory.routes
+        assert not running_hub.hub.directory.routes
 
-    async def test_what_is_denied_by_its_long_name(self, open_hub: Open) -> None:
-        place = await at(open_hub, Rule("gpu", register=">", deny_register="gpu-9.erase"))
-        gpu = await known(place, "gpu")
+    async def test_what_is_denied_by_its_long_name(self, open_hub: OpenHub) -> None:
+        running_hub = await at(open_hub, Rule("gpu", register=">", deny_register="gpu-9.erase"))
+        gpu = await known(running_hub, "gpu")
         assert await gpu.code("rpc.register", {"name": "gpu-9", "methods": ["erase"]}) == -32006
         assert (await gpu.offers("gpu-8", "erase"))["methods"] == ["erase"]
 
-    async def test_a_name_that_a_rule_gives_is_for_that_rule(self, open_hub: Open) -> None:
-        place = await at(open_hub, CAMERA, Rule("*", call=">"), Rule("gpu", name="*", register=">"))
-        ada, camera, gpu = [await known(place, user) for user in ("ada", "camera", "gpu")]
+    async def test_a_name_that_a_rule_gives_is_for_that_rule(self, open_hub: OpenHub) -> None:
+        running_hub = await at(open_hub, CAMERA, Rule("*", call=">"), Rule("gpu", name="*", register=">"))
+        ada, camera, gpu = [await known(running_hub, user) for user in ("ada", "camera", "gpu")]
         assert await ada.code("rpc.register", {"name": "camera"}) == -32006
         assert (await ada.offers("notebook"))["name"] == "notebook"
         assert (await camera.offers("camera"))["name"] == "camera"
         camera.close()
-        await place.until(lambda: "camera" not in place.hub.directory.by_name)
+        await running_hub.until(lambda: "camera" not in running_hub.hub.directory.by_name)
         assert (await gpu.offers("camera"))["name"] == "camera"  # which may have any, as its rule says
 
 
 class TestDottedMethods:
     """A name with a dot is a client's name and its method, whoever is there."""
 
-    async def test_it_never_stands_for_another_clients_method(self, place: Place) -> None:
-        evil, caller = await place.peer(), await place.peer()
+    async def test_it_never_stands_for_another_clients_method(self, running_hub: RunningHub) -> None:
+        evil, caller = await running_hub.peer(), await running_hub.peer()
         await evil.offers("evil", "gpu-1.vectorize", {"name": "gpu-2.vectorize", "shared": True})
         for name in ("gpu-1.vectorize", "gpu-2.vectorize"):  # neither has ever been there
             assert await caller.code(name) == -32601
-        gpu = await place.peer()
+        gpu = await running_hub.peer()
         await gpu.offers("gpu-1", "vectorize")
         caller.say(CALL % ("1", "gpu-1.vectorize", "[]"))
         assert (await gpu.hear())["method"] == "vectorize"
@@ -87,8 +87,8 @@ class TestDottedMethods:
         assert await caller.code("gpu-1.vectorize") == -32601  # it is away
         await evil.silence()
 
-    async def test_it_is_called_behind_its_clients_name(self, place: Place) -> None:
-        roof, caller = await place.peer(), await place.peer()
+    async def test_it_is_called_behind_its_clients_name(self, running_hub: RunningHub) -> None:
+        roof, caller = await running_hub.peer(), await running_hub.peer()
         await roof.offers("roof", "sensors.heat")
         assert await caller.code("sensors.heat") == -32601
         caller.say(CALL % ("1", "roof.sensors.heat", "[7]"))
@@ -101,16 +101,16 @@ class TestDottedMethods:
         document = await caller.result("rpc.discover")
         assert "roof.sensors.heat" in [method["name"] for method in document["methods"]]
 
-    async def test_nobody_keeps_a_client_from_its_methods(self, place: Place) -> None:
-        evil, gpu = await place.peer(), await place.peer()
+    async def test_nobody_keeps_a_client_from_its_methods(self, running_hub: RunningHub) -> None:
+        evil, gpu = await running_hub.peer(), await running_hub.peer()
         await evil.offers("evil", "gpu-1.vectorize")
         assert (await gpu.offers("gpu-1", "vectorize"))["methods"] == ["vectorize"]
 
-    async def test_a_rule_for_a_clients_method_is_not_one_for_it(self, open_hub: Open) -> None:
-        place = await at(
+    async def test_a_rule_for_a_clients_method_is_not_one_for_it(self, open_hub: OpenHub) -> None:
+        running_hub = await at(
             open_hub, Rule("gpu", name="*", register=">"), Rule("ada", call="gpu-1.erase", deny_call="gpu-1.kill")
         )
-        gpu, ada = await known(place, "gpu"), await known(place, "ada")
+        gpu, ada = await known(running_hub, "gpu"), await known(running_hub, "ada")
         await gpu.offers("evil", "gpu-1.erase", "gpu-1.kill", "status")
         for name in ("evil.gpu-1.erase", "evil.gpu-1.kill", "evil.status"):
             assert await ada.code(name) == -32006

@@ -16,7 +16,7 @@ from PIL import Image
 from rpcstream import Server
 from rpcstream.hub import Hub, Rule
 
-from .conftest import Open, Peer, Place
+from .conftest import OpenHub, RawPeer, RunningHub
 
 _PNG = io.BytesIO()
 Image.new("RGB", (2, 2)).save(_PNG, "png")
@@ -75,12 +75,12 @@ def spoilt(value: Any) -> Any:
             for other in spoilt(value[name]):
                 yield {**value, name: other}
     elif isinstance(value, list):
-        for place, part in enumerate(value):
+        for running_hub, part in enumerate(value):
             for other in spoilt(part):
-                yield [*value[:place], other, *value[place + 1 :]]
+                yield [*value[:running_hub], other, *value[running_hub + 1 :]]
 
 
-async def ask_all(peer: Peer, method: str, caplog: pytest.LogCaptureFixture) -> int:
+async def ask_all(peer: RawPeer, method: str, caplog: pytest.LogCaptureFixture) -> int:
     """Ask each at once; how many were told that it is wrong."""
     wrong = 0
     good = METHODS[method]
@@ -110,15 +110,15 @@ class _Text(str):
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_of_a_hub(open_hub: Open, method: str, caplog: pytest.LogCaptureFixture) -> None:
-    place = await open_hub(
+async def test_of_a_hub(open_hub: OpenHub, method: str, caplog: pytest.LogCaptureFixture) -> None:
+    running_hub = await open_hub(
         Hub(
             rules=[Rule("*", name="*", register=">", call=">", publish=">", subscribe=">")],
             authenticate=lambda credentials: credentials.token,
             drain_timeout=5,
         )
     )
-    peer = await place.peer()
+    peer = await running_hub.peer()
     await peer.result("rpc.authenticate", {"token": "ada"})
     wrong = await ask_all(_Writing(peer), method, caplog)
     assert wrong > len(RICH) / 2
@@ -128,18 +128,18 @@ async def test_of_a_hub(open_hub: Open, method: str, caplog: pytest.LogCaptureFi
 async def test_of_a_server(method: str, caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
     async with server.listening(port=0) as address:
-        place = Place(server, address)  # type: ignore[arg-type]
-        peer = await place.peer()
+        running_hub = RunningHub(server, address)  # type: ignore[arg-type]
+        peer = await running_hub.peer()
         try:
             assert await ask_all(_Writing(peer), method, caplog) > len(RICH) / 2
         finally:
             peer.close()
 
 
-class _Writing(Peer):
+class _Writing(RawPeer):
     """The same connection, for requests whose params are text already."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: RawPeer) -> None:
         self.lines, self.transport, self._parts = peer.lines, peer.transport, []
 
     def say(self, *messages: Any) -> None:

@@ -1,4 +1,4 @@
-"""Callers with equal ids, providers that answer late, twice, with foreign ids, never, or vanish; slow subscribers.
+"""Random runs of a hub: equal ids, providers that answer late, twice, with foreign ids or never, slow subscribers.
 
 No answer ever crosses, nothing hangs past its deadline, and the tables end empty. Time passes only when a step says so.
 With many more examples, and longer ones:
@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from .world import MANNERS, NAMES, RIGHT, World
+from .simulation import MANNERS, NAMES, RIGHT, HubSimulation
 
 EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", "40"))
 STEPS = int(os.environ.get("RPCSTREAM_STEPS", "40"))
@@ -43,7 +43,7 @@ patterns = st.sampled_from(["s.a", "s.*", "s.>", ">", "*", "t", "rpc.hub.>", "rp
 
 
 class _Errors(logging.Handler):
-    """What was logged as an error."""
+    """Collects what is logged as an error."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -54,108 +54,110 @@ class _Errors(logging.Handler):
 
 
 class Routing(RuleBasedStateMachine):
-    """The steps; what they do stands in `world`."""
+    """The steps of a run; what they do is in `simulation`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.errors = _Errors()
         logging.getLogger().addHandler(self.errors)
-        self.world = World()
+        self.simulation = HubSimulation()
         # Most runs would take long to come to a call that is carried out.
-        self.world.register("c", ["one", "rooms.one"], shared=False, with_key=False)
-        self.world.register("c", ["many"], shared=True, with_key=False)
-        self.world.register("d", ["two"], shared=False, with_key=False)
-        self.world.register("d", ["many"], shared=True, with_key=False)
-        self.world.settle()
+        self.simulation.register("c", ["one", "rooms.one"], shared=False, with_key=False)
+        self.simulation.register("c", ["many"], shared=True, with_key=False)
+        self.simulation.register("d", ["two"], shared=False, with_key=False)
+        self.simulation.register("d", ["many"], shared=True, with_key=False)
+        self.simulation.settle()
 
     @rule(name=names, method=methods, call_id=ids, limited=limited)
     def call(self, name: str, method: str, call_id: str, limited: bool) -> None:
-        self.world.call(name, method, call_id, limited=limited)
+        self.simulation.call(name, method, call_id, limited=limited)
 
     @rule(name=names, method=methods, limited=limited)
     def notify(self, name: str, method: str, limited: bool) -> None:
-        self.world.call(name, method, "", limited=limited)
+        self.simulation.call(name, method, "", limited=limited)
 
     @rule(name=names, method=methods, call_ids=st.lists(ids | st.just(""), min_size=1, max_size=4), limited=limited)
     def batch(self, name: str, method: str, call_ids: list[str], limited: bool) -> None:
-        self.world.batch(name, method, call_ids, limited=limited)
+        self.simulation.batch(name, method, call_ids, limited=limited)
 
     @rule(name=names, method=methods, credit=few, limited=limited)
     def stream(self, name: str, method: str, credit: int, limited: bool) -> None:
-        self.world.stream(name, method, credit, limited=limited)
+        self.simulation.stream(name, method, credit, limited=limited)
 
     @rule(name=names, method=methods, limited=limited)
     def upload(self, name: str, method: str, limited: bool) -> None:
-        self.world.upload(name, method, limited=limited)
+        self.simulation.upload(name, method, limited=limited)
 
     @rule(name=names, place=few, n=few)
     def say_of_stream(self, name: str, place: int, n: int) -> None:
-        self.world.say_of_stream(name, place, n)
+        self.simulation.say_of_stream(name, place, n)
 
     @rule(name=names, place=st.integers(0, 20))
     def cancel(self, name: str, place: int) -> None:
-        self.world.cancel(name, place)
+        self.simulation.cancel(name, place)
 
     @rule(name=names, place=few, manner=st.sampled_from(MANNERS))
     def answer(self, name: str, place: int, manner: str) -> None:
-        self.world.answer(name, place, manner)
+        self.simulation.answer(name, place, manner)
 
     @rule(name=st.sampled_from("cd"), place=few, manner=st.sampled_from((*RIGHT, "items", "items", "progress")))
     def answer_well(self, name: str, place: int, manner: str) -> None:
-        self.world.loop.settle()
-        self.world.answer(name, place, manner)
+        self.simulation.loop.settle()
+        self.simulation.answer(name, place, manner)
 
     @rule(name=st.sampled_from("ab"), method=busy, credit=few, items=few, manner=st.sampled_from(ENDINGS))
     def stream_some(self, name: str, method: str, credit: int, items: int, manner: str) -> None:
-        self.world.stream(name, method, credit, limited=False)
-        self.world.converse(name, items, manner)
+        self.simulation.stream(name, method, credit, limited=False)
+        self.simulation.converse(name, items, manner)
 
     @rule(name=st.sampled_from("ab"), method=busy, items=few, manner=st.sampled_from(ENDINGS))
     def upload_some(self, name: str, method: str, items: int, manner: str) -> None:
-        self.world.upload(name, method, limited=False)
-        self.world.converse(name, items, manner)
+        self.simulation.upload(name, method, limited=False)
+        self.simulation.converse(name, items, manner)
 
     @rule(name=names, methods=offers, shared=st.booleans(), with_key=st.booleans())
     def register(self, name: str, methods: list[str], shared: bool, with_key: bool) -> None:
-        self.world.register(name, methods, shared=shared, with_key=with_key)
+        self.simulation.register(name, methods, shared=shared, with_key=with_key)
 
     @rule(name=names, methods=st.none() | offers)
     def unregister(self, name: str, methods: list[str] | None) -> None:
-        self.world.own(self.world.ends[name], "rpc.unregister", {} if methods is None else {"methods": methods})
+        self.simulation.call_hub(
+            self.simulation.peers[name], "rpc.unregister", {} if methods is None else {"methods": methods}
+        )
 
     @rule(name=names, topic=patterns, wanted=st.booleans())
     def subscribe(self, name: str, topic: str, wanted: bool) -> None:
-        self.world.subscribe(name, topic, wanted=wanted)
+        self.simulation.subscribe(name, topic, wanted=wanted)
 
     @rule(name=names, topic=topics, retain=st.booleans(), long=st.booleans())
     def publish(self, name: str, topic: str, retain: bool, long: bool) -> None:
-        self.world.publish(name, topic, retain=retain, long=long)
+        self.simulation.publish(name, topic, retain=retain, long=long)
 
     @rule(name=names, how=st.sampled_from(["half", "empty", "close", "abort"]))
     def end(self, name: str, how: str) -> None:
-        self.world.end(name, how)
+        self.simulation.end(name, how)
 
     @rule(name=names, wanted=st.booleans())
     def read(self, name: str, wanted: bool) -> None:
-        self.world.ends[name].read(wanted)
+        self.simulation.peers[name].read(wanted)
 
     @rule(seconds=st.sampled_from([3.0, 6.0, 21.0, 70.0]))
     def advance(self, seconds: float) -> None:
-        self.world.advance(seconds)
+        self.simulation.advance(seconds)
 
     @rule(count=st.integers(1, 4))
     def turn(self, count: int) -> None:
-        self.world.loop.turn(count)
+        self.simulation.loop.turn(count)
 
     @rule()
     def settle(self) -> None:
-        self.world.settle()
+        self.simulation.settle()
 
     def teardown(self) -> None:
-        loop = self.world.loop
+        loop = self.simulation.loop
         try:
-            self.world.finish()
-            sessions = self.world.close()
+            self.simulation.finish()
+            sessions = self.simulation.close()
             left = [reference() for reference in sessions if reference() is not None]
             assert not left, f"sessions are left behind: {left}"
             assert not loop.reports, loop.reports
@@ -167,7 +169,7 @@ class Routing(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True, scope="module")
 def _fast_collections() -> Iterator[None]:
-    """What the test's own tools hold need not be looked at each time."""
+    """Freeze the objects that exist before the tests, so that each garbage collection is short."""
     gc.collect()
     gc.freeze()
     yield

@@ -12,9 +12,9 @@ from rpcstream.hub import Hub
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.transports.memory import join
 
-from .conftest import CALL, Open, Peer, _Lines
+from .conftest import CALL, OpenHub, RawPeer, _RawPeerProtocol
 
-Main = Callable[[Hub, Callable[[], Peer]], Awaitable[None]]
+Main = Callable[[Hub, Callable[[], RawPeer]], Awaitable[None]]
 
 
 @pytest.fixture
@@ -25,10 +25,10 @@ def with_hub() -> Callable[..., None]:
         async def running() -> None:
             hub = Hub(drain_timeout=5, **options)
             async with hub.in_memory() as accept:
-                peers: list[Peer] = []
+                peers: list[RawPeer] = []
 
-                def connect() -> Peer:
-                    lines = _Lines()
+                def connect() -> RawPeer:
+                    lines = _RawPeerProtocol()
                     join(lines, accept())
                     peers.append(lines.peer)
                     return lines.peer
@@ -43,7 +43,7 @@ def with_hub() -> Callable[..., None]:
     return run
 
 
-async def offering(connect: Callable[[], Peer], *methods: str) -> Peer:
+async def offering(connect: Callable[[], RawPeer], *methods: str) -> RawPeer:
     peer = connect()
     await peer.offers("p", *methods)
     return peer
@@ -52,7 +52,7 @@ async def offering(connect: Callable[[], Peer], *methods: str) -> Peer:
 class TestCalls:
     @pytest.mark.parametrize(("asked", "seconds"), [(None, 3), (1, 1), (100, 3)])
     def test_the_shorter_time_counts(self, with_hub: Any, asked: float | None, seconds: float) -> None:
-        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+        async def main(hub: Hub, connect: Callable[[], RawPeer]) -> None:
             loop = asyncio.get_running_loop()
             provider, caller = await offering(connect, "work"), connect()
             for is_batch in (False, True):
@@ -72,7 +72,7 @@ class TestCalls:
         with_hub(main, call_timeout=3, ping_interval=None, keepalive_timeout=None)
 
     def test_without_any_it_waits(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+        async def main(hub: Hub, connect: Callable[[], RawPeer]) -> None:
             provider, caller = await offering(connect, "work"), connect()
             caller.say({"jsonrpc": "2.0", "id": 1, "method": "work"})
             request = await provider.hear()
@@ -85,7 +85,7 @@ class TestCalls:
 
     @pytest.mark.parametrize("timeout", [0, -1, 1e-9])
     def test_no_time_at_all(self, with_hub: Any, timeout: float) -> None:
-        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+        async def main(hub: Hub, connect: Callable[[], RawPeer]) -> None:
             await offering(connect, "work")
             reply = await connect().ask("work", timeout=timeout)
             assert reply["error"]["code"] in (-32003, -32600, -32602)
@@ -106,7 +106,7 @@ class TestSilence:
     def test_a_sign_of_life(self, with_hub: Any, sign: str) -> None:
         """For one that does not answer pings."""
 
-        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+        async def main(hub: Hub, connect: Callable[[], RawPeer]) -> None:
             peer = await offering(connect, "work")
             for _ in range(20):
                 await asyncio.sleep(45)
@@ -123,7 +123,7 @@ class TestSilence:
 
     @pytest.mark.parametrize(("ping", "timeout"), [(None, 60.0), (20.0, None), (None, None)])
     def test_switched_off(self, with_hub: Any, ping: float | None, timeout: float | None) -> None:
-        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+        async def main(hub: Hub, connect: Callable[[], RawPeer]) -> None:
             peer = await offering(connect, "work")
             await asyncio.sleep(600)
             assert bool(hub.directory.by_name) is (timeout is None)
@@ -132,7 +132,7 @@ class TestSilence:
         with_hub(main, ping_interval=ping, keepalive_timeout=timeout)
 
     def test_whoever_is_dropped_leaves_nobody_waiting(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+        async def main(hub: Hub, connect: Callable[[], RawPeer]) -> None:
             provider, caller = await offering(connect, "work"), connect()
             caller.say({"jsonrpc": "2.0", "id": 1, "method": "work"})
             await provider.hear()
@@ -143,7 +143,7 @@ class TestSilence:
         with_hub(main)
 
     def test_a_ping_is_no_call(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+        async def main(hub: Hub, connect: Callable[[], RawPeer]) -> None:
             provider, caller = await offering(connect, "work"), connect()
             assert (await provider.hear())["method"] == "rpc.ping"
             seen = (await caller.result("rpc.clients"))[0]
@@ -152,7 +152,7 @@ class TestSilence:
         with_hub(main)
 
     def test_who_only_calls_is_left_alone(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+        async def main(hub: Hub, connect: Callable[[], RawPeer]) -> None:
             caller = connect()
             await caller.result("rpc.clients")
             await asyncio.sleep(600)
@@ -164,7 +164,7 @@ class TestSilence:
 class TestRegistration:
     @pytest.mark.parametrize("said", ["", '{"jsonrpc":"2.0","method":"rpc.ping","id":1}', "nonsense", "[]"])
     def test_who_wants_nothing_is_closed(self, with_hub: Any, said: str) -> None:
-        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+        async def main(hub: Hub, connect: Callable[[], RawPeer]) -> None:
             peer = connect()
             if said:
                 peer.say(said)
@@ -176,7 +176,7 @@ class TestRegistration:
 
     @pytest.mark.parametrize("method", ["rpc.register", "rpc.clients", "rpc.subscribe", "unheard-of", "work"])
     def test_who_has_said_something_stays(self, with_hub: Any, method: str) -> None:
-        async def main(hub: Hub, connect: Callable[[], Peer]) -> None:
+        async def main(hub: Hub, connect: Callable[[], RawPeer]) -> None:
             await offering(connect, "work")
             peer = connect()
             params = {"topic": "t"} if method == "rpc.subscribe" else None
@@ -192,31 +192,31 @@ class TestRegistration:
         with_hub(main, registration_timeout=5, ping_interval=None)
 
     @pytest.mark.parametrize("said", [b"", b" ", b"{", b"GET"])
-    async def test_who_does_not_even_say_what_it_speaks(self, open_hub: Open, said: bytes) -> None:
-        place = await open_hub(Hub(registration_timeout=0.1, drain_timeout=5))
-        reader, writer = await asyncio.open_connection(*place.where)
+    async def test_who_does_not_even_say_what_it_speaks(self, open_hub: OpenHub, said: bytes) -> None:
+        running_hub = await open_hub(Hub(registration_timeout=0.1, drain_timeout=5))
+        reader, writer = await asyncio.open_connection(*running_hub.where)
         writer.write(said)
         async with asyncio.timeout(10):
             await reader.read()
         writer.close()
-        await place.until(lambda: place.hub.counters.connections == 0)
+        await running_hub.until(lambda: running_hub.hub.counters.connections == 0)
 
-    async def test_http_says_what_it_wants_with_each_call(self, open_hub: Open) -> None:
+    async def test_http_says_what_it_wants_with_each_call(self, open_hub: OpenHub) -> None:
         """However long that takes, and however long ago the last one was."""
-        place = await open_hub(Hub(registration_timeout=0.1, drain_timeout=5))
-        provider = await place.peer()
+        running_hub = await open_hub(Hub(registration_timeout=0.1, drain_timeout=5))
+        provider = await running_hub.peer()
         await provider.offers("p", "work")
         for n in range(2):
-            post = asyncio.ensure_future(place.post(CALL % (n, "work", "[]")))
+            post = asyncio.ensure_future(running_hub.post(CALL % (n, "work", "[]")))
             asked = await provider.hear()
             await asyncio.sleep(0.2)
             provider.say({"jsonrpc": "2.0", "id": asked["id"], "result": "late"})
             assert b'"late"' in await post
 
     @pytest.mark.parametrize("said", ['{"jsonrpc":"2.0","method":"rpc.stats","id":1}', None])
-    async def test_over_a_websocket(self, open_hub: Open, said: str | None) -> None:
-        place = await open_hub(Hub(registration_timeout=0.1, drain_timeout=5))
-        peer = await place.framed()
+    async def test_over_a_websocket(self, open_hub: OpenHub, said: str | None) -> None:
+        running_hub = await open_hub(Hub(registration_timeout=0.1, drain_timeout=5))
+        peer = await running_hub.websocket_peer()
         if said is not None:
             peer.say(said)
             await peer.hear()
