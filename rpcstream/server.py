@@ -517,14 +517,17 @@ class Server:
             "debug": self.debug,
         }
 
-    def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
-        options: dict[str, Any] = {
+    def _session_options(self, dispatcher: Dispatcher) -> dict[str, Any]:
+        return {
             "codec": self.codec,
             "limits": self.limits,
             "slow": self._slow_call,
             "on_slow": dispatcher.report_slow,
             "memory": self._memory,
         }
+
+    def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
+        options = self._session_options(dispatcher)
         if self._authenticator is None:
             return Session(dispatcher, **options, on_gone=on_gone)
         return GatedSession(Gate(dispatcher, self._authenticator, self.limits), **options, on_gone=on_gone)

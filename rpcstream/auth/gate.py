@@ -38,7 +38,7 @@ class SizeLimited(Protocol):
         """Take messages of at most so many bytes; None: as many as the server's limits say."""
 
 
-class GuardedDispatch(Dispatch, Protocol):
+class GuardedDispatch(Dispatch[Session], Protocol):
     """The dispatcher behind a gate."""
 
     def too_many(self, members: list[Any], line: Line) -> Written | None:
@@ -77,7 +77,7 @@ class Gate:
             return
         if isinstance(session.channel, SizeLimited):
             session.channel.restrict(self._limits.auth_message_size)
-        session.on_lost.append(self._lost)
+        session.add_lost_callback(self._lost)
         if self._limits.auth_timeout is not None:
             # Counted from the time of connecting, not from the first message.
             opened = getattr(session.channel, "opened", session.loop.time())
@@ -144,7 +144,7 @@ class Gate:
             found = await self._authenticator.identify(replace(_credentials_of(session), token=token))
         if found is None:
             raise self._count_wrong(session)
-        session.identity = found
+        session.set_identity(found)
 
     def _count_wrong(self, session: GatedSession) -> NotAuthenticated:
         """Count a wrong token, and close the connection at the last one; gives the error for the peer."""
@@ -265,8 +265,8 @@ class GatedSession(Session):
         super().__init__(gate, **options)
         self.gate = gate
 
-    def connected(self, channel: Channel) -> None:
-        super().connected(channel)
+    def connected(self, channel: Channel, *, is_lasting: bool = True, splits_values: bool = False) -> None:
+        super().connected(channel, is_lasting=is_lasting, splits_values=splits_values)
         self.gate.begin(self)
 
     def send_reply(self, reply: Written | None) -> None:

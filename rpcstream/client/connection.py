@@ -58,7 +58,7 @@ class ClientConnection:
         self._gone: asyncio.Future[None] = self.loop.create_future()
         self.closed: asyncio.Future[None] = self._gone
         self.cut: Callable[[str], object] = self.lose
-        self.session.on_lost.append(self._is_gone)
+        self.session.add_lost_callback(self._is_gone)
 
     @property
     def is_open(self) -> bool:

@@ -225,7 +225,7 @@ class Exchange:
                 self._has_reply = True
                 self._session.pending.settle(member, line)
             else:
-                self._session.pending.dropped += 1
+                self._session.pending.count_dropped()
 
     def _heed(self, message: dict[str, Any], read: bytes, line: bytes) -> None:
         """Something that the handler says on its way."""

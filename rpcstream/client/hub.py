@@ -219,7 +219,7 @@ class HubRegistration:
         params = registration(self.name, self._key, described, components)
         call = Call(self._marshaller, _REGISTER, params, NOT_GIVEN, NOT_GIVEN)
         if connection is not self._connection:
-            connection.session.on_lost.append(partial(self._lost, connection))
+            connection.session.add_lost_callback(partial(self._lost, connection))
         channel = connection.session.channel
         if channel is None or not connection.is_open:
             raise self._loss(channel)

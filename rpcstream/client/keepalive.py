@@ -30,7 +30,7 @@ class Keepalive:
         self._seconds = seconds
         self._is_silent = False
         self._look_again()
-        connection.session.on_lost.append(self._stop)
+        connection.session.add_lost_callback(self._stop)
 
     def _look(self) -> None:
         connection = self._connection

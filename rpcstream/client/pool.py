@@ -278,7 +278,7 @@ class ConnectionPool:
         self._set_state("connected", slot)
         channel = connection.session.channel
         if connection.is_open:
-            connection.session.on_end = lambda: self._was_lost(slot, connection, channel)
+            connection.session.set_end_callback(lambda: self._was_lost(slot, connection, channel))
         else:
             self._was_lost(slot, connection, channel)
         return connection

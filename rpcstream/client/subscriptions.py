@@ -245,8 +245,8 @@ class Subscriptions:
             return
         self._connection, self._confirmed = connection, set()
         channel = connection.session.channel
-        connection.session.on_event = self._event
-        connection.session.on_lost.append(lambda: self._lost(connection, channel))
+        connection.session.set_event_callback(self._event)
+        connection.session.add_lost_callback(lambda: self._lost(connection, channel))
         again = [
             topic
             for topic, subscribers in self._subscribers.items()

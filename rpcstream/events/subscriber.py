@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from ..peer.session import Session
+from ..peer.state import ConversationState
 from .patterns import PatternTable, compiled, is_pattern, matches, overlaps
 from .queue import EVENT_COST, EventQueue, Waiting
 
@@ -32,7 +32,7 @@ class Subscriber:
 
     __slots__ = ("is_due", "patterns", "queue", "session", "topics", "weight")
 
-    def __init__(self, session: Session, queue: EventQueue[Event]) -> None:
+    def __init__(self, session: ConversationState, queue: EventQueue[Event]) -> None:
         self.session = session
         self.queue = queue
         self.topics: dict[str, tuple[str, ...]] = {}

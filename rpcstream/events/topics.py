@@ -20,7 +20,7 @@ from ..errors import InvalidParams, NotPermitted, ServerBusy
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
-from ..peer.session import Session
+from ..peer.state import ConversationState
 from ..wire import envelope
 from ..wire.pieces import Written, kept
 from . import queue
@@ -74,7 +74,7 @@ class Topics(Mapping[str, int]):
         #: Topics, and levels of patterns, of all connections together.
         self._weight = 0
         self._retained = Retained(limits.max_retained, limits.max_retained_size)
-        self._subscribers: dict[Session, Subscriber] = {}
+        self._subscribers: dict[ConversationState, Subscriber] = {}
         self._due: list[Subscriber] = []
         self._is_scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -205,7 +205,7 @@ class Topics(Mapping[str, int]):
 
     # -- subscribing, in the event loop -----------------------------------------------------------------------------
 
-    def subscribe(self, session: Session, topic: str, *, denied: tuple[str, ...] = ()) -> dict[str, Any]:
+    def subscribe(self, session: ConversationState, topic: str, *, denied: tuple[str, ...] = ()) -> dict[str, Any]:
         """Send what is published to the topic, or to those that the pattern matches, on this connection.
 
         To be called while the request that asks for it is handled, so that its reply is sent first; the last values
@@ -241,7 +241,7 @@ class Topics(Mapping[str, int]):
             data = {"parameter": "topic", "path": "$.topic", "reason": f"the topic {fault}"}
             raise InvalidParams(f"Invalid params: $.topic: the topic {fault}", data)
 
-    def unsubscribe(self, session: Session, topic: str) -> bool:
+    def unsubscribe(self, session: ConversationState, topic: str) -> bool:
         """Send no more of the topic or pattern, not even what waits; false if that was not subscribed to.
 
         What waits goes on to wait for other subscriptions of the connection that would have taken it.
@@ -301,7 +301,7 @@ class Topics(Mapping[str, int]):
             self._wake(subscriber)
         self._schedule()
 
-    def _enter(self, session: Session) -> Subscriber:
+    def _enter(self, session: ConversationState) -> Subscriber:
         if self._loop is not session.loop:
             # The server runs again, in another loop than before.
             self._loop, self._loop_thread = session.loop, threading.get_ident()
@@ -309,7 +309,7 @@ class Topics(Mapping[str, int]):
             self._due.clear()
         queue: EventQueue[Event] = EventQueue(self._max_events, self._limits.max_message_size, self._policy, self.room)
         subscriber = self._subscribers[session] = Subscriber(session, queue)
-        session.on_lost.append(lambda: self._remove(subscriber))
+        session.add_lost_callback(lambda: self._remove(subscriber))
         return subscriber
 
     def _leave(self, subscriber: Subscriber, topic: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from ..errors import ProviderGone
 from ..events.queue import Room
-from ..peer.session import Session
+from ..peer.state import ConversationState
 from . import passthrough
 from .members import Member
 from .offers import Offer, check_name, fault, schema_cost
@@ -109,7 +109,7 @@ class Directory:
     """
 
     def __init__(self, own: Mapping[str, Any], room: Room) -> None:
-        self.members: dict[Session, Member] = {}
+        self.members: dict[ConversationState, Member] = {}
         self.by_name: dict[str, Member] = {}
         self.routes: dict[str, Route] = {}
         self.version = self.offered = self.offered_cost = 0
@@ -122,11 +122,11 @@ class Directory:
         self._listed: list[str] = []
         self._changed: set[str] = set()
 
-    def find(self, session: Session) -> Member:
+    def find(self, session: ConversationState) -> Member:
         """Return the member at this connection; the first message that it sends makes it one."""
         return self.members.get(session) or self._enter_member(session)
 
-    def _enter_member(self, session: Session) -> Member:
+    def _enter_member(self, session: ConversationState) -> Member:
         member = self.members[session] = Member(session, self._room)
         for call in self.on_enter:
             call(member)

@@ -19,7 +19,7 @@ from ..methods.signature import Tagged
 from ..peer.deadline import INFINITE
 from ..peer.flow_control import CREDIT_MAX
 from ..peer.interfaces import Later
-from ..peer.session import Session
+from ..peer.state import ConversationState
 from ..wire import envelope
 from ..wire.envelope import VERSION
 from ..wire.pieces import Written
@@ -78,7 +78,9 @@ class HubDispatcher(Dispatcher):
         self._passing = passing
         self._listings = listings
 
-    def answer(self, message: Any, line: Line, session: Session, tagged: Tagged = None) -> Written | Later | None:
+    def answer(
+        self, message: Any, line: Line, session: ConversationState, tagged: Tagged = None
+    ) -> Written | Later | None:
         """Answer as `Dispatcher.answer` does; a call of a member's method becomes a `Relay`."""
         if type(message) is not dict:
             return super().answer(message, line, session, tagged)
@@ -91,7 +93,7 @@ class HubDispatcher(Dispatcher):
         return self._forward(route, message, line, session)
 
     def _answer_own(
-        self, name: Any, message: dict[str, Any], line: Line, session: Session, tagged: Tagged
+        self, name: Any, message: dict[str, Any], line: Line, session: ConversationState, tagged: Tagged
     ) -> Written | Later | None:
         """Answer a call of the hub's own methods, or of one that does not exist."""
         if type(name) is str and name in self._methods:
@@ -105,7 +107,9 @@ class HubDispatcher(Dispatcher):
                 return self._list(self._listings[name], message, line, session)
         return super().answer(message, line, session, tagged)
 
-    def _pass(self, function: PassingMethod, message: dict[str, Any], line: Line, session: Session) -> Written | None:
+    def _pass(
+        self, function: PassingMethod, message: dict[str, Any], line: Line, session: ConversationState
+    ) -> Written | None:
         """Answer a call of a method whose params are not decoded."""
         self._counters.requests += 1
         try:
@@ -114,7 +118,9 @@ class HubDispatcher(Dispatcher):
             return self._not_sent(message, error)
         return self._serialize({"jsonrpc": VERSION, "id": message["id"], "result": result}) if "id" in message else None
 
-    def _list(self, listing: Listing, message: dict[str, Any], line: Line, session: Session) -> Written | Later | None:
+    def _list(
+        self, listing: Listing, message: dict[str, Any], line: Line, session: ConversationState
+    ) -> Written | Later | None:
         """Answer a call of a method whose reply is a long list: now, or when that is written."""
         self._counters.requests += 1
         try:
@@ -134,7 +140,7 @@ class HubDispatcher(Dispatcher):
         return self._listed(message, found)
 
     async def _list_soon(
-        self, listing: Listing, version: int, message: dict[str, Any], session: Session, *, in_batch: bool
+        self, listing: Listing, version: int, message: dict[str, Any], session: ConversationState, *, in_batch: bool
     ) -> Written | None:
         """Answer when the list is written; `in_batch`: of which the replies that are kept have a bound of their own."""
         found, flows = await listing.soon(version), session.flows
@@ -162,7 +168,7 @@ class HubDispatcher(Dispatcher):
         route: Route,
         message: dict[str, Any],
         line: Line,
-        session: Session,
+        session: ConversationState,
         future: asyncio.Future[Written | None] | None = None,
     ) -> Written | Relay | None:
         """Forward a call; return an error reply if that cannot be done, and None for a notification.
@@ -192,7 +198,9 @@ class HubDispatcher(Dispatcher):
         except RpcError as error:
             return self._not_sent(message, error)
 
-    async def _forward_from_batch(self, route: Route, message: dict[str, Any], session: Session) -> Written | None:
+    async def _forward_from_batch(
+        self, route: Route, message: dict[str, Any], session: ConversationState
+    ) -> Written | None:
         """Forward a call that stands in a batch, and wait for its reply."""
         future: asyncio.Future[Written | None] = session.loop.create_future()
         relay = self._forward(route, message, b"", session, future)
@@ -205,7 +213,13 @@ class HubDispatcher(Dispatcher):
             raise
 
     def _send(
-        self, relay: Relay, route: Route, message: dict[str, Any], line: Line, session: Session, timeout: float | None
+        self,
+        relay: Relay,
+        route: Route,
+        message: dict[str, Any],
+        line: Line,
+        session: ConversationState,
+        timeout: float | None,
     ) -> None:
         """Send a relay's request to its provider; RpcError if it cannot be sent, and then the relay is over."""
         try:
@@ -254,7 +268,7 @@ class HubDispatcher(Dispatcher):
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidParams("Invalid params: they cannot be sent on", {"reason": str(error)}) from None
 
-    def _provider(self, route: Route, name: str, session: Session) -> Member:
+    def _provider(self, route: Route, name: str, session: ConversationState) -> Member:
         """Choose the member that carries a call out.
 
         Raises:
@@ -271,7 +285,7 @@ class HubDispatcher(Dispatcher):
                 return other
         raise NotPermitted(data={"method": name})
 
-    def _may_call(self, session: Session, method: str, provider: Member | None = None) -> bool:
+    def _may_call(self, session: ConversationState, method: str, provider: Member | None = None) -> bool:
         """Check the rules for a method of the hub, or of a provider, by all its names."""
         if self._rules is None:
             return True
@@ -287,7 +301,7 @@ class HubDispatcher(Dispatcher):
         return self._error_to({"id": call_id}, error)
 
 
-def _initial_credit(message: dict[str, Any], session: Session) -> int | None:
+def _initial_credit(message: dict[str, Any], session: ConversationState) -> int | None:
     """Return the credit that the caller grants at first, None if it wants no stream; or raise InvalidRequest."""
     if session.streams is False or message.get("stream", 0) is None:
         return None

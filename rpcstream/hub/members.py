@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import ServerBusy
 from ..events.queue import Room
-from ..peer.session import Session
+from ..peer.state import ConversationState
 from ..wire.pieces import Written, kept
 from .offers import Offer
 
@@ -67,7 +67,7 @@ class Member:
         "waiting_size",
     )
 
-    def __init__(self, session: Session, room: Room) -> None:
+    def __init__(self, session: ConversationState, room: Room) -> None:
         self.session = session
         self._room = room
         self._queue: deque[tuple[Written, Callable[[], bool] | None]] = deque()

@@ -16,7 +16,7 @@ from ..events.topics import Topics
 from ..limits import Limits
 from ..methods.registry import MethodRegistry
 from ..peer.context import Context
-from ..peer.session import Session
+from ..peer.state import ConversationState
 from . import discovery, passthrough
 from .directory import Directory
 from .listing import Listing
@@ -26,7 +26,7 @@ from .registrations import Registrations
 from .rules import Rules
 
 #: A method of the hub whose params are not decoded: called with the session, the message and its line.
-PassingMethod = Callable[[Session, dict[str, Any], Line], Any]
+PassingMethod = Callable[[ConversationState, dict[str, Any], Line], Any]
 
 
 class HubMethods:
@@ -101,7 +101,7 @@ class HubMethods:
         self._heard(ctx.session)
         return True
 
-    def _heard(self, session: Session) -> None:
+    def _heard(self, session: ConversationState) -> None:
         member = self._directory.members.get(session)
         if member is not None:
             member.last_heard = session.loop.time()
@@ -125,7 +125,7 @@ class HubMethods:
         """The methods whose values are passed on as they came, by name."""
         return {"rpc.publish": self.pass_publish, "rpc.notify": self.pass_notify}
 
-    def pass_publish(self, session: Session, message: dict[str, Any], line: Line) -> int:
+    def pass_publish(self, session: ConversationState, message: dict[str, Any], line: Line) -> int:
         """Carry out `rpc.publish`, with the value as it came."""
         topic, value, retain = _arguments(message, ("topic", "value"), {"retain": False})
         _check_type(topic, (str,), "topic", "a string")
@@ -142,7 +142,7 @@ class HubMethods:
             self._topics.forget(topic)
         return count
 
-    def pass_notify(self, session: Session, message: dict[str, Any], line: Line) -> bool:
+    def pass_notify(self, session: ConversationState, message: dict[str, Any], line: Line) -> bool:
         """Carry out `rpc.notify`, with the params as they came."""
         name, method, params = _arguments(message, ("client", "method"), {"params": None})
         _check_type(name, (str,), "client", "a string")

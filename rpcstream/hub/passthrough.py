@@ -19,8 +19,8 @@ import orjson
 from ..codec import payloads
 from ..codec.payloads import CutLine, Payload
 from ..peer.flow_control import StreamReceiver
-from ..peer.forwarded import ForwardedCall
-from ..peer.session import Session
+from ..peer.inflight import ForwardedCall
+from ..peer.state import ConversationState
 from ..wire import envelope
 from ..wire.pieces import Written, exact
 
@@ -74,7 +74,7 @@ class PassThroughReader:
     def __init__(self, routes: Mapping[str, object]) -> None:
         self._routes = routes
 
-    def read(self, line: bytes, session: Session) -> tuple[Any, bytes]:
+    def read(self, line: bytes, session: ConversationState) -> tuple[Any, bytes]:
         """Parse as `Codec.parse` does; in a message that is passed on every long string is a `Payload`.
 
         Whether such a string is JSON is checked before it is sent (`payloads.is_json`).
@@ -88,7 +88,7 @@ class PassThroughReader:
             return found
         return payloads.parse(line, most)
 
-    def _is_passed_on(self, message: Any, line: CutLine, session: Session) -> bool:
+    def _is_passed_on(self, message: Any, line: CutLine, session: ConversationState) -> bool:
         if type(message) is not dict:
             return False
         method = message.get("method")
@@ -106,7 +106,7 @@ class PassThroughReader:
         return "id" not in message and type(params) is dict and _is_of_forwarded_call(method, params, session)
 
 
-def _is_of_forwarded_call(method: str, params: dict[str, Any], session: Session) -> bool:
+def _is_of_forwarded_call(method: str, params: dict[str, Any], session: ConversationState) -> bool:
     """Tell whether a notification is an item, or progress, of a call that goes through the hub."""
     if method == envelope.PROGRESS:
         return _is_forwarded(params.get("token"), session)
@@ -119,7 +119,7 @@ def _is_of_forwarded_call(method: str, params: dict[str, Any], session: Session)
     return receiver is not None and type(receiver) is not StreamReceiver
 
 
-def _is_forwarded(call_id: Any, session: Session) -> bool:
+def _is_forwarded(call_id: Any, session: ConversationState) -> bool:
     return isinstance(session.pending.find(call_id), ForwardedCall)
 
 

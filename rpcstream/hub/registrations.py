@@ -168,7 +168,7 @@ class Registrations:
     # -- what is told -------------------------------------------------------------------------------------------------
 
     def _entered(self, member: Member) -> None:
-        member.session.on_lost.append(lambda: self._lost(member))
+        member.session.add_lost_callback(lambda: self._lost(member))
 
     def _lost(self, member: Member) -> None:
         del self._directory.members[member.session]

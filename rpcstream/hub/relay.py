@@ -16,8 +16,8 @@ from ..codec import payloads
 from ..errors import CallCancelled, CallTimeout, DeadlineExceeded, InternalError, InvalidRequest, ProviderGone, RpcError
 from ..peer.deadline import INFINITE
 from ..peer.flow_control import Item
-from ..peer.forwarded import ForwardedCall
-from ..peer.session import Session
+from ..peer.inflight import ForwardedCall
+from ..peer.state import ConversationState
 from ..wire import envelope
 from ..wire.pieces import Written
 from . import passthrough
@@ -61,7 +61,14 @@ class Relay(ForwardedCall):
     )
 
     def __init__(
-        self, method: str, caller: Session, call_id: Any, provider: Member, *, deadline: float, write_error: WriteError
+        self,
+        method: str,
+        caller: ConversationState,
+        call_id: Any,
+        provider: Member,
+        *,
+        deadline: float,
+        write_error: WriteError,
     ) -> None:
         self.call_id = call_id
         self.method = method

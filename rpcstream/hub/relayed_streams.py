@@ -14,7 +14,7 @@ from typing import Any
 from ..codec import TAG_KEY, payloads
 from ..errors import CallCancelled, InternalError, InvalidParams, InvalidRequest, RpcError
 from ..peer.flow_control import CreditWindow, Item
-from ..peer.session import Session
+from ..peer.state import ConversationState
 from ..peer.stream_table import argument_key, reply_key
 from ..peer.uploads import STREAM_TAG
 from ..wire import envelope
@@ -37,7 +37,7 @@ class _CreditMessages:
 
     __slots__ = ("_session", "_stream", "_window", "is_over")
 
-    def __init__(self, session: Session, stream: dict[str, Any], window: CreditWindow) -> None:
+    def __init__(self, session: ConversationState, stream: dict[str, Any], window: CreditWindow) -> None:
         self._session = session
         self._stream = stream
         self._window = window
@@ -83,7 +83,7 @@ class ReplyStream:
         "_window",
     )
 
-    def __init__(self, caller: Session, call_id: Any, provider: Member, pending_id: int, credit: int) -> None:
+    def __init__(self, caller: ConversationState, call_id: Any, provider: Member, pending_id: int, credit: int) -> None:
         self._caller = caller
         self._key = reply_key(call_id)
         self._provider = provider
@@ -181,7 +181,9 @@ class ArgumentStream:
         "token",
     )
 
-    def __init__(self, caller: Session, token: str, provider: Member, fail: Callable[[RpcError], object]) -> None:
+    def __init__(
+        self, caller: ConversationState, token: str, provider: Member, fail: Callable[[RpcError], object]
+    ) -> None:
         self.token = token
         self._caller = caller
         self._provider = provider
@@ -262,7 +264,7 @@ class ArgumentStream:
 
 
 def argument_streams(
-    line: Line, params: Any, caller: Session, provider: Member, fail: Callable[[RpcError], object]
+    line: Line, params: Any, caller: ConversationState, provider: Member, fail: Callable[[RpcError], object]
 ) -> tuple[list[ArgumentStream], bytes | None]:
     """Return the streams among the arguments of a call, and the arguments as they go on (None if as they came).
 

@@ -199,9 +199,11 @@ class Hub(Server):
 
     def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
         session = super()._make_session(dispatcher, on_gone)
-        session.reader = self._reader.read
         self._keepalive.watch(session)
         return session
+
+    def _session_options(self, dispatcher: Dispatcher) -> dict[str, Any]:
+        return {**super()._session_options(dispatcher), "parse_long": self._reader.read}
 
     def _check_subscription(self, session: Session, topic: str) -> tuple[str, ...]:
         return () if self.rules is None else self.rules.check_subscription(session.identity, topic)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..observe.limited_log import LimitedLog
 from ..peer.context import Context
 from ..peer.deadline import free_context
-from ..peer.session import Session
+from ..peer.state import ConversationState
 
 #: The task whose result is a reply; None: the reply is given at once, as its message is read.
 Giver = asyncio.Task[object] | None
@@ -21,7 +21,7 @@ Giver = asyncio.Task[object] | None
 class Planned(NamedTuple):
     """Functions that the handler of one call wants called."""
 
-    session: Session
+    session: ConversationState
     method: str
     functions: list[Callable[[], object]]
 

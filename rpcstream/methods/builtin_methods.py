@@ -16,7 +16,7 @@ from ..codec import Codec
 from ..errors import InvalidRequest
 from ..events.topics import Topics
 from ..peer.context import Context
-from ..peer.session import Session
+from ..peer.state import ConversationState
 from .discovery import describe
 from .registry import MethodRegistry
 
@@ -77,7 +77,7 @@ def add_auth_method(registry: MethodRegistry) -> None:
 
 
 def add_event_methods(
-    registry: MethodRegistry, topics: Topics, check: Callable[[Session, str], tuple[str, ...]]
+    registry: MethodRegistry, topics: Topics, check: Callable[[ConversationState, str], tuple[str, ...]]
 ) -> None:
     """Enter those with which clients subscribe to the topics.
 

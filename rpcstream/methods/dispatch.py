@@ -33,8 +33,8 @@ from ..observe.limited_log import LimitedLog
 from ..peer.context import Context
 from ..peer.deadline import inherit
 from ..peer.interfaces import Later
-from ..peer.session import Hold, Session
 from ..peer.slices import TimeSlices
+from ..peer.state import ConversationState, Hold
 from ..wire import envelope
 from ..wire.envelope import VERSION
 from ..wire.framing import Oversize
@@ -170,7 +170,9 @@ class Dispatcher:
 
     # -- one request ------------------------------------------------------------------------------------------------
 
-    def answer(self, message: Any, line: Line, session: Session, tagged: Tagged = None) -> Written | Later | None:
+    def answer(
+        self, message: Any, line: Line, session: ConversationState, tagged: Tagged = None
+    ) -> Written | Later | None:
         """The reply to a request or a batch; None for notifications; a coroutine that gives it, if one must wait.
 
         From the request to the reply, without a detour for what nearly every message is: a well-formed call.
@@ -221,7 +223,7 @@ class Dispatcher:
             return self._failed(method, call_id, error, session)
 
     def _unusual_request(
-        self, message: dict[str, Any], line: Line, session: Session
+        self, message: dict[str, Any], line: Line, session: ConversationState
     ) -> tuple[Method | None, Any, Written | None]:
         """Notifications, ids that are null or a float, methods that are not for all, and all that is wrong.
 
@@ -253,7 +255,7 @@ class Dispatcher:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         timeout: float | None,
-        session: Session,
+        session: ConversationState,
     ) -> Written | Later | None:
         """A handler with a context, streams, items or a place in the order."""
         call_id = message.get("id", _ABSENT)
@@ -291,7 +293,7 @@ class Dispatcher:
         call_id: Any,
         message: dict[str, Any],
         line: Line,
-        session: Session,
+        session: ConversationState,
         tagged: Tagged,
     ) -> Written | Later | None:
         """A handler whose images are decoded in another thread, or take memory that is counted until it is done."""
@@ -316,7 +318,7 @@ class Dispatcher:
         method: Method,
         call_id: Any,
         message: dict[str, Any],
-        session: Session,
+        session: ConversationState,
         limit: _Limit | None,
         hold: Hold | None,
         batch: RpcBatch | None,
@@ -359,7 +361,9 @@ class Dispatcher:
             if hold is not None:
                 hold.release()
 
-    def _context(self, method: Method, message: dict[str, Any], timeout: float | None, session: Session) -> Context:
+    def _context(
+        self, method: Method, message: dict[str, Any], timeout: float | None, session: ConversationState
+    ) -> Context:
         return Context(session, message, timeout=timeout, is_async=method.is_async, batch=self._batches.current)
 
     def _collect(
@@ -369,7 +373,7 @@ class Dispatcher:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         timeout: float | None,
-        session: Session,
+        session: ConversationState,
     ) -> Written | Later | None:
         """A generator whose caller wants no stream. One in the event loop begins at once, and most are over then."""
         call_id = message.get("id", _ABSENT)
@@ -402,7 +406,7 @@ class Dispatcher:
         return self._call_later(conduct, method, call_id, args, kwargs, limit)
 
     def _collect_now(
-        self, method: Method, call_id: Any, generator: Any, session: Session, context: Context | None
+        self, method: Method, call_id: Any, generator: Any, session: ConversationState, context: Context | None
     ) -> tuple[CollectedItems | None, Written | None]:
         """The first slices of a generator: what has its items so far; nothing but the reply if these were all."""
         keeps = call_id is not _ABSENT
@@ -430,7 +434,7 @@ class Dispatcher:
                 if context is not None:
                     context.finish()
 
-    def _collection(self, method: Method, session: Session, keeps: bool, held: list[Any]) -> CollectedItems:
+    def _collection(self, method: Method, session: ConversationState, keeps: bool, held: list[Any]) -> CollectedItems:
         return CollectedItems(
             self._codec,
             method.check_result,
@@ -509,7 +513,9 @@ class Dispatcher:
     def _too_late(self, method: Method, call_id: Any, seconds: float) -> Written | None:
         return self._error(call_id, DeadlineExceeded(data={"method": method.name, "timeout": seconds}))
 
-    def _failed(self, method: Method, call_id: Any, error: BaseException, session: Session | None) -> Written | None:
+    def _failed(
+        self, method: Method, call_id: Any, error: BaseException, session: ConversationState | None
+    ) -> Written | None:
         """The error reply for what was raised while answering; nothing internal goes out unless debugging."""
         # An RpcError that came from somewhere else, through a client, is not this handler's answer.
         if isinstance(error, RpcError) and getattr(error, "address", None) is None:
@@ -543,7 +549,7 @@ class Dispatcher:
         return self._serialize(envelope.error_reply(call_id, RpcError(code, _text_of(error)[:1000])))
 
 
-def _address_of(session: Session | None) -> str | None:
+def _address_of(session: ConversationState | None) -> str | None:
     channel = None if session is None else session.channel
     return None if channel is None else channel.address
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import RegistrationError
 from ..peer.context import Context
-from ..peer.session import Session
+from ..peer.state import ConversationState
 from . import stream_params
 from .image_decoding import ImageDecoder
 from .signature import Arguments, Signature
@@ -63,7 +63,7 @@ class Injection:
         return cls(_context_slot(signature), streams)
 
     def fill(
-        self, arguments: Arguments, context: Context, session: Session, images: ImageDecoder
+        self, arguments: Arguments, context: Context, session: ConversationState, images: ImageDecoder
     ) -> tuple[Arguments, list[str]]:
         """The arguments for the function, and the streams that are to be closed when it is done.
 

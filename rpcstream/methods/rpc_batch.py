@@ -16,10 +16,10 @@ from ..codec.image_budget import ImageTotal
 from ..errors import BatchTooLarge, CallCancelled, InvalidRequest, RpcError
 from ..limits import Limits
 from ..peer import control_messages
-from ..peer.forwarded import ForwardedCall
+from ..peer.inflight import ForwardedCall
 from ..peer.interfaces import Later
-from ..peer.session import Hold, Session
 from ..peer.slices import TimeSlices
+from ..peer.state import ConversationState, Hold
 from ..wire import envelope
 from ..wire.pieces import Pieces, Written
 from .after_reply import AfterReplyTasks, Giver
@@ -28,7 +28,7 @@ from .rpc_batch_state import RpcBatch
 Line = bytes | bytearray
 
 #: As `Dispatcher.answer`, with what the images of the batch cost; as `Dispatcher._error`.
-Answer = Callable[[Any, Line, Session, ImageTotal], Written | Later | None]
+Answer = Callable[[Any, Line, ConversationState, ImageTotal], Written | Later | None]
 ErrorReply = Callable[[Any, RpcError], Written | None]
 
 
@@ -80,7 +80,7 @@ class RpcBatches:
         self._slices = slices
         self._afterwards = afterwards
 
-    def answer(self, members: Any, line: Line, session: Session) -> Written | Later | None:
+    def answer(self, members: Any, line: Line, session: ConversationState) -> Written | Later | None:
         """One array of replies in one message; nothing where there are none."""
         if type(members) is not list:
             return self._error(None, InvalidRequest(data={"reason": "a request must be an object, a batch an array"}))
@@ -96,7 +96,7 @@ class RpcBatches:
         batch = RpcBatch(members, line, session, self._max_size, total)
         begun = self._take_members(batch)
         if begun is not None or not batch.is_taken:
-            session.work.batch = batch
+            session.work.begin_batch(batch)
             return self._batch_in_turns(batch, begun, Hold(session))
         return self._batch_later(batch) if batch.waiting else self._joined(batch)
 
@@ -175,12 +175,12 @@ class RpcBatches:
                 if session.channel is None:  # what has not begun by now never will
                     batch.drop(self._goes_on)
                     break
-                session.waited = session.loop.time() - batch.since
+                session.set_waited(session.loop.time() - batch.since)
                 try:
                     begun = self._take_members(batch)
                 finally:
-                    session.waited = 0.0
-            session.work.batch = None
+                    session.set_waited(0.0)
+            session.work.end_batch()
             if batch.unfinished:
                 hold.release()  # all sync handlers are done
             return await self._batch_later(batch)
@@ -188,7 +188,7 @@ class RpcBatches:
             batch.drop(lambda message: False)
             raise
         finally:
-            session.work.batch = None
+            session.work.end_batch()
             hold.release()
 
     async def _batch_later(self, batch: RpcBatch) -> Written | None:

@@ -13,8 +13,8 @@ from ..codec.image_budget import ImageTotal
 from ..peer import control_messages
 from ..peer.interfaces import Waiting
 from ..peer.request_queue import name_of_id
-from ..peer.session import Session
 from ..peer.slices import TimeSlices
+from ..peer.state import ConversationState
 from ..wire.pieces import Written
 
 
@@ -45,7 +45,7 @@ class RpcBatch:
     """
 
     def __init__(
-        self, members: list[Any], line: bytes | bytearray, session: Session, max_size: int, total: ImageTotal
+        self, members: list[Any], line: bytes | bytearray, session: ConversationState, max_size: int, total: ImageTotal
     ) -> None:
         self.members = members
         self.line = line

@@ -18,8 +18,8 @@ from typing import Any
 from ..errors import CallCancelled, ConnectionLost, MessageTooLarge
 from ..peer.context import Context
 from ..peer.flow_control import StreamSender
-from ..peer.session import Hold, Session
 from ..peer.slices import SLICE, TimeSlices
+from ..peer.state import ConversationState, Hold
 from ..peer.stream_table import reply_key
 from ..wire import envelope
 from . import stream_params
@@ -281,9 +281,8 @@ class _AsyncItemReader(_ItemReader):
 class OrderTicket:
     """A place in the order of the calls of one connection that keep theirs."""
 
-    def __init__(self, session: Session) -> None:
-        self._before = session.last_in_order
-        self._mine = session.last_in_order = session.loop.create_future()
+    def __init__(self, session: ConversationState) -> None:
+        self._before, self._mine = session.next_in_order()
 
     async def come(self) -> None:
         """Wait until all calls before this one are over."""

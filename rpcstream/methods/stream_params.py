@@ -15,7 +15,7 @@ from ..codec.hints import converter, item_hint, lower, marker, schema_of
 from ..errors import InvalidParams
 from ..peer.blocking import BlockingStream, Bridge
 from ..peer.flow_control import StreamReceiver
-from ..peer.session import Session
+from ..peer.state import ConversationState
 from ..peer.uploads import STREAM_TAG
 from ..wire import envelope
 from .image_decoding import ArgumentsWithImages, ImageDecoder, ImageMemory
@@ -70,7 +70,9 @@ class StreamParameters(AsyncIterator[Any]):
         RpcError, ConnectionLost: the caller broke off.
     """
 
-    def __init__(self, receiver: StreamReceiver, bind: BindItem, session: Session, images: ImageDecoder) -> None:
+    def __init__(
+        self, receiver: StreamReceiver, bind: BindItem, session: ConversationState, images: ImageDecoder
+    ) -> None:
         self._receiver = receiver
         self._bind = bind
         self._session = session
@@ -123,7 +125,7 @@ class _Given(AsyncIterator[Any]):
 
 
 def opened(
-    value: Any, bind: BindItem, session: Session, bridge: Bridge | None, images: ImageDecoder
+    value: Any, bind: BindItem, session: ConversationState, bridge: Bridge | None, images: ImageDecoder
 ) -> tuple[Any, str | None]:
     """What the handler gets for a parameter, and the name of the stream, which is to be closed after it.
 
@@ -149,7 +151,7 @@ def opened(
     return (items if bridge is None else BlockingStream(bridge, lambda: items)), token
 
 
-def close(session: Session, tokens: list[str]) -> None:
+def close(session: ConversationState, tokens: list[str]) -> None:
     """The handler is done; what still comes is dropped."""
     for token in tokens:
         session.flows.close_receiver(token)

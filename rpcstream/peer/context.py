@@ -11,7 +11,7 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import CallCancelled
 from ..wire import envelope
@@ -20,9 +20,7 @@ from .blocking import Bridge
 from .credentials import Credentials
 from .deadline import INFINITE, now
 from .remote import BlockingPeer, Peer
-
-if TYPE_CHECKING:
-    from .session import Session
+from .state import ConversationState
 
 _OWN_MEMBERS = frozenset(("jsonrpc", "id", "method", "params"))
 
@@ -38,7 +36,7 @@ class Context:
     """
 
     def __init__(
-        self, session: Session, message: dict[str, Any], *, timeout: float | None, is_async: bool, batch: Any
+        self, session: ConversationState, message: dict[str, Any], *, timeout: float | None, is_async: bool, batch: Any
     ) -> None:
         self.method: str = message["method"]
         self.request_id: Any = message.get("id")
@@ -78,7 +76,7 @@ class Context:
         return self.batch is not None
 
     @property
-    def session(self) -> Session:
+    def session(self) -> ConversationState:
         """The conversation that the call is part of; for rpcstream's own methods."""
         return self._session
 

@@ -7,15 +7,13 @@ or late is dropped. Makes none of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import InvalidRequest, error_from_wire
 from ..wire import envelope
 from .flow_control import CreditSink, ItemSink
+from .state import ConversationState
 from .stream_table import argument_key, reply_key
-
-if TYPE_CHECKING:
-    from .session import Session
 
 Line = bytes | bytearray
 
@@ -32,7 +30,7 @@ def is_word(message: dict[str, Any]) -> bool:
     return type(method) is str and method.startswith(envelope.CONTROL)
 
 
-def handle(session: Session, message: dict[str, Any], line: Line) -> bool:
+def handle(state: ConversationState, message: dict[str, Any], line: Line) -> bool:
     """Act on a notification if it belongs to the conversation; false if it is a call of a method.
 
     Args:
@@ -44,11 +42,11 @@ def handle(session: Session, message: dict[str, Any], line: Line) -> bool:
         return False
     act, params = _ACTS.get(method), message.get("params")
     if act is not None and type(params) is dict and message.get("jsonrpc") == envelope.VERSION:
-        act(session, params, line)
+        act(state, params, line)
     return True
 
 
-def early_key(session: Session, message: Any) -> str | None:
+def early_key(state: ConversationState, message: Any) -> str | None:
     """Is this a word about a stream that is not known (yet)? Then what names that stream, for `is_open`.
 
     The request that opens it may wait unread; then the word stays behind it.
@@ -60,74 +58,76 @@ def early_key(session: Session, message: Any) -> str | None:
         return None
     if method == envelope.CREDIT:
         key = _sender_key(params)
-        return None if key is None or key in session.flows.senders else _OUT + key
+        return None if key is None or key in state.flows.senders else _OUT + key
     if method == envelope.END:
         token = params.get("stream")
-        return None if type(token) is not str or token in session.flows.receivers else _IN + token
+        return None if type(token) is not str or token in state.flows.receivers else _IN + token
     return None
 
 
-def is_open(session: Session, key: str) -> bool:
+def is_open(state: ConversationState, key: str) -> bool:
     """Is the stream known now?"""
-    return key[1:] in (session.flows.senders if key[0] == _OUT else session.flows.receivers)
+    return key[1:] in (state.flows.senders if key[0] == _OUT else state.flows.receivers)
 
 
-def _cancel(session: Session, params: dict[str, Any], line: Line) -> None:
+def _cancel(state: ConversationState, params: dict[str, Any], line: Line) -> None:
     call_id = params.get("id")
-    if type(call_id) is int or type(call_id) is str:
-        session.cancel(call_id)
+    if type(call_id) is not int and type(call_id) is not str:
+        return
+    if not state.work.cancel(call_id) and state.backlog.is_overtaken:
+        state.backlog.cancel(call_id)
 
 
-def _progress(session: Session, params: dict[str, Any], line: Line) -> None:
-    waiter: Any = session.pending.find(params.get("token"))
+def _progress(state: ConversationState, params: dict[str, Any], line: Line) -> None:
+    waiter: Any = state.pending.find(params.get("token"))
     relayed = getattr(waiter, "progress", None)
     if relayed is not None:
         relayed((params, line))
     elif waiter is not None:
-        session.calls.progress(waiter, params, line)
+        state.calls.progress(waiter, params, line)
 
 
-def _item(session: Session, params: dict[str, Any], line: Line) -> None:
+def _item(state: ConversationState, params: dict[str, Any], line: Line) -> None:
     token = params.get("stream")
     if token is None:
-        waiter: Any = session.pending.find(params.get("id"))
+        waiter: Any = state.pending.find(params.get("id"))
         put = getattr(waiter, "item", None)
     else:
-        receiver = _receiver(session, params)
+        receiver = _receiver(state, params)
         put = receiver.put if receiver is not None else None
     if put is None:
-        session.pending.dropped += 1
+        state.pending.count_dropped()
         return
     try:
         put((params, line))
     except InvalidRequest:
         # The consumer has been told; the producer does not keep to the rules, and need not go on.
         if token is None:
-            session.pending.discard(params["id"])
-            session.calls.cancel([params["id"]])
+            state.pending.discard(params["id"])
+            state.calls.cancel([params["id"]])
 
 
-def _end(session: Session, params: dict[str, Any], line: Line) -> None:
-    receiver = _receiver(session, params)
+def _end(state: ConversationState, params: dict[str, Any], line: Line) -> None:
+    receiver = _receiver(state, params)
     if receiver is not None:
         error = params.get("error")
         receiver.end(None if error is None else error_from_wire(error))
 
 
-def _credit(session: Session, params: dict[str, Any], line: Line) -> None:
-    n, sender = params.get("n"), _sender(session, params)
+def _credit(state: ConversationState, params: dict[str, Any], line: Line) -> None:
+    n, sender = params.get("n"), _sender(state, params)
     if sender is not None and type(n) is int and n > 0:
         sender.grant(n)
 
 
-def _receiver(session: Session, params: dict[str, Any]) -> ItemSink | None:
+def _receiver(state: ConversationState, params: dict[str, Any]) -> ItemSink | None:
     token = params.get("stream")
-    return session.flows.receivers.get(token) if type(token) is str else None
+    return state.flows.receivers.get(token) if type(token) is str else None
 
 
-def _sender(session: Session, params: dict[str, Any]) -> CreditSink | None:
+def _sender(state: ConversationState, params: dict[str, Any]) -> CreditSink | None:
     key = _sender_key(params)
-    return None if key is None else session.flows.senders.get(key)
+    return None if key is None else state.flows.senders.get(key)
 
 
 def _sender_key(params: dict[str, Any]) -> str | None:
@@ -138,12 +138,12 @@ def _sender_key(params: dict[str, Any]) -> str | None:
     return reply_key(params["id"]) if "id" in params and type(params["id"]) in _IDS else None
 
 
-def _event(session: Session, params: dict[str, Any], line: Line) -> None:
-    if session.on_event is not None:
-        session.on_event(params, line)
+def _event(state: ConversationState, params: dict[str, Any], line: Line) -> None:
+    if state.on_event is not None:
+        state.on_event(params, line)
 
 
-_ACTS: dict[str, Callable[[Session, dict[str, Any], Line], None]] = {
+_ACTS: dict[str, Callable[[ConversationState, dict[str, Any], Line], None]] = {
     envelope.CANCEL: _cancel,
     envelope.PROGRESS: _progress,
     envelope.ITEM: _item,

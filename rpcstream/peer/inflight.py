@@ -10,8 +10,27 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from .forwarded import ForwardedCall
 from .memory import MessageMemory
+
+
+class ForwardedCall:
+    """A call that is carried out by somebody else, with no task here.
+
+    Whoever makes one says when it is over (`Session.finish`).
+
+    Attributes:
+        call_id: of the request that it answers.
+    """
+
+    __slots__ = ("call_id",)
+
+    def __init__(self, call_id: Any) -> None:
+        self.call_id = call_id
+
+    def cancel(self) -> None:
+        """Nobody waits any more."""
+        raise NotImplementedError
+
 
 #: What a cancel stops.
 Cancellable = asyncio.Task[Any] | ForwardedCall
@@ -109,6 +128,14 @@ class RunningCalls:
         if self._by_id is not None:
             self._forget_id(call, call.call_id)
         return True
+
+    def begin_batch(self, batch: UnstartedBatch) -> None:
+        """From now on this batch has members that were not taken up yet."""
+        self.batch = batch
+
+    def end_batch(self) -> None:
+        """All members of the batch were taken up."""
+        self.batch = None
 
     def start_member(self, task: asyncio.Task[Any], message: dict[str, Any]) -> None:
         """A member of a batch runs; the task of the batch is running too."""

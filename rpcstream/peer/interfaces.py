@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..errors import RpcError
 from ..wire.pieces import Written
-from .forwarded import ForwardedCall
-
-if TYPE_CHECKING:
-    from .session import Session
+from .inflight import ForwardedCall
 
 #: A handler that waits, and gives the reply.
 Waiting = Coroutine[Any, Any, Written | None]
 
 #: What there is in the place of a reply that comes later: who waits for it here, or elsewhere.
 Later = Waiting | ForwardedCall
+
+#: The type of the sessions whose requests are answered.
+S_contra = TypeVar("S_contra", contravariant=True)
 
 
 class Channel(Protocol):
@@ -47,10 +47,10 @@ class Channel(Protocol):
         """See whether a peer that says nothing more still listens; if not, the connection will be lost."""
 
 
-class Dispatch(Protocol):
+class Dispatch(Protocol[S_contra]):
     """Answers the requests of a session: one parsed message in, one reply out, now or later."""
 
-    def answer(self, message: Any, line: bytes | bytearray, session: Session) -> Written | Later | None:
+    def answer(self, message: Any, line: bytes | bytearray, session: S_contra) -> Written | Later | None:
         """Carry out a request or a batch.
 
         Args:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from heapq import heapify, heappop, heappush
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ..errors import CallTimeout, EncodeError
 from ..text import get_logger
@@ -22,9 +23,6 @@ from .pending import PendingCalls, Waiter
 from .stream_table import StreamTable
 from .uploads import Uploads, holds_streams
 
-if TYPE_CHECKING:
-    from .session import Session
-
 log = get_logger("rpcstream.client")
 
 #: Deadlines that are kept before those of calls that were answered are looked for.
@@ -35,6 +33,23 @@ SLICE = 0.01
 
 #: Called with what the handler says on its way to the result.
 OnProgress = Callable[[Any], object]
+
+
+class Conversation(Protocol):
+    """What calls need of the conversation that they are made on."""
+
+    @property
+    def channel(self) -> object | None:
+        """The transport; None once it is lost."""
+
+    @property
+    def pending(self) -> PendingCalls: ...
+
+    @property
+    def flows(self) -> StreamTable: ...
+
+    def send(self, message: Written) -> None:
+        """Send a message with the others of this turn."""
 
 
 class TimedWaiter(Waiter, Protocol):
@@ -113,7 +128,7 @@ class OutgoingCalls:
         "pending",
     )
 
-    def __init__(self, session: Session, marshaller: Marshaller) -> None:
+    def __init__(self, session: Conversation, marshaller: Marshaller) -> None:
         self.marshaller = marshaller
         self.pending: PendingCalls = session.pending
         self._session = session
@@ -179,11 +194,15 @@ class OutgoingCalls:
             self.give_up(outgoing)
             waiter.fail(error)
 
-        uploads = Uploads(self, outgoing.method, fail)
+        uploads = Uploads(self.flows, partial(self._send_encoded, outgoing.method), fail)
         outgoing.params, outgoing.is_repeatable = uploads.replaced(outgoing.params), False
         self.send(outgoing.encode(left))
         uploads.start()
         waiter.when_over(uploads.stop)
+
+    def _send_encoded(self, method: str, message: dict[str, Any]) -> None:
+        """Send a notification that belongs to a call of this method."""
+        self.send(self.marshaller.encode(message, method))
 
     async def ask(self, outgoing: Outgoing, deadline: float, on_progress: OnProgress | None = None) -> Any:
         """Make a call and wait for its outcome; being cancelled gives it up.

@@ -81,6 +81,10 @@ class PendingCalls:
         """Nobody waits any more; an answer that still comes is dropped and counted. False: it has come already."""
         return self._waiting.pop(call_id, None) is not None
 
+    def count_dropped(self) -> None:
+        """Count an item that was dropped since no call waits for it."""
+        self.dropped += 1
+
     def settle(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         """Hand a reply to the call that waits for it.
 

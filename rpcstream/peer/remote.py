@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ..errors import CallTimeout, ConnectionLost, InvalidRequest
 from .blocking import BlockingStream, Bridge
@@ -16,10 +16,8 @@ from .deadline import INFINITE, time_left
 from .marshal import NOT_GIVEN, Call, params_of
 from .outgoing import OnProgress
 from .proxy import Method, Methods, remote_name
+from .state import ConversationState
 from .stream import Stream, StreamCall
-
-if TYPE_CHECKING:
-    from .session import Session
 
 T = TypeVar("T")
 
@@ -37,7 +35,7 @@ class Peer:
         address: of the other end.
     """
 
-    def __init__(self, session: Session, after_reply: AfterReply | None = None) -> None:
+    def __init__(self, session: ConversationState, after_reply: AfterReply | None = None) -> None:
         self.address = session.channel.address if session.channel is not None else ""
         self._session = session
         self._after_reply = after_reply
@@ -127,12 +125,12 @@ class Peer:
         seconds = time_left(timeout)
         call = StreamCall(session.calls.marshaller, method, params_of(method, args, kwargs), seconds, returns, window)
 
-        async def opened(deadline: float) -> Session:
+        async def opened(deadline: float) -> ConversationState:
             return self._opened(method)
 
         return Stream(opened, call, seconds, on_progress)
 
-    def _opened(self, method: str, *, answers: bool = True) -> Session:
+    def _opened(self, method: str, *, answers: bool = True) -> ConversationState:
         """The conversation, if it still goes on; and if an answer may still come, unless none is wanted."""
         session = self._session
         if session.channel is None or (answers and session.is_lasting and session.flows.has_ended):

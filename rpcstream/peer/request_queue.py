@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
-from ..errors import CallCancelled, ServerBusy
+from ..errors import ServerBusy
 from ..limits import Limits
 from ..wire.framing import LONG, Message
-from ..wire.pieces import Written
-from .interfaces import Dispatch, Later
 from .memory import MessageMemory
-
-if TYPE_CHECKING:
-    from .session import Session
 
 #: Bytes that a message takes besides its own.
 OVERHEAD = 64
@@ -40,11 +35,8 @@ _REASONS = {
     "max_held_total": "the messages of all callers take too many bytes of memory (max_held_total)",
 }
 
-#: As `Dispatch.answer`.
-Answer = Callable[[Any, "bytes | bytearray", "Session"], Written | Later | None]
 
-
-class Word:
+class EarlyMessage:
     """A word of the conversation that waits behind requests, one of which opens the stream that it is about, perhaps.
 
     Attributes:
@@ -83,7 +75,7 @@ class Chunk:
         self.drops = drops
         self.count = self.size = 0
         self.fresh: deque[Message] = deque()
-        self.kept: deque[Message | Word] = deque()
+        self.kept: deque[Message | EarlyMessage] = deque()
 
 
 class RequestQueue:
@@ -99,6 +91,8 @@ class RequestQueue:
         "_cancelled",
         "_chunks",
         "_count",
+        "_early_count",
+        "_early_size",
         "_max_calls",
         "_max_kept",
         "_max_size",
@@ -108,12 +102,12 @@ class RequestQueue:
         "_reserved",
         "_size",
         "_taken",
-        "_taken_is_sifted",
-        "_unsifted",
-        "_word_count",
-        "_word_size",
+        "_taken_is_sorted",
+        "_unsorted",
+        "early",
+        "is_overtaken",
         "noted",
-        "words",
+        "noted",
     )
 
     def __init__(self, limits: Limits, memory: MessageMemory) -> None:
@@ -123,18 +117,19 @@ class RequestQueue:
         self._memory = memory
         self._chunks: deque[Chunk] = deque()
         #: Those of them that have messages which were not looked through yet, in the same order.
-        self._unsifted: deque[Chunk] = deque()
+        self._unsorted: deque[Chunk] = deque()
         #: All messages; and those of new chunks, of which it is not decided yet whether they are kept.
         self._count = self._size = self._new_count = self._new_size = 0
         #: Bytes of long messages that were looked through: they count for the server.
         self._reserved = 0
         #: The same of words that were kept although it was over, since it was last empty.
-        self._word_count = self._word_size = 0
-        self.words: dict[str, dict[Word, None]] = {}
+        self._early_count = self._early_size = 0
+        self.early: dict[str, dict[EarlyMessage, None]] = {}
         self.noted = 0
+        self.is_overtaken = False
         #: The same number for what was taken last; and was that looked through?
         self._taken = 0
-        self._taken_is_sifted = False
+        self._taken_is_sorted = False
         #: Ids that were cancelled before their request was read, as text (peers choose ids, not our hashes), and the
         #: number of the cancel.
         self._cancelled: dict[str, int] = {}
@@ -150,7 +145,7 @@ class RequestQueue:
     @property
     def is_behind(self) -> bool:
         """There are messages that were not looked through yet."""
-        return bool(self._unsifted)
+        return bool(self._unsorted)
 
     def is_over(self, *, stalled: bool) -> bool:
         """No more is to be kept, even if the connection has to be read.
@@ -170,19 +165,19 @@ class RequestQueue:
         chunk = Chunk(now, -1, is_new=True, drops=drops)
         chunk.fresh.extend(messages)
         self._chunks.append(chunk)
-        self._unsifted.append(chunk)
+        self._unsorted.append(chunk)
         self._change(chunk, len(messages), _size_of(messages))
 
     def put_back(self, messages: list[Message], since: float) -> None:
         """Before all others: the rest of what was taken, or of what has just come."""
         chunk = Chunk(since, self._taken, is_new=False, drops=False)
         self._chunks.appendleft(chunk)
-        if self._taken_is_sifted:
+        if self._taken_is_sorted:
             chunk.kept.extend(messages)
             self._reserve(messages, 1)
         else:
             chunk.fresh.extend(messages)
-            self._unsifted.appendleft(chunk)
+            self._unsorted.appendleft(chunk)
         self._change(chunk, len(messages), _size_of(messages))
 
     # -- out --------------------------------------------------------------------------------------------------------
@@ -191,15 +186,15 @@ class RequestQueue:
         """The messages that came first, all from one read and not too many, and when that was."""
         chunk = self._chunks[0]
         messages: list[Message] = []
-        self._taken_is_sifted = bool(chunk.kept)
+        self._taken_is_sorted = bool(chunk.kept)
         if chunk.kept:
             while chunk.kept and len(messages) < AT_ONCE:
                 each = chunk.kept.popleft()
-                if type(each) is Word:
+                if type(each) is EarlyMessage:
                     if each.line:
                         messages.append(each.line)
                         self._forget(each)
-                    self._taken_is_sifted = False  # should it be put back, it must be seen again what it is about
+                    self._taken_is_sorted = False  # should it be put back, it must be seen again what it is about
                 else:
                     messages.append(each)  # type: ignore[arg-type]
             self._reserve(messages, -1)
@@ -210,24 +205,24 @@ class RequestQueue:
         self._change(chunk, -len(messages), -_size_of(messages))
         if not (chunk.fresh or chunk.kept):
             self._chunks.popleft()
-            if self._unsifted and self._unsifted[0] is chunk:
-                self._unsifted.popleft()
+            if self._unsorted and self._unsorted[0] is chunk:
+                self._unsorted.popleft()
         return messages, chunk.since
 
-    def next_unsifted(self) -> tuple[Chunk, Message] | None:
+    def next_unsorted(self) -> tuple[Chunk, Message] | None:
         """The first message that was not looked through, taken out, and where it stood; None if there is none.
 
-        What is left of it is kept by `keep` or `keep_word`.
+        What is left of it is kept by `keep` or `keep_early`.
         """
-        while self._unsifted:
-            chunk = self._unsifted[0]
+        while self._unsorted:
+            chunk = self._unsorted[0]
             if chunk.fresh:
                 if chunk.noted < 0:
                     chunk.noted = self.noted
                 line = chunk.fresh.popleft()
                 self._change(chunk, -1, -len(line))
                 return chunk, line
-            self._unsifted.popleft()
+            self._unsorted.popleft()
             if chunk.is_new:  # it is decided what becomes of them
                 chunk.is_new = False
                 self._new_count -= chunk.count
@@ -256,31 +251,31 @@ class RequestQueue:
         self._change(chunk, 1, size)
         return True
 
-    def keep_word(self, chunk: Chunk, word: Word, *, is_over: bool) -> None:
+    def keep_early(self, chunk: Chunk, early: EarlyMessage, *, is_over: bool) -> None:
         """A word of this chunk waits. Of those, too, there may be as many, or as large; who sends more loses them.
 
         Args:
             is_over: no more is to be kept.
         """
-        size = len(word.line)
+        size = len(early.line)
         if is_over:
-            if self._word_count >= self._max_calls or self._word_size + size > self._max_kept:
+            if self._early_count >= self._max_calls or self._early_size + size > self._max_kept:
                 return
-            self._word_count += 1
-            self._word_size += size
-        word.chunk = chunk
-        self.words.setdefault(word.key, {})[word] = None
-        chunk.kept.append(word)
+            self._early_count += 1
+            self._early_size += size
+        early.chunk = chunk
+        self.early.setdefault(early.key, {})[early] = None
+        chunk.kept.append(early)
         self._change(chunk, 1, size)
 
-    def take_words(self, key: str) -> list[bytes]:
+    def take_early(self, key: str) -> list[bytes]:
         """The words about a stream that is known now, in order."""
         lines = []
-        for word in self.words.pop(key, ()):
-            assert word.chunk is not None
-            lines.append(word.line)
-            self._change(word.chunk, -1, -len(word.line))
-            word.line = b""
+        for early in self.early.pop(key, ()):
+            assert early.chunk is not None
+            lines.append(early.line)
+            self._change(early.chunk, -1, -len(early.line))
+            early.line = b""
         return lines
 
     # -- cancels ----------------------------------------------------------------------------------------------------
@@ -301,30 +296,20 @@ class RequestQueue:
         del self._cancelled[name]
         return True
 
-    def unless_cancelled(self, dispatch: Dispatch) -> Answer:
-        """What answers requests as long as some are noted that are not to be carried out."""
-
-        def answer(message: Any, line: bytes | bytearray, session: Session) -> Written | Later | None:
-            if type(message) is dict and self.was_cancelled(message):
-                return dispatch.refuse(message, CallCancelled())
-            return dispatch.answer(message, line, session)
-
-        return answer
-
     def forget_cancelled(self) -> None:
         """All requests have been read: what is still noted was never among them."""
         self._cancelled.clear()
         self.noted = self._taken = 0
-        self._taken_is_sifted = False
-        self._word_count = self._word_size = 0
+        self._taken_is_sorted = False
+        self._early_count = self._early_size = 0
 
     def clear(self) -> None:
         for chunk in self._chunks:
             chunk.fresh.clear()
             chunk.kept.clear()
         self._chunks.clear()
-        self._unsifted.clear()
-        self.words.clear()
+        self._unsorted.clear()
+        self.early.clear()
         self._count = self._size = self._new_count = self._new_size = 0
         self._memory.release(self._reserved)
         self._reserved = 0
@@ -341,11 +326,11 @@ class RequestQueue:
             self._new_count += count
             self._new_size += size
 
-    def _forget(self, word: Word) -> None:
-        same = self.words[word.key]
-        del same[word]
+    def _forget(self, early: EarlyMessage) -> None:
+        same = self.early[early.key]
+        del same[early]
         if not same:
-            del self.words[word.key]
+            del self.early[early.key]
 
     def _reserve(self, messages: Iterable[Message], sign: int) -> None:
         """Long messages that were looked through are taken out, or put back, where nothing is refused any more."""

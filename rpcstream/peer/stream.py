@@ -9,19 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..wire import envelope
 from ..wire.pieces import Written
 from .flow_control import StreamReceiver
 from .marshal import NOT_GIVEN, Call, Marshaller, told
 from .outgoing import OnProgress, OutgoingCalls, StreamWaiter
-
-if TYPE_CHECKING:
-    from .session import Session
+from .state import ConversationState
 
 #: Gives the connection to call on; called with the deadline (loop time, s).
-Open = Callable[[float], Awaitable["Session"]]
+Open = Callable[[float], Awaitable[ConversationState]]
 
 
 class StreamCall(Call):

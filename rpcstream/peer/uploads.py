@@ -9,16 +9,13 @@ import asyncio
 import functools
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..codec import TAG_KEY
 from ..errors import EncodeError, InternalError, RpcError
 from ..wire import envelope
 from .flow_control import StreamSender
-from .stream_table import argument_key
-
-if TYPE_CHECKING:
-    from .outgoing import OutgoingCalls
+from .stream_table import StreamTable, argument_key
 
 log = logging.getLogger("rpcstream.client")
 
@@ -41,12 +38,16 @@ class Uploads:
     """The streams that go with one call.
 
     Args:
+        streams: of the connection.
+        send: encodes a notification and sends it.
         fail: called with what an iterator raised: then the call cannot be carried out as it was meant.
     """
 
-    def __init__(self, calls: OutgoingCalls, method: str, fail: Callable[[Exception], None]) -> None:
-        self._calls = calls
-        self._method = method
+    def __init__(
+        self, streams: StreamTable, send: Callable[[dict[str, Any]], None], fail: Callable[[Exception], None]
+    ) -> None:
+        self._streams = streams
+        self._send = send
         self._fail = fail
         self._sources: dict[str, Any] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -62,7 +63,7 @@ class Uploads:
         loop = asyncio.get_running_loop()
         for token, source in self._sources.items():
             key = argument_key(token)
-            sender = self._calls.flows.open_sender(key, 0)
+            sender = self._streams.open_sender(key, 0)
             task = loop.create_task(self._feed(token, source, sender))
             # Not in the task itself, which may be cancelled before its first step.
             task.add_done_callback(functools.partial(self._ended, key, sender))
@@ -76,7 +77,7 @@ class Uploads:
     def _replaced(self, value: Any) -> Any:
         if not is_stream(value):
             return value
-        token = self._calls.flows.new_token()
+        token = self._streams.new_token()
         self._sources[token] = value
         return {TAG_KEY: STREAM_TAG, "id": token}
 
@@ -107,12 +108,9 @@ class Uploads:
         self._fail(error)
 
     def _ended(self, key: str, sender: StreamSender, task: asyncio.Task[None]) -> None:
-        self._calls.flows.close_sender(key, sender)
+        self._streams.close_sender(key, sender)
         if not task.cancelled() and task.exception() is not None:
             log.error("an iterator failed while it was closed", exc_info=task.exception())
-
-    def _send(self, message: dict[str, Any]) -> None:
-        self._calls.send(self._calls.marshaller.encode(message, self._method))
 
 
 def _async_iterator(source: Any) -> AsyncIterator[Any]:

@@ -353,10 +353,8 @@ class HttpConnection(HttpOutput):
         exchange, self._spare = self._spare, None
         if exchange is None:
             session = self._new_session()
-            session.identity = plan.request.identity
+            session.set_identity(plan.request.identity)
             exchange = HttpExchange(self, session)
-        else:
-            exchange.session.identity = plan.request.identity
         self._exchange = exchange
         exchange.begin(self, plan, body)
 

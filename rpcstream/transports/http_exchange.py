@@ -142,11 +142,7 @@ class HttpExchange:
         self._begun = False
         #: The session has not been told that the peer says nothing more.
         self._is_simple = True
-        session.is_lasting = False
-        session.connected(self)
-        # The peer will say nothing more, so nothing can be asked of it.
-        session.is_open = False
-        session.flows.end()
+        session.connected(self, is_lasting=False)
 
     @property
     def credentials(self) -> Credentials:
@@ -159,8 +155,7 @@ class HttpExchange:
         self._connection = connection
         self._plan = plan
         self._kind = plan.kind
-        session.streams = plan.kind != JSON
-        session.headers = plan.request.headers
+        session.set_request(plan.request.identity, plan.request.headers, streams=plan.kind != JSON)
         if connection.trace is not None:
             trace_all(connection.trace, "receive", (body,))
         session.receive([body])
@@ -233,19 +228,13 @@ class HttpExchange:
         else:
             self._write_reply(connection, keeps)
         self._connection = None
-        if keeps and self._is_as_new():
+        if keeps and self._is_simple and self.session.is_unused:
             self._begun = False
             self._replies.clear()
             connection.exchange_over(keeps, spare=self)
         else:
             self.lost()
             connection.exchange_over(keeps)
-
-    def _is_as_new(self) -> bool:
-        session = self.session
-        # Whoever has a context, or streams, has the calls of its session.
-        is_unseen = session._calls is None and not session.on_lost and not session.pending and not session.flows
-        return self._is_simple and is_unseen and session._is_calm and not session.busy
 
     def abort(self, reason: str) -> None:
         connection = self._connection

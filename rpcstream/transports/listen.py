@@ -244,7 +244,7 @@ class Listener:
 
     def _make_websocket(self, request: Request) -> WebSocketStream:
         session = self._new_session()
-        session.identity, session.headers = request.identity, request.headers
+        session.set_request(request.identity, request.headers)
         return WebSocketStream(
             session, limits=self._limits, client=False, trace=self._trace, on_close=self._conversation_closed
         )

@@ -61,7 +61,7 @@ class MessageConnection(SocketConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.session.connected(self)
+        self._connect_session()
         if self._on_open is not None:
             self._on_open(self)
 
@@ -76,6 +76,9 @@ class MessageConnection(SocketConnection):
         self._lose_session()
         if self._on_close is not None:
             self._on_close(self)
+
+    def _connect_session(self) -> None:
+        self.session.connected(self)
 
     def _lose_session(self) -> None:
         self.session.lost(self._lost)

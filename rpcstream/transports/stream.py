@@ -43,13 +43,15 @@ class LineStream(MessageConnection):
         on_close: Callable[[LineStream], None] | None = None,
     ) -> None:
         super().__init__(session, limits=limits, address=address, trace=trace, on_open=on_open, on_close=on_close)
-        session.takes_apart = True
         self._reception = Reception(session.memory)
         self._framer = LineFramer(max_size=limits.max_message_size, delimiter=delimiter, reception=self._reception)
         self._delimiter = delimiter
         self._peer_ended = False
 
     # -- what asyncio says ------------------------------------------------------------------------------------
+
+    def _connect_session(self) -> None:
+        self.session.connected(self, splits_values=True)
 
     def data_received(self, data: bytes) -> None:
         if self._closing:

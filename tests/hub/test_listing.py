@@ -274,8 +274,10 @@ def test_the_names_are_those_of_the_routes(changes: list[tuple[bool, int, set[in
 async def _change(changes: list[tuple[bool, int, set[int]]]) -> None:
     hub = Hub()
     loop = asyncio.get_running_loop()
-    sessions = [SimpleNamespace(loop=loop, channel=None, on_lost=[], is_lasting=True, identity=None) for _ in range(3)]
-    contexts: Any = [SimpleNamespace(session=_Hashed(**vars(session)), in_batch=False) for session in sessions]
+    sessions = [
+        _Hashed(loop=loop, channel=None, add_lost_callback=[].append, is_lasting=True, identity=None) for _ in range(3)
+    ]
+    contexts: Any = [SimpleNamespace(session=session, in_batch=False) for session in sessions]
     for number, (comes, who, methods) in enumerate(changes):
         names = [f"m{each}" if each % 3 else f"a.m{each}" for each in methods]
         if comes:

@@ -153,7 +153,7 @@ class _Session:
         self.identity = identity
         self.loop = loop
         self.channel = None
-        self.on_lost: list[Any] = []
+        self.add_lost_callback = list[Any]().append
         self.is_lasting = True
 
     def abort(self, reason: str) -> None: ...

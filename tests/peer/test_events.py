@@ -30,7 +30,8 @@ class FakeSession:
         self.flows.stalled = stalled
         self.channel = SimpleNamespace(address="far:1")
         self.is_open = True
-        self.on_lost: list[Callable[[], object]] = []
+        self.lost_callbacks: list[Callable[[], object]] = []
+        self.add_lost_callback = self.lost_callbacks.append
         self.sent: list[Any] = []
         self.aborted: list[str] = []
 
@@ -44,7 +45,7 @@ class FakeSession:
     def lose(self) -> None:
         self.is_open = False
         self.flows.set_stalled(False)
-        for function in self.on_lost:
+        for function in self.lost_callbacks:
             function()
 
     @property

@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpcstream.peer.forwarded import ForwardedCall
-from rpcstream.peer.inflight import RunningCalls
+from rpcstream.peer.inflight import ForwardedCall, RunningCalls
 from rpcstream.peer.memory import MessageMemory
 
 IDS = st.sampled_from([1, 2, 1.0, True, None, "1", "2", "i1", "s1", "", "'1'", -1, 2**70])

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from rpcstream import Context, Limits, Server
 from rpcstream.codec import payloads
 from rpcstream.peer import session as session_module
-from rpcstream.peer.admission import Intake
 from rpcstream.peer.memory import MessageMemory
-from rpcstream.peer.request_queue import RequestQueue, Word
+from rpcstream.peer.overload import OverloadSorter
+from rpcstream.peer.request_queue import EarlyMessage, RequestQueue
 from rpcstream.peer.session import Session
 from rpcstream.wire import envelope
 from rpcstream.wire.pieces import Written
@@ -82,8 +82,7 @@ class Talk:
     def open(self) -> Session:
         assert self.server._running is not None
         session = self.server._make_session(self.server._running.dispatcher, lambda session: None)
-        session.takes_apart = True
-        session.connected(self.channel)
+        session.connected(self.channel, splits_values=True)
         return session
 
     async def turns(self, session: Session, count: int = 3) -> None:
@@ -126,7 +125,7 @@ MANY = st.one_of(
 async def outcome(reads: list[list[bytes]], share: float) -> tuple[list[Any], list[Any]]:
     """What is sent, and which calls begin, when the session looks through waiting messages for this share of a turn."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session_module, "SIFTING", share)
+        patch.setattr(session_module, "SORTING", share)
         talk = Talk()
         async with talk.server.in_memory():
             session = talk.open()
@@ -147,7 +146,7 @@ async def outcome(reads: list[list[bytes]], share: float) -> tuple[list[Any], li
             await talk.idle(session)
             assert session.backlog._count == session.backlog._size == session.backlog._new_count == 0
             assert session.backlog._new_size == 0
-            assert not session.backlog.words
+            assert not session.backlog.early
             session.lost(ConnectionError)
             return talk.channel.sent, talk.begun
 
@@ -173,13 +172,13 @@ def answers(sent: list[Any]) -> list[str]:
 
 async def test_each_message_that_waits_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bytes] = []
-    left_of = Intake._left_of
+    left_of = OverloadSorter._left_of
 
-    def counted(self: Intake, line: Any, chunk: Any) -> Any:
+    def counted(self: OverloadSorter, line: Any, chunk: Any) -> Any:
         seen.append(line)
         return left_of(self, line, chunk)
 
-    monkeypatch.setattr(Intake, "_left_of", counted)
+    monkeypatch.setattr(OverloadSorter, "_left_of", counted)
     talk = Talk()
     async with talk.server.in_memory():
         session = talk.open()
@@ -203,7 +202,7 @@ async def test_each_message_that_waits_is_looked_through_once(monkeypatch: pytes
 
 
 async def test_while_messages_were_not_looked_through_no_more_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "SIFTING", -1000.0)
+    monkeypatch.setattr(session_module, "SORTING", -1000.0)
     talk = Talk()
     async with talk.server.in_memory():
         session = talk.open()
@@ -224,7 +223,7 @@ async def test_while_messages_were_not_looked_through_no_more_are_read(monkeypat
 
 async def test_a_cancel_that_overtakes_means_only_what_had_come_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when it is looked at later than the call that came behind it."""
-    monkeypatch.setattr(session_module, "SIFTING", -1000.0)
+    monkeypatch.setattr(session_module, "SORTING", -1000.0)
     talk = Talk()
     async with talk.server.in_memory():
         session = talk.open()
@@ -265,21 +264,21 @@ async def test_long_strings_stay_in_what_is_left_of_a_batch() -> None:
 def test_words_that_were_heeded_are_not_taken_up_again() -> None:
     backlog = RequestQueue(LIMITS, MessageMemory(10**9, 1))
     backlog.put([b"1", b"2"], 0.0)
-    found = backlog.next_unsifted()
+    found = backlog.next_unsorted()
     assert found is not None
     chunk, _ = found
-    backlog.keep_word(chunk, Word(">a", b"first"), is_over=False)
-    backlog.keep_word(chunk, Word(">a", b"second"), is_over=False)
-    backlog.keep_word(chunk, Word(">b", b"third"), is_over=False)
-    assert backlog.take_words(">a") == [b"first", b"second"]
-    assert backlog.take_words(">a") == []
-    found = backlog.next_unsifted()
+    backlog.keep_early(chunk, EarlyMessage(">a", b"first"), is_over=False)
+    backlog.keep_early(chunk, EarlyMessage(">a", b"second"), is_over=False)
+    backlog.keep_early(chunk, EarlyMessage(">b", b"third"), is_over=False)
+    assert backlog.take_early(">a") == [b"first", b"second"]
+    assert backlog.take_early(">a") == []
+    found = backlog.next_unsorted()
     assert found is not None
     backlog.keep(*found)
-    assert backlog.next_unsifted() is None
+    assert backlog.next_unsorted() is None
     assert backlog.take() == ([b"third", b"2"], 0.0)
     assert not backlog
-    assert not backlog.words
+    assert not backlog.early
     assert (backlog._count, backlog._size, backlog._new_count, backlog._new_size) == (0, 0, 0, 0)
 
 

@@ -168,8 +168,7 @@ class Complaints(logging.Handler):
 
 async def fed(session: Session, channel: Channel, reads: list[list[bytes]], *, blocked: bool) -> None:
     """Everything that comes, and turns of the loop in between; what the connection is at the end."""
-    session.connected(channel)
-    session.takes_apart = True
+    session.connected(channel, splits_values=True)
     loop = asyncio.get_running_loop()
     failures: list[Any] = []
     loop.set_exception_handler(lambda _, context: failures.append(context))

@@ -83,7 +83,7 @@ async def test_what_a_detached_handler_says_to_nobody_does_not_pile_up(connect: 
     @server(detached=True)
     async def report(ctx: Context) -> None:
         sessions.append(ctx.session)
-        ctx.session.on_lost.append(gone.set)
+        ctx.session.add_lost_callback(gone.set)
         begun.set()
         await gone.wait()
         for n in range(100):

@@ -1,0 +1,164 @@
+"""Messages that arrive while there is no room for requests: replies and control messages are handled all the same.
+
+Owns that these overtake the requests that wait, however they are packed, since something that runs may be waiting for
+them. Each message is looked through once. Does not decide when there is room, nor whether the connection is read.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import orjson
+
+from ..codec import payloads
+from ..codec.payloads import TooManyValues
+from ..errors import RpcError
+from ..wire import envelope
+from ..wire.framing import LONG, Message, Oversize
+from ..wire.pieces import Written
+from . import control_messages, parsing
+from .parsing import ParseLong, Refuse
+from .request_queue import Chunk, EarlyMessage, busy
+from .state import ConversationState
+
+#: A message with none of these is neither a reply nor a control message. (The names may be written with escapes.)
+_SIGNS = (b'"$', b'"result"', b'"error"', b"\\u")
+
+#: What is left of a message: requests, and control messages that wait with them.
+Left = list[Message | EarlyMessage]
+
+
+class OverloadSorter:
+    """Sorts the messages that arrive at a conversation without room: what need not wait is handled, requests are kept.
+
+    Args:
+        parse_long: parses long messages.
+        refuse: answers requests that can neither be kept nor left unread.
+    """
+
+    __slots__ = ("_opened", "_parse_long", "_queue", "_refuse", "_state")
+
+    def __init__(self, state: ConversationState, *, parse_long: ParseLong, refuse: Refuse) -> None:
+        self._state = state
+        self._queue = state.backlog
+        self._parse_long = parse_long
+        self._refuse = refuse
+        #: The streams that had been opened when the control messages that wait were compared with them last.
+        self._opened = 0
+
+    def sort(self, until: float) -> None:
+        """Handle what need not wait of the messages that were not looked through yet; go on until this time (s)."""
+        queue = self._queue
+        queue.is_overtaken = True
+        try:
+            while (found := queue.next_unsorted()) is not None:
+                chunk, line = found
+                for rest in self._left_of(line, chunk):
+                    self._keep(rest, chunk)
+                if perf_counter() > until:
+                    break
+        finally:
+            queue.is_overtaken = False
+
+    def handle_early(self) -> None:
+        """Handle the control messages that wait, about streams that have been opened since this was called last."""
+        flows, early = self._state.flows, self._queue.early
+        if not early or flows.opened == self._opened:
+            return
+        self._opened = flows.opened
+        for key in [key for key in early if control_messages.is_open(self._state, key)]:
+            for line in self._queue.take_early(key):
+                try:
+                    message = orjson.loads(line)
+                except orjson.JSONDecodeError:  # in a long string of it, which was not looked at before
+                    continue
+                control_messages.handle(self._state, message, line)
+
+    # -- what is left of a message ----------------------------------------------------------------------------------
+
+    def _left_of(self, line: Message, chunk: Chunk) -> Left:
+        """Handle the replies and control messages in a message of this chunk; give what is left of it."""
+        state = self._state
+        if isinstance(line, Oversize):
+            return [] if parsing.fail_call_of(line, state) else [line]
+        # Most are plain requests, and need not be read for that. (A long one is read sooner than looked through.)
+        is_short = len(line) < LONG
+        if is_short and b'"method"' in line and not any(sign in line for sign in _SIGNS):
+            return [line]
+        try:
+            message, read = (orjson.loads(line), line) if is_short else self._parse_long(line, state)
+        except TooManyValues as error:
+            return self._left_of(error.stand_in(line), chunk)
+        except orjson.JSONDecodeError:
+            values = envelope.values_in(line) if state.splits_values else []
+            self._queue.put_in(chunk, values)
+            return [] if values else [line]
+        if type(message) is list:
+            return self._left_of_batch(message, line, read)
+        key = control_messages.early_key(state, message)
+        if key is not None:
+            return [EarlyMessage(key, line)]
+        return [] if self._handled(message, read) else [line]
+
+    def _left_of_batch(self, members: list[Any], line: bytes, read: bytes) -> Left:
+        may_pass = [type(each) is dict and (_is_notification(each) or envelope.is_reply(each)) for each in members]
+        if len(members) > self._state.limits.max_batch or not any(may_pass):
+            return [line]
+        try:
+            parts = payloads.members(read)
+        except RecursionError:  # deeper than may be; it is refused when its turn comes
+            return [line]
+        shared = payloads.shared(read)
+        left: list[bytes] = []
+        early: Left = []
+        for part, member, may in zip(parts, members, may_pass, strict=True):
+            if not may:
+                left.append(part)
+            elif (key := control_messages.early_key(self._state, member)) is not None:
+                # Behind the batch: the request that opens its stream may stand in it.
+                early.append(EarlyMessage(key, bytes(payloads.whole(bytes(part), part))))
+            elif not self._handled(member, b"" if "method" in member else shared):
+                left.append(part)
+        if len(left) == len(members):
+            return [line]
+        return [bytes(payloads.whole(b"[" + b",".join(left) + b"]", read)), *early] if left else early
+
+    def _handled(self, message: Any, line: bytes) -> bool:
+        """Handle a message if it is a reply or a control message; False for anything else, which may wait."""
+        if type(message) is dict and "method" in message:
+            return _is_notification(message) and control_messages.handle(self._state, message, line)
+        return self._state.pending.settled(message, line)
+
+    # -- what becomes of it -----------------------------------------------------------------------------------------
+
+    def _keep(self, rest: Message | EarlyMessage, chunk: Chunk) -> None:
+        """Have what is left of a message of this chunk wait; refuse it if it can neither be kept nor left unread."""
+        state = self._state
+        if chunk.drops:
+            return
+        is_over = chunk.is_new and state.must_read() and self._queue.is_over(stalled=state.flows.stalled)
+        if isinstance(rest, EarlyMessage):
+            self._queue.keep_early(chunk, rest, is_over=is_over)
+        elif is_over:
+            state.add_reply(self._refusal(rest, chunk, state.no_room()))
+        elif not self._queue.keep(chunk, rest):
+            state.add_reply(self._refusal(rest, chunk, busy(state.limits.max_held_total, "max_held_total")))
+
+    def _refusal(self, line: Message, chunk: Chunk, error: RpcError) -> Written | None:
+        """The reply to a request that can neither be kept nor left unread."""
+        state = self._state
+        if isinstance(line, Oversize):
+            return parsing.refuse_oversize(line, state, self._refuse)
+        try:
+            message, read = self._parse_long(line, state) if len(line) >= LONG else (orjson.loads(line), line)
+        except orjson.JSONDecodeError as unparsed:
+            values, reply = parsing.split_or_refuse(line, unparsed, state, self._refuse)
+            self._queue.put_in(chunk, values)
+            return reply
+        envelope.with_exact_ids(message, read)
+        return self._refuse(message, error)
+
+
+def _is_notification(message: dict[str, Any]) -> bool:
+    return "method" in message and "id" not in message
