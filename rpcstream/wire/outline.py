@@ -99,13 +99,25 @@ def may_close(end: bytes) -> bool:
 
 
 def borders_in(piece: bytes) -> list[int]:
-    """Where one value perhaps ends and another begins right behind it, in order; the first `_BORDERS_TRIED` places.
+    """Find where one value may end with another right behind it, in order; the first `_BORDERS_TRIED` places.
 
-    Some may stand in strings. A piece without any costs 0.1 ns a byte.
+    Some may stand in strings. A piece with few brackets, such as one of base64, costs 0.1 ns a byte; others 3 ns.
     """
-    if not any(border in piece for border in _CLOSE_BORDERS):
+    if not _may_have_border(piece, b"{") and not _may_have_border(piece, b"["):
         return []
     return [found.start() + 1 for found in islice(_CLOSE_BORDER.finditer(piece), _BORDERS_TRIED)]
+
+
+def _may_have_border(piece: bytes, opening: bytes) -> bool:
+    """Say whether a closing bracket stands before one of these opening ones."""
+    place = piece.find(opening, 1)
+    for _ in range(_BORDERS_TRIED):
+        if place < 0:
+            return False
+        if piece[place - 1] in CLOSING:
+            return True
+        place = piece.find(opening, place + 1)
+    return b"]" + opening in piece or b"}" + opening in piece
 
 
 def end_of_last_value(text: bytes) -> int:
