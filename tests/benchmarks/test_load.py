@@ -13,7 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from .loading import NEEDS_COMPILER, REPLY, REQUEST, LoadFailed, WrongReply, lines, load, right_reply, run, serving
+from .load_generator import (
+    NEEDS_COMPILER,
+    REPLY,
+    REQUEST,
+    LoadFailed,
+    WrongReply,
+    lines,
+    load,
+    right_reply,
+    run,
+    serving,
+)
 
 pytestmark = NEEDS_COMPILER
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .loading import (
+from .load_generator import (
     NEEDS_COMPILER,
     POST,
     REPLY,

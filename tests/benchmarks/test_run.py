@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from .measuring import (
+from .suite_modules import (
     TOPICS,
     Case,
     Contender,

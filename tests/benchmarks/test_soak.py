@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .measuring import BENCHMARKS
+from .suite_modules import BENCHMARKS
 
 if sys.platform != "linux":
     pytest.skip("memory and descriptors are read from /proc", allow_module_level=True)

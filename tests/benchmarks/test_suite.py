@@ -14,7 +14,7 @@ import pytest
 from rpcstream import Client, Server
 from rpcstream.testing import serve_in_thread
 
-from .measuring import (
+from .suite_modules import (
     LATENCY,
     TOPICS,
     Case,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .loading import (
+from .load_generator import (
     POST,
     REPLY,
     REQUEST,

@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 
-from .loading import NEEDS_COMPILER, WrongReply, response, serving
-from .measuring import Contender, Running, Serving, Skipped, web
+from .load_generator import NEEDS_COMPILER, WrongReply, response, serving
+from .suite_modules import Contender, Running, Serving, Skipped, web
 
 pytestmark = NEEDS_COMPILER
 

@@ -1,4 +1,4 @@
-"""What the client tests share: a real server, servers that follow a script, and both faces behind one surface."""
+"""Fixtures of the client tests: a real server, scripted servers, and both clients with the same blocking methods."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rpcstream.server import loop_factory
 from rpcstream.testing import serve_in_thread
 
 
-class Line:
-    """A scripted server's end of one connection."""
+class ScriptedConnection:
+    """A scripted server's end of one connection, which sends and receives single lines."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
@@ -55,7 +55,7 @@ class Line:
         self.say({"jsonrpc": "2.0", "id": request["id"], "result": result})
 
 
-Script = Callable[[Line], None]
+Script = Callable[[ScriptedConnection], None]
 
 
 class ScriptedServer:
@@ -85,7 +85,7 @@ class ScriptedServer:
 
     def _serve(self, sock: socket.socket) -> None:
         try:
-            self._script(Line(sock))
+            self._script(ScriptedConnection(sock))
         except ConnectionError:
             pass  # the client has gone
         except BaseException as error:
@@ -177,8 +177,8 @@ def make_server() -> Server:
     return server
 
 
-class AsyncFace:
-    """An AsyncClient with blocking methods, so that one test can hold for both faces."""
+class BlockingAsyncClient:
+    """An AsyncClient with blocking methods, so that one test can run with both clients."""
 
     def __init__(self, address: str, **options: Any) -> None:
         self.runner = asyncio.Runner(loop_factory=loop_factory("auto"))
@@ -219,7 +219,7 @@ class AsyncFace:
         return await asyncio.gather(*(self.client.call(*call, **options) for call in calls), return_exceptions=True)
 
 
-class SyncFace:
+class BlockingClient:
     """A Client with the same methods."""
 
     def __init__(self, address: str, **options: Any) -> None:
@@ -249,11 +249,11 @@ MakeClient = Callable[..., Any]
 
 @pytest.fixture(params=["sync", "async"])
 def make_client(request: pytest.FixtureRequest) -> Iterator[MakeClient]:
-    """`client = make_client(address, **options)`: one face or the other; closed with the test."""
+    """`client = make_client(address, **options)`: the sync or the async client; closed with the test."""
     made: list[Any] = []
 
     def make(address: str, **options: Any) -> Any:
-        made.append((SyncFace if request.param == "sync" else AsyncFace)(address, **options))
+        made.append((BlockingClient if request.param == "sync" else BlockingAsyncClient)(address, **options))
         return made[-1]
 
     yield make
@@ -263,7 +263,7 @@ def make_client(request: pytest.FixtureRequest) -> Iterator[MakeClient]:
 
 @pytest.fixture
 def free_address() -> Iterator[str]:
-    """An address at which nobody listens, and nobody else will: a test may. (Linux lets two bind, and one listen.)"""
+    """A reserved address at which nothing listens; a test may. (Linux lets two sockets bind, and one listen.)"""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(("127.0.0.1", 0))

@@ -31,7 +31,7 @@ from rpcstream.cli.call import main
 from rpcstream.testing import serve_in_thread
 from rpcstream.tls import TLS
 
-from .web import Counted, Web, answered
+from .scripted_http import CountedConnections, ScriptedHttpConnection, answered
 
 KINDS = ["tcp", "tls", "unix", "http", "https", "http+unix", "ws", "wss"]
 LASTING = [kind for kind in KINDS if not kind.startswith("http")]
@@ -386,12 +386,12 @@ def test_a_handshake_that_fails(
 def test_a_handshake_without_an_answer(scripted: Callable[..., str], make_client: MakeClient) -> None:
     ended = threading.Event()
 
-    def script(web: Web, number: int) -> None:
-        web.read()
-        assert web.read() is None
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        http.read()
+        assert http.read() is None
         ended.set()
 
-    client = make_client(f"ws://{scripted(Counted(script))}", connect_timeout=0.1)
+    client = make_client(f"ws://{scripted(CountedConnections(script))}", connect_timeout=0.1)
     with pytest.raises(ConnectFailed, match=r"within 0\.1 s"):
         client.call("add", 1, 2)
     assert ended.wait(20)

@@ -32,7 +32,7 @@ from rpcstream.transports.connection import SocketConnection
 from rpcstream.wire import upgrade
 from rpcstream.wire.frames import CLOSE, TEXT, FrameReader, frame
 
-from .web import Counted, Web
+from .scripted_http import CountedConnections, ScriptedHttpConnection
 
 MakeClient = Callable[..., Any]
 Scripted = Callable[[Callable[[Any], None]], str]
@@ -473,12 +473,12 @@ def test_whoever_leaves_last_closes_the_socket() -> None:
     assert held.acquire(False)
 
 
-def upgraded(web: Web) -> None:
+def upgraded(http: ScriptedHttpConnection) -> None:
     """A script's end of a WebSocket, up to where the conversation begins."""
-    request = web.read()
+    request = http.read()
     assert request is not None
     said = upgrade._accepted(request.headers["sec-websocket-key"])
-    web.say(
+    http.say(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Accept: %b\r\n\r\n" % said.encode()
     )
@@ -498,21 +498,21 @@ async def test_closing_waits_for_connections_that_were_over_before(
 
     monkeypatch.setattr(websocket, "CLOSE_TIME", 0.5)
 
-    def script(web: Web, number: int) -> None:
-        upgraded(web)
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        upgraded(http)
         reader = FrameReader(masked=True, max_size=1 << 20)
-        while data := web.socket.recv(4096):
+        while data := http.socket.recv(4096):
             for message in reader.feed(data):
                 if number == 1:
-                    web.say(frame(CLOSE, b"\x03\xe9", masked=False))
+                    http.say(frame(CLOSE, b"\x03\xe9", masked=False))
                 else:
                     answer = {"jsonrpc": "2.0", "id": orjson.loads(message)["id"], "result": number}
-                    web.say(frame(TEXT, orjson.dumps(answer), masked=False))
+                    http.say(frame(TEXT, orjson.dumps(answer), masked=False))
             if reader.closed is not None and number > 1:
                 return
 
     before = open_connections()
-    client = AsyncClient(f"ws://{scripted(Counted(script))}", timeout=20)
+    client = AsyncClient(f"ws://{scripted(CountedConnections(script))}", timeout=20)
     if is_greeted:
         client.on_connect(lambda peer: peer.hello())
     with pytest.raises(ConnectFailed if is_greeted else ConnectionLost):

@@ -27,32 +27,32 @@ from rpcstream import (
     ServerBusy,
 )
 
-from .web import UNTIL_CLOSED, Counted, Request, Web, answered, item, reply
+from .scripted_http import UNTIL_CLOSED, CountedConnections, Request, ScriptedHttpConnection, answered, item, reply
 
 MakeClient = Callable[..., Any]
 Scripted = Callable[..., str]
 
 
-def serve(web: Web, number: int) -> None:
-    web.serve()
+def serve(http: ScriptedHttpConnection, number: int) -> None:
+    http.serve()
 
 
-def saying(*answers: Any) -> Callable[[Web, int], None]:
+def saying(*answers: Any) -> Callable[[ScriptedHttpConnection, int], None]:
     """The answers to the requests of a connection, in order; then it is closed."""
 
-    def script(web: Web, number: int) -> None:
+    def script(http: ScriptedHttpConnection, number: int) -> None:
         for answer in answers:
-            request = web.read()
+            request = http.read()
             if request is None:
                 return
-            web.say(answer if isinstance(answer, bytes) else answer(request.message.get("id")))
+            http.say(answer if isinstance(answer, bytes) else answer(request.message.get("id")))
 
     return script
 
 
-def first(script: Callable[[Web, int], None]) -> Counted:
+def first(script: Callable[[ScriptedHttpConnection, int], None]) -> CountedConnections:
     """The script for the first connection; the others are served."""
-    return Counted(lambda web, number: script(web, number) if number == 1 else web.serve())
+    return CountedConnections(lambda http, number: script(http, number) if number == 1 else http.serve())
 
 
 # -- requests -------------------------------------------------------------------------------------------------------
@@ -61,12 +61,12 @@ def first(script: Callable[[Web, int], None]) -> Counted:
 def test_what_a_request_looks_like(scripted: Scripted, make_client: MakeClient) -> None:
     requests: list[Request] = []
 
-    def script(web: Web, number: int) -> None:
-        while (request := web.read()) is not None:
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        while (request := http.read()) is not None:
             requests.append(request)
-            web.answer(request, 7)
+            http.answer(request, 7)
 
-    address = scripted(Counted(script))
+    address = scripted(CountedConnections(script))
     client = make_client(f"http://{address}/rpc?x=1", token="s3cret")
     assert client.call("sum", 3, 4) == 7
     (request,) = requests
@@ -79,7 +79,7 @@ def test_what_a_request_looks_like(scripted: Scripted, make_client: MakeClient) 
 
 
 def test_calls_one_after_the_other_use_one_connection(scripted: Scripted, make_client: MakeClient) -> None:
-    script = Counted(serve)
+    script = CountedConnections(serve)
     client = make_client(f"http://{scripted(script)}")
     assert [client.call("echo", n) for n in range(1000)] == [[n] for n in range(1000)]
     assert script.total == 1
@@ -90,14 +90,14 @@ def test_calls_at_once_have_so_many_connections_and_the_others_wait_in_order(scr
     come: list[int] = []
     lock = threading.Lock()
 
-    def script(web: Web, number: int) -> None:
-        while (request := web.read()) is not None:
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        while (request := http.read()) is not None:
             with lock:
                 come.append(request.message["params"][0])
             time.sleep(0.001)
-            web.answer(request, request.message["params"])
+            http.answer(request, request.message["params"])
 
-    counted = Counted(script)
+    counted = CountedConnections(script)
     address = scripted(counted)
 
     async def main() -> list[Any]:
@@ -116,43 +116,43 @@ def test_proxies_of_the_environment_are_not_obeyed(
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://{free_address}")
-    assert make_client(f"http://{scripted(Counted(serve))}").call("echo", 1) == [1]
+    assert make_client(f"http://{scripted(CountedConnections(serve))}").call("echo", 1) == [1]
 
 
 def test_large_messages_go_both_ways(scripted: Scripted, make_client: MakeClient) -> None:
-    client = make_client(f"http://{scripted(Counted(serve))}")
+    client = make_client(f"http://{scripted(CountedConnections(serve))}")
     text = "x" * 3_000_000
     assert client.call("echo", text) == [text]
     assert client.call("echo", 2) == [2]
 
 
 def test_a_batch_is_one_request(scripted: Scripted, make_client: MakeClient) -> None:
-    def script(web: Web, number: int) -> None:
-        request = web.read()
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        request = http.read()
         assert request is not None
         replies = [orjson.loads(reply(call["id"], call["params"])) for call in request.message]
-        web.say(answered(orjson.dumps(replies[::-1])))
-        web.serve()
+        http.say(answered(orjson.dumps(replies[::-1])))
+        http.serve()
 
-    client = make_client(f"http://{scripted(Counted(script))}")
+    client = make_client(f"http://{scripted(CountedConnections(script))}")
     assert [call.result() for call in client.batch(("echo", 1), ("echo", 2))] == [[1], [2]]
 
 
 def test_a_batch_whose_answer_lacks_one(scripted: Scripted, make_client: MakeClient) -> None:
-    def script(web: Web, number: int) -> None:
-        request = web.read()
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        request = http.read()
         assert request is not None
-        web.say(answered(b"[" + reply(request.message[1]["id"], "here") + b"]"))
-        web.serve()
+        http.say(answered(b"[" + reply(request.message[1]["id"], "here") + b"]"))
+        http.serve()
 
-    client = make_client(f"http://{scripted(Counted(script))}")
+    client = make_client(f"http://{scripted(CountedConnections(script))}")
     missing, here = client.batch(("echo", 1), ("echo", 2))
     assert here.result() == "here"
     assert isinstance(missing.error, InternalError)
 
 
 def test_a_request_object_keeps_its_id(scripted: Scripted, make_client: MakeClient) -> None:
-    client = make_client(f"http://{scripted(Counted(serve))}")
+    client = make_client(f"http://{scripted(CountedConnections(serve))}")
     for call_id in ("a", 7, 2**60):
         message = {"params": {"x": 1}, "method": "echo", "jsonrpc": "2.0", "id": call_id}
         assert client(message)["id"] == call_id
@@ -184,32 +184,32 @@ def chunked(body: bytes, size: int) -> bytes:
 def test_forms_of_an_answer(
     scripted: Scripted, make_client: MakeClient, head: Callable[[bytes], bytes], connections: int
 ) -> None:
-    def script(web: Web, number: int) -> None:
-        while (request := web.read()) is not None:
-            web.say(head(reply(request.id, "fine")))
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        while (request := http.read()) is not None:
+            http.say(head(reply(request.id, "fine")))
 
-    counted = Counted(script)
+    counted = CountedConnections(script)
     client = make_client(f"http://{scripted(counted)}")
     assert [client.call("get") for _ in range(3)] == ["fine"] * 3
     assert counted.total == connections
 
 
 def test_an_answer_that_ends_with_the_connection(scripted: Scripted, make_client: MakeClient) -> None:
-    counted = Counted(saying(lambda call_id: b"HTTP/1.0 200 OK\r\n\r\n" + reply(call_id, "fine")))
+    counted = CountedConnections(saying(lambda call_id: b"HTTP/1.0 200 OK\r\n\r\n" + reply(call_id, "fine")))
     client = make_client(f"http://{scripted(counted)}")
     assert [client.call("get") for _ in range(3)] == ["fine"] * 3
     assert counted.total == 3
 
 
 def test_an_answer_byte_by_byte(scripted: Scripted, make_client: MakeClient) -> None:
-    def script(web: Web, number: int) -> None:
-        request = web.read()
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        request = http.read()
         assert request is not None
         for byte in answered(reply(request.id, "fine")):
-            web.say(bytes([byte]))
-        web.serve()
+            http.say(bytes([byte]))
+        http.serve()
 
-    assert make_client(f"http://{scripted(Counted(script))}").call("get") == "fine"
+    assert make_client(f"http://{scripted(CountedConnections(script))}").call("get") == "fine"
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_a_status_that_is_no_success(
     scripted: Scripted, make_client: MakeClient, status: str, kind: type[Exception], said: str
 ) -> None:
     refusal = answered(b"no,\n\x1b go away", status, "text/plain", "Location: http://127.0.0.1:1/\r\n")
-    counted = Counted(saying(refusal, lambda call_id: answered(reply(call_id, "fine"))))
+    counted = CountedConnections(saying(refusal, lambda call_id: answered(reply(call_id, "fine"))))
     client = make_client(f"http://{scripted(counted)}")
     with pytest.raises(kind, match=said) as caught:
         client.call("get")
@@ -247,7 +247,7 @@ def test_a_status_with_a_reply_is_the_reply(scripted: Scripted, make_client: Mak
         error = {"jsonrpc": "2.0", "id": call_id, "error": {"code": 7, "message": "mine"}}
         return answered(orjson.dumps(error), "500 Internal Server Error")
 
-    client = make_client(f"http://{scripted(Counted(saying(failed)))}")
+    client = make_client(f"http://{scripted(CountedConnections(saying(failed)))}")
     with pytest.raises(RpcError, match="mine") as caught:
         client.call("get")
     assert caught.value.code == 7
@@ -256,18 +256,18 @@ def test_a_status_with_a_reply_is_the_reply(scripted: Scripted, make_client: Mak
 def test_an_error_without_an_id_is_for_the_call_of_its_request_alone(scripted: Scripted) -> None:
     come = threading.Barrier(2)
 
-    def script(web: Web, number: int) -> None:
-        request = web.read()
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        request = http.read()
         assert request is not None
         come.wait()
         if request.message["method"] == "bad":
-            web.say(answered(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}'))
+            http.say(answered(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}'))
             come.wait()
         else:
             come.wait()
-            web.answer(request, "fine")
+            http.answer(request, "fine")
 
-    address = scripted(Counted(script))
+    address = scripted(CountedConnections(script))
 
     async def main() -> Any:
         async with AsyncClient(f"http://{address}") as client:
@@ -315,11 +315,11 @@ HOSTILE = {
 def test_a_broken_answer_fails_its_call_and_no_other(scripted: Scripted, make_client: MakeClient, name: str) -> None:
     answer, said = HOSTILE[name]
 
-    def script(web: Web, number: int) -> None:
-        web.read()
-        web.say(answer)
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        http.read()
+        http.say(answer)
         if "closed" not in said and "middle" not in said:
-            web.serve()
+            http.serve()
 
     client = make_client(f"http://{scripted(first(script))}")
     with pytest.raises(ConnectionLost, match=said):
@@ -340,13 +340,13 @@ def test_two_answers(scripted: Scripted, make_client: MakeClient) -> None:
 def test_an_answer_before_the_question(scripted: Scripted, make_client: MakeClient) -> None:
     said = threading.Event()
 
-    def script(web: Web, number: int) -> None:
-        request = web.read()
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        request = http.read()
         assert request is not None
-        web.answer(request, "fine")
-        web.say(answered(reply(request.id + 1, "forged")))
+        http.answer(request, "fine")
+        http.say(answered(reply(request.id + 1, "forged")))
         said.set()
-        web.read()
+        http.read()
 
     client = make_client(f"http://{scripted(first(script))}")
     assert client.call("get") == "fine"
@@ -358,9 +358,9 @@ def test_no_answer(scripted: Scripted, make_client: MakeClient) -> None:
     """The connection of a call that was given up is closed: the server hears of it, and the next call has another."""
     ended = threading.Event()
 
-    def script(web: Web, number: int) -> None:
-        web.read()
-        assert web.read() is None
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        http.read()
+        assert http.read() is None
         ended.set()
 
     client = make_client(f"http://{scripted(first(script))}")
@@ -390,14 +390,14 @@ def test_a_connection_that_was_closed_between_two_calls_is_not_noticed(
     """Also when the event loop did not run meanwhile, so that it could not see it."""
     closed = threading.Semaphore(0)
 
-    def script(web: Web, number: int) -> None:
-        request = web.read()
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        request = http.read()
         if request is not None:
-            web.answer(request, number)
-            web.socket.shutdown(2)
+            http.answer(request, number)
+            http.socket.shutdown(2)
             closed.release()
 
-    client = make_client(f"http://{scripted(Counted(script))}")
+    client = make_client(f"http://{scripted(CountedConnections(script))}")
     for number in range(1, 20):
         assert client.call("get") == number
         assert closed.acquire(timeout=20)
@@ -407,14 +407,14 @@ def test_a_call_whose_connection_ends_may_have_run(scripted: Scripted, make_clie
     """It is repeated only if that was asked for."""
     runs: list[int] = []
 
-    def script(web: Web, number: int) -> None:
-        while (request := web.read()) is not None:
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        while (request := http.read()) is not None:
             runs.append(number)
             if len(runs) % 2 == 0:
                 return
-            web.answer(request, "fine")
+            http.answer(request, "fine")
 
-    address = scripted(Counted(script))
+    address = scripted(CountedConnections(script))
     client = make_client(f"http://{address}")
     assert client.call("get") == "fine"
     with pytest.raises(ConnectionLost, match="closed the connection"):
@@ -443,10 +443,10 @@ def test_a_server_that_is_gone_and_comes_back(scripted: Scripted, make_client: M
 
             def accept(listening: socket.socket = listening, done: threading.Event = done) -> None:
                 sock, _ = listening.accept()
-                web = Web(sock)
-                request = web.read()
+                http = ScriptedHttpConnection(sock)
+                request = http.read()
                 assert request is not None
-                web.answer(request, "fine")
+                http.answer(request, "fine")
                 sock.close()
                 done.set()
 
@@ -491,12 +491,12 @@ def test_notifications(scripted: Scripted, answer: bytes, caplog: Any) -> None:
     """What was sent arrives also if the client is closed at once."""
     come: list[Any] = []
 
-    def script(web: Web, number: int) -> None:
-        while (request := web.read()) is not None:
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        while (request := http.read()) is not None:
             come.append(request.message["method"])
-            web.say(answered(reply(request.id, "fine")) if "id" in request.message else answer)
+            http.say(answered(reply(request.id, "fine")) if "id" in request.message else answer)
 
-    address = scripted(Counted(script))
+    address = scripted(CountedConnections(script))
     with Client(f"http://{address}") as client:
         client.notify("note", 1)
     assert come == ["note"]
@@ -516,7 +516,7 @@ def test_a_notification_that_is_refused_is_told_to_the_log(
 ) -> None:
     refusal = answered(b"who?", "401 Unauthorized")
     caplog.set_level(logging.WARNING, "rpcstream.client")
-    with Client(f"http://{scripted(Counted(saying(refusal)))}") as client:
+    with Client(f"http://{scripted(CountedConnections(saying(refusal)))}") as client:
         client.notify("note", 1)
     assert "note" in caplog.text
     assert "HTTP 401 Unauthorized: who?" in caplog.text
@@ -525,12 +525,14 @@ def test_a_notification_that_is_refused_is_told_to_the_log(
 def test_notifications_without_an_answer_do_not_take_the_connections_for_ever(
     scripted: Scripted, make_client: MakeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def script(web: Web, number: int) -> None:
-        while (request := web.read()) is not None:
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        while (request := http.read()) is not None:
             if "id" in request.message:
-                web.answer(request, "fine")
+                http.answer(request, "fine")
 
-    client = make_client(f"http://{scripted(Counted(script))}", http_connections=2, limits=Limits(message_timeout=0.1))
+    client = make_client(
+        f"http://{scripted(CountedConnections(script))}", http_connections=2, limits=Limits(message_timeout=0.1)
+    )
     for n in range(2):
         client.notify("note", n)
     assert client.call("get") == "fine"
@@ -545,17 +547,17 @@ async def test_a_stream_is_read_as_fast_as_its_reader_reads(scripted: Scripted) 
     sent: list[int] = []
     big = "x" * 10_000
 
-    def script(web: Web, number: int) -> None:
-        request = web.read()
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        request = http.read()
         assert request is not None
         assert request.headers["accept"] == "application/x-ndjson"
-        web.say(UNTIL_CLOSED)
+        http.say(UNTIL_CLOSED)
         for n in range(5000):
-            web.say(item(request.id, [n, big]))
+            http.say(item(request.id, [n, big]))
             sent.append(n)
-        web.say(reply(request.id, "end") + b"\n")
+        http.say(reply(request.id, "end") + b"\n")
 
-    async with AsyncClient(f"http://{scripted(Counted(script))}", limits=Limits(stream_window=4)) as client:
+    async with AsyncClient(f"http://{scripted(CountedConnections(script))}", limits=Limits(stream_window=4)) as client:
         stream = client.stream("count")
         assert (await anext(stream))[0] == 0
         before = -1
@@ -570,12 +572,12 @@ async def test_a_stream_is_read_as_fast_as_its_reader_reads(scripted: Scripted) 
 async def test_a_stream_that_is_left_ends_its_connection(scripted: Scripted) -> None:
     ended = threading.Event()
 
-    def script(web: Web, number: int) -> None:
-        request = web.read()
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        request = http.read()
         assert request is not None
-        web.say(UNTIL_CLOSED + item(request.id, 1))
+        http.say(UNTIL_CLOSED + item(request.id, 1))
         try:
-            assert web.read() is None
+            assert http.read() is None
         finally:
             ended.set()
 
@@ -587,12 +589,12 @@ async def test_a_stream_that_is_left_ends_its_connection(scripted: Scripted) -> 
 
 
 async def test_a_stream_that_breaks_off_does_so_behind_its_items(scripted: Scripted) -> None:
-    def script(web: Web, number: int) -> None:
-        request = web.read()
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        request = http.read()
         assert request is not None
-        web.say(UNTIL_CLOSED + b"".join(item(request.id, n) for n in range(50)))
+        http.say(UNTIL_CLOSED + b"".join(item(request.id, n) for n in range(50)))
 
-    async with AsyncClient(f"http://{scripted(Counted(script))}", limits=Limits(stream_window=3)) as client:
+    async with AsyncClient(f"http://{scripted(CountedConnections(script))}", limits=Limits(stream_window=3)) as client:
         stream = client.stream("count")
         for n in range(50):
             assert await anext(stream) == n
@@ -603,10 +605,10 @@ async def test_a_stream_that_breaks_off_does_so_behind_its_items(scripted: Scrip
 
 @pytest.mark.parametrize("ending", [b"nonsense\n", b'{"jsonrpc": "2.0", "id"', b"[[\n"])
 async def test_a_stream_that_turns_into_something_else(scripted: Scripted, ending: bytes) -> None:
-    def script(web: Web, number: int) -> None:
-        request = web.read()
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        request = http.read()
         assert request is not None
-        web.say(UNTIL_CLOSED + item(request.id, 1) + ending)
+        http.say(UNTIL_CLOSED + item(request.id, 1) + ending)
 
     async with AsyncClient(f"http://{scripted(first(script))}") as client:
         stream = client.stream("count")
@@ -617,11 +619,11 @@ async def test_a_stream_that_turns_into_something_else(scripted: Scripted, endin
 
 
 async def test_an_item_that_is_too_long(scripted: Scripted) -> None:
-    def script(web: Web, number: int) -> None:
-        request = web.read()
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        request = http.read()
         assert request is not None
-        web.say(UNTIL_CLOSED + item(request.id, 1) + item(request.id, "x" * 2000))
-        web.read()
+        http.say(UNTIL_CLOSED + item(request.id, 1) + item(request.id, "x" * 2000))
+        http.read()
 
     limits = Limits(max_message_size=1000)
     async with AsyncClient(f"http://{scripted(first(script))}", limits=limits) as client:
@@ -633,12 +635,12 @@ async def test_an_item_that_is_too_long(scripted: Scripted) -> None:
 
 
 async def test_items_of_another_call_are_dropped(scripted: Scripted) -> None:
-    def script(web: Web, number: int) -> None:
-        request = web.read()
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        request = http.read()
         assert request is not None
-        web.say(UNTIL_CLOSED + item(request.id + 1, 1) + item(request.id, 2) + reply(request.id, None))
+        http.say(UNTIL_CLOSED + item(request.id + 1, 1) + item(request.id, 2) + reply(request.id, None))
 
-    async with AsyncClient(f"http://{scripted(Counted(script))}") as client:
+    async with AsyncClient(f"http://{scripted(CountedConnections(script))}") as client:
         assert [n async for n in client.stream("count")] == [2]
 
 
@@ -647,18 +649,18 @@ def test_progress_asks_for_lines_and_items_come_as_one_array(scripted: Scripted,
         params = {"token": call_id, "value": value}
         return orjson.dumps({"jsonrpc": "2.0", "method": "$/progress", "params": params}) + b"\n"
 
-    def script(web: Web, number: int) -> None:
-        request = web.read()
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        request = http.read()
         assert request is not None
         assert request.headers["accept"] == "application/x-ndjson"
         big = {"$type": "bytes", "data": "QUJD" * 10_000}
         lines = [progress(request.id, 1), item(request.id, 2**60), progress(request.id, 2), item(request.id, big)]
         body = b"\n".join([*lines, reply(request.id, None)])
-        web.say(answered(body, kind="application/x-ndjson; charset=utf-8"))
-        web.serve()
+        http.say(answered(body, kind="application/x-ndjson; charset=utf-8"))
+        http.serve()
 
     said: list[Any] = []
-    client = make_client(f"http://{scripted(Counted(script))}")
+    client = make_client(f"http://{scripted(CountedConnections(script))}")
     assert client.call("work", on_progress=said.append) == [2**60, b"ABC" * 10_000]
     assert said == [1, 2]
 
@@ -669,16 +671,16 @@ def test_who_wants_progress_alone_says_so(scripted: Scripted, size: int) -> None
     requests: list[Any] = []
     traced: list[bytes] = []
 
-    def script(web: Web, number: int) -> None:
-        while (request := web.read()) is not None:
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        while (request := http.read()) is not None:
             requests.append(request.message)
-            web.say(answered(reply(request.id, "done")))
+            http.say(answered(reply(request.id, "done")))
 
     def trace(way: str, message: bytes) -> None:
         if way == "send":
             traced.append(message)
 
-    with Client(f"http://{scripted(Counted(script))}", trace=trace) as client:
+    with Client(f"http://{scripted(CountedConnections(script))}", trace=trace) as client:
         for on_progress in (lambda value: None, None):
             assert client.call("work", b"x" * size, on_progress=on_progress) == "done"
         list(client.stream("work", on_progress=lambda value: None))
@@ -688,13 +690,13 @@ def test_who_wants_progress_alone_says_so(scripted: Scripted, size: int) -> None
 
 
 def test_an_answer_that_was_given_and_does_not_end_leaves_its_place(scripted: Scripted) -> None:
-    def script(web: Web, number: int) -> None:
-        request = web.read()
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        request = http.read()
         assert request is not None
-        web.say(UNTIL_CLOSED + reply(request.id, number) + b"\n")
-        web.read()
+        http.say(UNTIL_CLOSED + reply(request.id, number) + b"\n")
+        http.read()
 
-    with Client(f"http://{scripted(Counted(script))}", http_connections=2) as client:
+    with Client(f"http://{scripted(CountedConnections(script))}", http_connections=2) as client:
         results = [client.call("get", on_progress=lambda value: None) for _ in range(6)]
         assert sorted(results) == [1, 2, 3, 4, 5, 6]
 
@@ -731,7 +733,7 @@ def test_a_token_is_not_shown(scripted: Scripted, make_client: MakeClient) -> No
     traced: list[tuple[str, bytes]] = []
     refusal = answered(b"not with this", "401 Unauthorized")
     client = make_client(
-        f"http://{scripted(Counted(saying(refusal)))}",
+        f"http://{scripted(CountedConnections(saying(refusal)))}",
         token="s3cret",
         trace=lambda direction, message: traced.append((direction, message)),
     )
@@ -773,13 +775,15 @@ async def test_too_much_that_waits_makes_callers_wait(scripted: Scripted) -> Non
     """While more than `write_buffer` waits for a connection, calls wait before they are sent, and none is lost."""
     go = threading.Event()
 
-    def script(web: Web, number: int) -> None:
-        while (request := web.read()) is not None:
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        while (request := http.read()) is not None:
             go.wait(20)
-            web.answer(request, request.message["params"][0])
+            http.answer(request, request.message["params"][0])
 
     limits = Limits(write_buffer=10_000)
-    async with AsyncClient(f"http://{scripted(Counted(script))}", http_connections=1, limits=limits) as client:
+    async with AsyncClient(
+        f"http://{scripted(CountedConnections(script))}", http_connections=1, limits=limits
+    ) as client:
         calls = [client.submit("echo", n, "x" * 1000) for n in range(100)]
         for _ in range(100):
             await asyncio.sleep(0)
@@ -793,14 +797,14 @@ async def test_calls_that_are_given_up_while_they_wait_are_never_sent(scripted: 
     come: list[Any] = []
     begun, go = threading.Event(), threading.Event()
 
-    def script(web: Web, number: int) -> None:
-        while (request := web.read()) is not None:
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        while (request := http.read()) is not None:
             come.append(request.message["method"])
             begun.set()
             go.wait(20)
-            web.answer(request, "fine")
+            http.answer(request, "fine")
 
-    async with AsyncClient(f"http://{scripted(Counted(script))}", http_connections=1) as client:
+    async with AsyncClient(f"http://{scripted(CountedConnections(script))}", http_connections=1) as client:
         first_call = client.submit("first")
         await asyncio.to_thread(begun.wait, 20)
         waiting = client.submit("second")

@@ -29,7 +29,7 @@ from rpcstream.peer.remote import Peer
 from rpcstream.testing import serve_in_thread
 from rpcstream.transports.memory import join
 
-from .played_hub import PlayedHub
+from .fake_hub import FakeHub
 
 Scripted = Callable[[Callable[[Any], None]], str]
 
@@ -41,12 +41,12 @@ class Reading(TypedDict):
 
 
 @pytest.fixture
-async def hub() -> PlayedHub:
-    return PlayedHub()
+async def hub() -> FakeHub:
+    return FakeHub()
 
 
 @pytest.fixture
-async def address(hub: PlayedHub) -> AsyncIterator[str]:
+async def address(hub: FakeHub) -> AsyncIterator[str]:
     async with hub.server.listening(port=0) as address:
         yield address
 
@@ -70,7 +70,7 @@ def offer_add(client: AsyncClient) -> None:
 # -- the name ----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_name_is_registered_before_any_call(hub: PlayedHub, address: str) -> None:
+async def test_the_name_is_registered_before_any_call(hub: FakeHub, address: str) -> None:
     sent: list[bytes] = []
     trace = lambda direction, message: sent.append(message) if direction == "send" else None  # noqa: E731
     async with AsyncClient(address, name="gpu-1", trace=trace) as client:
@@ -102,7 +102,7 @@ async def test_what_is_said_first_comes_before_the_name_and_subscriptions_behind
             assert [next(word for word in words if word.encode() in line) for line in sent] == list(words)
 
 
-async def test_one_connection_of_the_pool_has_the_name(hub: PlayedHub, address: str) -> None:
+async def test_one_connection_of_the_pool_has_the_name(hub: FakeHub, address: str) -> None:
     async with AsyncClient(address, name="gpu-1", pool=3, reconnect=AT_ONCE) as client:
         await until(lambda: len(client._pool.open_connections) == 3)
         assert hub.registrations == [{"name": "gpu-1"}]
@@ -111,7 +111,7 @@ async def test_one_connection_of_the_pool_has_the_name(hub: PlayedHub, address: 
     assert hub.registrations == [{"name": "gpu-1"}, {"name": "gpu-1", "key": "key of gpu-1"}]
 
 
-async def test_a_name_that_is_taken_is_no_connection(hub: PlayedHub, address: str) -> None:
+async def test_a_name_that_is_taken_is_no_connection(hub: FakeHub, address: str) -> None:
     async with AsyncClient(address, name="gpu-1") as first, AsyncClient(address, name="gpu-1") as second:
         await first.who()
         with pytest.raises(ConnectFailed, match=r"could not be registered as 'gpu-1': .*gpu-1 is taken.*'who'"):
@@ -124,7 +124,7 @@ async def test_a_name_that_is_taken_is_no_connection(hub: PlayedHub, address: st
         assert await second.who() == "gpu-1"
 
 
-async def test_with_reconnect_the_name_is_waited_for(hub: PlayedHub, address: str) -> None:
+async def test_with_reconnect_the_name_is_waited_for(hub: FakeHub, address: str) -> None:
     hub.refused.add("gpu-1")
     async with AsyncClient(address, name="gpu-1", reconnect=AT_ONCE) as client:
         with pytest.raises(CallTimeout, match="gpu-1 is taken"):
@@ -147,7 +147,7 @@ async def test_a_server_that_is_no_hub() -> None:
             assert await client.call("rpc.ping") == "pong"
 
 
-async def test_a_hub_that_does_not_answer(hub: PlayedHub, address: str) -> None:
+async def test_a_hub_that_does_not_answer(hub: FakeHub, address: str) -> None:
     hub.silent = True
     async with AsyncClient(address, name="gpu-1", registration_timeout=0.05) as named:
         with pytest.raises(ConnectFailed, match=r"did not answer the registration within 0.05 s"):
@@ -162,7 +162,7 @@ async def test_a_hub_that_does_not_answer(hub: PlayedHub, address: str) -> None:
     "answer",
     [True, [], "ok", {}, {"name": 1, "key": "k", "methods": []}, {"name": "a", "key": "very secret", "methods": [1]}],
 )
-async def test_answers_that_are_none(hub: PlayedHub, address: str, answer: Any) -> None:
+async def test_answers_that_are_none(hub: FakeHub, address: str, answer: Any) -> None:
     hub.answer = answer
     async with AsyncClient(address) as client:
         with pytest.raises(InternalError, match=r"answer to rpc.register cannot be read.*at 127") as caught:
@@ -193,7 +193,7 @@ async def test_http_offers_nothing() -> None:
 # -- offering ----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_offered_is_described(hub: PlayedHub, address: str) -> None:
+async def test_what_is_offered_is_described(hub: FakeHub, address: str) -> None:
     async with AsyncClient(address, name="gpu-1") as client:
         offer_add(client)
 
@@ -219,7 +219,7 @@ async def test_what_is_offered_is_described(hub: PlayedHub, address: str) -> Non
         assert await client.ask("gpu-1", "add", [1]) == 3
 
 
-async def test_what_is_marked_later_is_offered_by_another_offer(hub: PlayedHub, address: str) -> None:
+async def test_what_is_marked_later_is_offered_by_another_offer(hub: FakeHub, address: str) -> None:
     async with AsyncClient(address) as client:
         offer_add(client)
         assert await client.offer() == ["add"]
@@ -233,7 +233,7 @@ async def test_what_is_marked_later_is_offered_by_another_offer(hub: PlayedHub, 
         assert all(method["shared"] for method in hub.said[-1][1]["methods"]), "once shared, it stays so"
 
 
-async def test_a_client_may_have_a_name_alone(hub: PlayedHub, address: str) -> None:
+async def test_a_client_may_have_a_name_alone(hub: FakeHub, address: str) -> None:
     async with AsyncClient(address, name="gpu-1") as client:
         assert await client.offer() == []
         assert await client.who() == "gpu-1"
@@ -242,7 +242,7 @@ async def test_a_client_may_have_a_name_alone(hub: PlayedHub, address: str) -> N
         assert nobody.registered_name is not None
 
 
-async def test_an_offer_that_is_refused_changes_nothing(hub: PlayedHub, address: str) -> None:
+async def test_an_offer_that_is_refused_changes_nothing(hub: FakeHub, address: str) -> None:
     hub.refused.add("add")
     async with AsyncClient(address, name="gpu-1") as client:
         offer_add(client)
@@ -257,7 +257,7 @@ async def test_an_offer_that_is_refused_changes_nothing(hub: PlayedHub, address:
         assert await client.offer() == ["add"]
 
 
-async def test_withdrawing(hub: PlayedHub, address: str) -> None:
+async def test_withdrawing(hub: FakeHub, address: str) -> None:
     async with AsyncClient(address, name="gpu-1", reconnect=AT_ONCE) as client:
         assert await client.withdraw("add") == [], "nothing was offered"
         for name in "abc":
@@ -281,7 +281,7 @@ async def test_withdrawing(hub: PlayedHub, address: str) -> None:
 # -- again -------------------------------------------------------------------------------------------------------------
 
 
-async def test_again_when_the_connection_was_lost(hub: PlayedHub, address: str) -> None:
+async def test_again_when_the_connection_was_lost(hub: FakeHub, address: str) -> None:
     async with AsyncClient(address, name="gpu-1", reconnect=AT_ONCE) as client:
         offer_add(client)
         await client.offer()
@@ -292,7 +292,7 @@ async def test_again_when_the_connection_was_lost(hub: PlayedHub, address: str) 
         assert hub.registrations[-1] == {"name": "gpu-1", "key": "key of gpu-1", "methods": ["add"]}
 
 
-async def test_without_reconnect_the_next_call_registers_again(hub: PlayedHub, address: str) -> None:
+async def test_without_reconnect_the_next_call_registers_again(hub: FakeHub, address: str) -> None:
     async with AsyncClient(address) as client:
         offer_add(client)
         await client.offer()
@@ -303,7 +303,7 @@ async def test_without_reconnect_the_next_call_registers_again(hub: PlayedHub, a
         assert await client.ask("client-1", "add", [1, 1]) == 2
 
 
-async def test_another_connection_of_the_pool_takes_over(hub: PlayedHub, address: str) -> None:
+async def test_another_connection_of_the_pool_takes_over(hub: FakeHub, address: str) -> None:
     """Without `reconnect` nobody else would."""
     async with AsyncClient(address, name="gpu-1", pool=2) as client:
         offer_add(client)
@@ -322,7 +322,7 @@ async def test_another_connection_of_the_pool_takes_over(hub: PlayedHub, address
 
 
 async def test_what_others_have_meanwhile_is_left_out(
-    hub: PlayedHub, address: str, caplog: pytest.LogCaptureFixture
+    hub: FakeHub, address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "rpcstream.client")
     async with AsyncClient(address, name="gpu-1", reconnect=AT_ONCE) as client:
@@ -345,9 +345,7 @@ async def test_what_others_have_meanwhile_is_left_out(
         assert await client.offer() == ["add", "one"]
 
 
-async def test_without_its_name_a_client_goes_on(
-    hub: PlayedHub, address: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_without_its_name_a_client_goes_on(hub: FakeHub, address: str, caplog: pytest.LogCaptureFixture) -> None:
     async with AsyncClient(address, name="gpu-1", reconnect=AT_ONCE) as client:
         offer_add(client)
         await client.offer()
@@ -364,7 +362,7 @@ async def test_without_its_name_a_client_goes_on(
         assert await client.who() == "gpu-1", "the next connection tries again"
 
 
-async def test_a_name_that_the_hub_made_may_be_another_one_then(hub: PlayedHub, address: str) -> None:
+async def test_a_name_that_the_hub_made_may_be_another_one_then(hub: FakeHub, address: str) -> None:
     async with AsyncClient(address, reconnect=AT_ONCE) as client:
         offer_add(client)
         await client.offer()
@@ -377,7 +375,7 @@ async def test_a_name_that_the_hub_made_may_be_another_one_then(hub: PlayedHub, 
         assert await client.ask(name, "add", [1, 1]) == 2
 
 
-async def test_an_offer_waits_for_the_connection(hub: PlayedHub, scripted: Scripted) -> None:
+async def test_an_offer_waits_for_the_connection(hub: FakeHub, scripted: Scripted) -> None:
     """The connection is lost before the answer comes, and again."""
     heard: list[Any] = []
 
@@ -424,14 +422,14 @@ async def test_offers_that_are_lost_together(scripted: Scripted) -> None:
         assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 3
 
 
-async def test_offers_at_the_same_time(hub: PlayedHub, address: str) -> None:
+async def test_offers_at_the_same_time(hub: FakeHub, address: str) -> None:
     async with AsyncClient(address, name="gpu-1", pool=3) as client:
         offer_add(client)
         assert await asyncio.gather(*(client.offer() for _ in range(10))) == [["add"]] * 10
         assert len(hub.sessions) == 1, "no offer takes the name from another"
 
 
-async def test_offers_on_a_busy_pool_stay_on_one_connection(hub: PlayedHub, address: str) -> None:
+async def test_offers_on_a_busy_pool_stay_on_one_connection(hub: FakeHub, address: str) -> None:
     """The second one is to be sent where there is less to do, while the first has no answer."""
     async with AsyncClient(address, pool=2) as client:
         await client.who()
@@ -444,7 +442,7 @@ async def test_offers_on_a_busy_pool_stay_on_one_connection(hub: PlayedHub, addr
 
 def test_a_connection_that_was_lost_unseen() -> None:
     """While the event loop did not run."""
-    hub = PlayedHub()
+    hub = FakeHub()
     with serve_in_thread(hub.server) as address, asyncio.Runner() as runner:
         client = AsyncClient(address, name="gpu-1")
         runner.run(client.offer())
@@ -460,7 +458,7 @@ def test_a_connection_that_was_lost_unseen() -> None:
 
 def test_in_another_event_loop_it_is_registered_anew() -> None:
     """One loop after the other; the hub lives in a thread."""
-    hub = PlayedHub()
+    hub = FakeHub()
     with serve_in_thread(hub.server) as address, asyncio.Runner() as first, asyncio.Runner() as second:
         client = AsyncClient(address, name="gpu-1")
 
@@ -477,7 +475,7 @@ def test_in_another_event_loop_it_is_registered_anew() -> None:
 # -- waiting -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_program_that_only_offers_waits(hub: PlayedHub, address: str) -> None:
+async def test_a_program_that_only_offers_waits(hub: FakeHub, address: str) -> None:
     async with AsyncClient(address) as client:
         with pytest.raises(ConnectionLost, match="there is no connection"):
             await client.wait_closed()
@@ -496,7 +494,7 @@ async def test_a_program_that_only_offers_waits(hub: PlayedHub, address: str) ->
     await client.wait_closed()
 
 
-async def test_with_reconnect_only_close_ends_the_wait(hub: PlayedHub, address: str) -> None:
+async def test_with_reconnect_only_close_ends_the_wait(hub: FakeHub, address: str) -> None:
     async with AsyncClient(address, name="gpu-1", reconnect=AT_ONCE) as client:
         waiting = asyncio.create_task(client.wait_closed())
         await client.who()
@@ -510,7 +508,7 @@ async def test_with_reconnect_only_close_ends_the_wait(hub: PlayedHub, address: 
 # -- telling others ----------------------------------------------------------------------------------------------------
 
 
-async def test_publishing_and_notifying(hub: PlayedHub, address: str) -> None:
+async def test_publishing_and_notifying(hub: FakeHub, address: str) -> None:
     async with AsyncClient(address, name="gpu-1") as client:
         assert await client.publish("sensors.a", [1.5, None]) == 3
         assert await client.publish("sensors.a", np.arange(3), retain=True) == 3
@@ -542,7 +540,7 @@ async def test_what_cannot_be_told(address: str) -> None:
 # -- a provider that is gone -------------------------------------------------------------------------------------------
 
 
-async def test_a_provider_that_is_gone_is_like_a_connection_that_was_lost(hub: PlayedHub, address: str) -> None:
+async def test_a_provider_that_is_gone_is_like_a_connection_that_was_lost(hub: FakeHub, address: str) -> None:
     hub.losses = 2
     async with AsyncClient(address) as unasked:
         with pytest.raises(ProviderGone, match="'work'"):
@@ -565,7 +563,7 @@ async def test_a_provider_that_is_gone_is_like_a_connection_that_was_lost(hub: P
         assert second.result() == "done"
 
 
-async def test_only_idempotent_methods_go_to_another_provider(hub: PlayedHub, address: str) -> None:
+async def test_only_idempotent_methods_go_to_another_provider(hub: FakeHub, address: str) -> None:
     async with AsyncClient(address, retries=2, retry="idempotent") as client:
         hub.losses = 2
         assert await client.work() == "done"

@@ -28,7 +28,7 @@ def test_the_fewest_calls_win_and_an_open_one_before_a_new_one() -> None:
     assert choose_slot([only]) is only
 
 
-class Counted:
+class CountedConnections:
     """A script that answers calls of "hold" only when it is told to, and counts its connections."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Counted:
 
 
 def test_a_connection_is_opened_only_when_all_others_are_busy(scripted: Callable[..., str]) -> None:
-    script = Counted()
+    script = CountedConnections()
     with Client(scripted(script), pool=3) as client:
         for _ in range(5):
             assert client.quick() == 1
@@ -61,7 +61,7 @@ def test_a_connection_is_opened_only_when_all_others_are_busy(scripted: Callable
 
 
 async def test_the_same_for_the_async_client(scripted: Callable[..., str]) -> None:
-    script = Counted()
+    script = CountedConnections()
     async with AsyncClient(scripted(script), pool=3) as client:
         assert await client.quick() == 1
         holding = []

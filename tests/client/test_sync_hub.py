@@ -23,7 +23,7 @@ from rpcstream import (
 from rpcstream.client.retry import Backoff
 from rpcstream.testing import serve_in_thread
 
-from .played_hub import PlayedHub
+from .fake_hub import FakeHub
 from .test_fork import in_child
 
 AT_ONCE = Backoff(first=0.001, longest=0.01)
@@ -31,14 +31,14 @@ WAIT = 20.0
 
 
 @pytest.fixture
-def hub() -> PlayedHub:
-    hub = PlayedHub()
+def hub() -> FakeHub:
+    hub = FakeHub()
     hub.server.add(lambda: hub.sessions[-1].loop.call_later(0.01, hub.cut) and None, name="cut_soon")
     return hub
 
 
 @pytest.fixture
-def address(hub: PlayedHub) -> Iterator[str]:
+def address(hub: FakeHub) -> Iterator[str]:
     with serve_in_thread(hub.server) as address:
         yield address
 
@@ -55,7 +55,7 @@ def offer_add(client: Client) -> None:
         return a + b
 
 
-def test_name_and_offer(hub: PlayedHub, address: str) -> None:
+def test_name_and_offer(hub: FakeHub, address: str) -> None:
     with Client(address, name="gpu-1") as client:
         offer_add(client)
         client(lambda: 1, name="one", shared=True)
@@ -69,7 +69,7 @@ def test_name_and_offer(hub: PlayedHub, address: str) -> None:
         assert client.who() is None
 
 
-def test_a_name_that_the_hub_makes(hub: PlayedHub, address: str) -> None:
+def test_a_name_that_the_hub_makes(hub: FakeHub, address: str) -> None:
     with Client(address) as client:
         assert client.registered_name is None
         offer_add(client)
@@ -77,7 +77,7 @@ def test_a_name_that_the_hub_makes(hub: PlayedHub, address: str) -> None:
         assert client.registered_name == client.who() == "client-1"
 
 
-def test_a_name_that_is_taken(hub: PlayedHub, address: str) -> None:
+def test_a_name_that_is_taken(hub: FakeHub, address: str) -> None:
     hub.refused |= {"gpu-1", "add"}
     with Client(address, name="gpu-1") as client, pytest.raises(ConnectFailed, match="gpu-1 is taken"):
         client.who()
@@ -98,7 +98,7 @@ def test_a_server_that_is_no_hub() -> None:
                 client.publish("a", 1)
 
 
-def test_a_hub_that_does_not_answer(hub: PlayedHub, address: str) -> None:
+def test_a_hub_that_does_not_answer(hub: FakeHub, address: str) -> None:
     hub.silent = True
     with Client(address, registration_timeout=0.05) as client:
         with pytest.raises(CallTimeout):
@@ -115,7 +115,7 @@ def test_http_has_no_connection_that_lasts() -> None:
                 attempt()
 
 
-def test_again_when_the_connection_was_lost(hub: PlayedHub, address: str) -> None:
+def test_again_when_the_connection_was_lost(hub: FakeHub, address: str) -> None:
     with Client(address, name="gpu-1", reconnect=AT_ONCE) as client:
         offer_add(client)
         client.offer()
@@ -126,7 +126,7 @@ def test_again_when_the_connection_was_lost(hub: PlayedHub, address: str) -> Non
         assert hub.registrations[-1] == {"name": "gpu-1", "key": "key of gpu-1", "methods": ["add"]}
 
 
-def test_waiting_until_it_is_closed(hub: PlayedHub, address: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_until_it_is_closed(hub: FakeHub, address: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     client = Client(address, name="gpu-1", reconnect=AT_ONCE)
     client.offer()
@@ -144,7 +144,7 @@ def test_waiting_until_it_is_closed(hub: PlayedHub, address: str, caplog: pytest
     assert caplog.records == []
 
 
-def test_waiting_ends_with_the_connection(hub: PlayedHub, address: str) -> None:
+def test_waiting_ends_with_the_connection(hub: FakeHub, address: str) -> None:
     with Client(address) as client:
         with pytest.raises(ConnectionLost, match="there is no connection"):
             client.wait_closed()
@@ -155,7 +155,7 @@ def test_waiting_ends_with_the_connection(hub: PlayedHub, address: str) -> None:
         assert client.who() == "client-1", "the next call registers it again"
 
 
-def test_telling_others(hub: PlayedHub, address: str) -> None:
+def test_telling_others(hub: FakeHub, address: str) -> None:
     with Client(address, name="gpu-1") as client:
         assert client.publish("a.b", {"x": 1}, retain=True) == 3
         assert client.notify_client("gpu-1", "reload", 1) is True
@@ -168,7 +168,7 @@ def test_telling_others(hub: PlayedHub, address: str) -> None:
         assert not plain._caller.converses, "what is a plain call needs no thread"
 
 
-def test_call_sync_and_callbacks(hub: PlayedHub, address: str) -> None:
+def test_call_sync_and_callbacks(hub: FakeHub, address: str) -> None:
     with Client(address) as client:
         assert client.call_sync("who", timeout=WAIT) is None
         assert client.call_sync("rpc.publish", {"topic": "a", "value": 1}) == 3
@@ -179,7 +179,7 @@ def test_call_sync_and_callbacks(hub: PlayedHub, address: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"keepalive": 100.0}], ids=["plain", "in a conversation"])
-def test_a_provider_that_is_gone(hub: PlayedHub, address: str, options: Any) -> None:
+def test_a_provider_that_is_gone(hub: FakeHub, address: str, options: Any) -> None:
     hub.losses = 1
     with Client(address, **options) as unasked, pytest.raises(ProviderGone, match="'work'"):
         unasked.work()
@@ -203,7 +203,7 @@ def test_a_provider_that_is_gone(hub: PlayedHub, address: str, options: Any) -> 
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_child_does_not_take_the_name(hub: PlayedHub, address: str) -> None:
+def test_a_child_does_not_take_the_name(hub: FakeHub, address: str) -> None:
     with Client(address, name="gpu-1") as client:
         offer_add(client)
         client.offer()

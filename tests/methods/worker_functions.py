@@ -1,4 +1,4 @@
-"""Functions that another process can import."""
+"""Functions in a module that worker processes can import."""
 
 from __future__ import annotations
 

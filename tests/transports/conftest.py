@@ -1,4 +1,4 @@
-"""A server that is asked by HTTP, and what a connection may need of others."""
+"""A server for requests over HTTP, and raw connections to it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from rpcstream import Context, Limits, Server
 from rpcstream.transports import listen
 from rpcstream.transports.http import HttpConnection
 
-from .asking import Asker, until
+from .raw_http import RawHttpConnection, until
 
 
-class Place:
-    """A server with methods to be called.
+class HttpService:
+    """A server with methods for the tests of HTTP.
 
     Attributes:
-        begun, ended: what `hold` was called with; what it has left, and how.
+        begun, ended: the values that `hold` was called with; how its calls ended.
         go: lets `hold` go on.
-        sessions: of the calls that are not over.
-        connections: all that were made.
+        connections: all that the server has made.
     """
 
     def __init__(self, **limits: Any) -> None:
@@ -35,7 +34,7 @@ class Place:
         self.ended: list[Any] = []
         self.go = asyncio.Event()
         self.connections: list[HttpConnection] = []
-        self._askers: list[Asker] = []
+        self._connections: list[RawHttpConnection] = []
 
         @server
         def add(a: int, b: int) -> int:
@@ -103,24 +102,24 @@ class Place:
         assert self.server._running is not None
         return self.server._running.listener
 
-    async def connect(self) -> Asker:
+    async def connect(self) -> RawHttpConnection:
         host, _, port = self.address.rpartition(":")
-        asker = Asker(*await asyncio.open_connection(host, int(port)))
-        self._askers.append(asker)
-        return asker
+        raw_http = RawHttpConnection(*await asyncio.open_connection(host, int(port)))
+        self._connections.append(raw_http)
+        return raw_http
 
     async def close(self) -> None:
-        for asker in self._askers:
-            await asker.close()
+        for raw_http in self._connections:
+            await raw_http.close()
         await until(lambda: not self.listener._sessions and not self.listener._streams)
 
 
-Serve = Callable[..., Awaitable[Place]]
+ServeHttp = Callable[..., Awaitable[HttpService]]
 
 
 @pytest.fixture
-async def serve(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Serve]:
-    """`place = await serve(access=…, max_message_size=…)`: a server with these hooks and limits.
+async def serve(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServeHttp]:
+    """`service = await serve(access=…, max_message_size=…)`: a server with these hooks and limits.
 
     After the test, no session and no connection may be left, once the clients have closed theirs.
     """
@@ -129,43 +128,43 @@ async def serve(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Serve]:
 
         async def begin(
             *, access: Any = None, routes: Any = None, authenticator: Any = None, websocket: Any = None, **limits: Any
-        ) -> Place:
-            place = Place(**limits)
+        ) -> HttpService:
+            service = HttpService(**limits)
 
             def make(new_session: Any, *, limits: Any, on_close: Any, **_: Any) -> HttpConnection:
                 connection = made(
                     new_session,
                     limits=limits,
                     on_close=on_close,
-                    on_known=place.listener._known,
+                    on_known=service.listener._known,
                     access=access,
                     routes=routes,
                     authenticator=authenticator,
                     websocket=websocket,
                 )
-                place.connections.append(connection)
+                service.connections.append(connection)
                 return connection
 
             monkeypatch.setattr(listen, "HttpConnection", make)
-            place.address = await stack.enter_async_context(place.server.listening(port=0))
-            stack.push_async_callback(place.close)
-            return place
+            service.address = await stack.enter_async_context(service.server.listening(port=0))
+            stack.push_async_callback(service.close)
+            return service
 
         yield begin
 
 
 @pytest.fixture
-async def place(serve: Serve) -> Place:
+async def service(serve: ServeHttp) -> HttpService:
     return await serve()
 
 
 @pytest.fixture
-async def asker(place: Place) -> Asker:
-    return await place.connect()
+async def raw_http(service: HttpService) -> RawHttpConnection:
+    return await service.connect()
 
 
 @pytest.fixture
 def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No test makes the server fail, but for those that look what it says, and clear that."""
+    """Fails a test in which the server logs an error; tests that expect one clear `caplog`."""
     yield
     assert not [each.getMessage() for each in caplog.get_records("call") if each.levelname == "ERROR"]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from .asking import Asker, call, chunked, get, post, until
-from .conftest import Place, Serve
+from .conftest import HttpService, ServeHttp
+from .raw_http import RawHttpConnection, call, chunked, get, post, until
 
 pytestmark = pytest.mark.usefixtures("nothing_is_logged")
 
@@ -20,18 +20,18 @@ HIDDEN = post(call("note", "hidden"))
 BODY = call("note", "first")
 
 
-async def refused(place: Place, *parts: bytes, status: int = 400) -> None:
+async def refused(service: HttpService, *parts: bytes, status: int = 400) -> None:
     """It is answered so, and then closed; what stands behind it is not looked at, and others are served."""
-    asker = await place.connect()
-    assert (await asker.ask(post(call("add", 1, 2)))).status == 200  # so that it is HTTP, whatever comes
-    answer = await asker.ask(*parts, HIDDEN)
+    raw_http = await service.connect()
+    assert (await raw_http.ask(post(call("add", 1, 2)))).status == 200  # so that it is HTTP, whatever comes
+    answer = await raw_http.ask(*parts, HIDDEN)
     assert answer.status == status, answer
     assert "close" in answer.headers["connection"]
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
     assert answer.body.count(b"\n") == 1
-    assert await asker.rest() == b""
-    assert not place.begun
-    other = await place.connect()
+    assert await raw_http.rest() == b""
+    assert not service.begun
+    other = await service.connect()
     assert (await other.ask(post(call("add", 1, 2)))).json["result"] == 3
 
 
@@ -39,7 +39,7 @@ def with_header(*lines: str) -> bytes:
     return post(BODY, *lines)
 
 
-def raw(text: str, body: bytes = b"") -> bytes:
+def with_body(text: str, body: bytes = b"") -> bytes:
     """A request as it stands here; line ends are those of the text."""
     return text.encode("latin-1") + body
 
@@ -60,26 +60,26 @@ LENGTH = f"Content-Length: {len(BODY)}\r\n"
         "Transfer-Encoding: identity\r\nContent-Length: 5\r\n",
     ],
 )
-async def test_both_lengths(place: Place, lines: str) -> None:
-    await refused(place, raw(f"{HEAD}{lines}\r\n", chunked(BODY)))
+async def test_both_lengths(service: HttpService, lines: str) -> None:
+    await refused(service, with_body(f"{HEAD}{lines}\r\n", chunked(BODY)))
 
 
 @pytest.mark.parametrize("other", ["0", str(len(BODY)), str(len(BODY) + 1)])
-async def test_two_content_lengths(place: Place, other: str) -> None:
-    await refused(place, raw(f"{HEAD}{LENGTH}Content-Length: {other}\r\n\r\n", BODY))
+async def test_two_content_lengths(service: HttpService, other: str) -> None:
+    await refused(service, with_body(f"{HEAD}{LENGTH}Content-Length: {other}\r\n\r\n", BODY))
 
 
 @pytest.mark.parametrize(
     "length",
     ["+5", "-5", "5 5", "5,5", f"{len(BODY)}, {len(BODY)}", "0x10", "1_0", "", "\uff15", "5.0", "1e1", "9" * 30],
 )
-async def test_lengths_that_are_no_numbers(place: Place, length: str) -> None:
+async def test_lengths_that_are_no_numbers(service: HttpService, length: str) -> None:
     encoded = length.encode().decode("latin-1")
-    asker = await place.connect()
-    answer = await asker.ask(raw(f"{HEAD}Content-Length: {encoded}\r\n\r\n", BODY), HIDDEN)
+    raw_http = await service.connect()
+    answer = await raw_http.ask(with_body(f"{HEAD}Content-Length: {encoded}\r\n\r\n", BODY), HIDDEN)
     assert answer.status in (400, 413)
-    assert await asker.rest() == b""
-    assert not place.begun
+    assert await raw_http.rest() == b""
+    assert not service.begun
 
 
 @pytest.mark.parametrize(
@@ -96,18 +96,18 @@ async def test_lengths_that_are_no_numbers(place: Place, length: str) -> None:
         "\x0bchunked",
     ],
 )
-async def test_transfer_encodings_that_are_not_chunked(place: Place, coding: str) -> None:
-    await refused(place, raw(f"{HEAD}Transfer-Encoding: {coding}\r\n\r\n", chunked(BODY)))
+async def test_transfer_encodings_that_are_not_chunked(service: HttpService, coding: str) -> None:
+    await refused(service, with_body(f"{HEAD}Transfer-Encoding: {coding}\r\n\r\n", chunked(BODY)))
 
 
-async def test_chunks_twice_over(place: Place) -> None:
+async def test_chunks_twice_over(service: HttpService) -> None:
     lines = "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"
-    await refused(place, raw(f"{HEAD}{lines}\r\n", chunked(BODY)))
+    await refused(service, with_body(f"{HEAD}{lines}\r\n", chunked(BODY)))
 
 
-async def test_http_10_has_no_chunks(place: Place) -> None:
+async def test_http_10_has_no_chunks(service: HttpService) -> None:
     head = HEAD.replace("1.1", "1.0") + "Connection: keep-alive\r\n"
-    await refused(place, raw(f"{head}Transfer-Encoding: chunked\r\n\r\n", chunked(BODY)))
+    await refused(service, with_body(f"{head}Transfer-Encoding: chunked\r\n\r\n", chunked(BODY)))
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ async def test_http_10_has_no_chunks(place: Place) -> None:
         b"\xff\xfe\r\n",
     ],
 )
-async def test_trailers_that_are_no_fields(place: Place, trailers: bytes) -> None:
-    head = raw(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n")
-    await refused(place, head, b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(BODY), BODY, trailers))
+async def test_trailers_that_are_no_fields(service: HttpService, trailers: bytes) -> None:
+    head = with_body(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n")
+    await refused(service, head, b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(BODY), BODY, trailers))
 
 
 @pytest.mark.parametrize(
@@ -152,17 +152,17 @@ async def test_trailers_that_are_no_fields(place: Place, trailers: bytes) -> Non
         b"X: 1\r\n" * 100,
     ],
 )
-async def test_trailers_that_are_fields_mean_nothing(place: Place, trailers: bytes) -> None:
-    head = raw(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n")
+async def test_trailers_that_are_fields_mean_nothing(service: HttpService, trailers: bytes) -> None:
+    head = with_body(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n")
     request = head + b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(BODY), BODY, trailers)
     for size in (len(request), 7):
-        asker = await place.connect()
+        raw_http = await service.connect()
         for at in range(0, len(request), size):
-            asker.send(request[at : at + size])
+            raw_http.send(request[at : at + size])
             await asyncio.sleep(0)
-        assert (await asker.answer()).json["result"] is None
-        assert (await asker.ask(post(call("add", 1, 2)))).json["result"] == 3
-    assert place.begun == ["first", "first"]
+        assert (await raw_http.answer()).json["result"] is None
+        assert (await raw_http.ask(post(call("add", 1, 2)))).json["result"] == 3
+    assert service.begun == ["first", "first"]
 
 
 SIZE = f"{len(BODY):x}".encode()
@@ -195,8 +195,8 @@ SIZE = f"{len(BODY):x}".encode()
         b"f" * 300,
     ],
 )
-async def test_bad_chunks(place: Place, chunks: bytes) -> None:
-    await refused(place, raw(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n", chunks))
+async def test_bad_chunks(service: HttpService, chunks: bytes) -> None:
+    await refused(service, with_body(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n", chunks))
 
 
 # -- what a head looks like -------------------------------------------------------------------------------------------
@@ -215,19 +215,19 @@ async def test_bad_chunks(place: Place, chunks: bytes) -> None:
         HEAD.replace("\r\n", "\r", 1) + LENGTH + "\r\n",
     ],
 )
-async def test_lone_line_feeds_and_carriage_returns(place: Place, head: str) -> None:
-    await refused(place, raw(head, BODY))
+async def test_lone_line_feeds_and_carriage_returns(service: HttpService, head: str) -> None:
+    await refused(service, with_body(head, BODY))
 
 
 @pytest.mark.parametrize("blank", [" ", "\t"])
-async def test_obsolete_folding(place: Place, blank: str) -> None:
-    await refused(place, raw(f"{HEAD}X: a\r\n{blank}Content-Length: 0\r\n{LENGTH}\r\n", BODY))
-    await refused(place, raw(HEAD.replace("\r\nHost", f"\r\n{blank}Host", 1) + LENGTH + "\r\n", BODY))
+async def test_obsolete_folding(service: HttpService, blank: str) -> None:
+    await refused(service, with_body(f"{HEAD}X: a\r\n{blank}Content-Length: 0\r\n{LENGTH}\r\n", BODY))
+    await refused(service, with_body(HEAD.replace("\r\nHost", f"\r\n{blank}Host", 1) + LENGTH + "\r\n", BODY))
 
 
 @pytest.mark.parametrize("bad", ["\0", "\x01", "\x0b", "\x0c", "\x7f", "a\x08b"])
-async def test_control_characters_in_values(place: Place, bad: str) -> None:
-    await refused(place, with_header(f"X: a{bad}b"))
+async def test_control_characters_in_values(service: HttpService, bad: str) -> None:
+    await refused(service, with_header(f"X: a{bad}b"))
 
 
 @pytest.mark.parametrize(
@@ -248,8 +248,8 @@ async def test_control_characters_in_values(place: Place, bad: str) -> None:
         "Origin: http://a\r\nOrigin: http://b",
     ],
 )
-async def test_bad_names_and_repeated_ones(place: Place, line: str) -> None:
-    await refused(place, raw(f"{HEAD}{line}\r\n{LENGTH}\r\n", BODY))
+async def test_bad_names_and_repeated_ones(service: HttpService, line: str) -> None:
+    await refused(service, with_body(f"{HEAD}{line}\r\n{LENGTH}\r\n", BODY))
 
 
 @pytest.mark.parametrize(
@@ -285,105 +285,105 @@ async def test_bad_names_and_repeated_ones(place: Place, line: str) -> None:
         ("CONNECT 127.0.0.1:1 HTTP/1.1", 405),
     ],
 )
-async def test_bad_first_lines(place: Place, line: str, status: int) -> None:
-    await refused(place, raw(HEAD.replace("POST / HTTP/1.1", line, 1) + LENGTH + "\r\n", BODY), status=status)
+async def test_bad_first_lines(service: HttpService, line: str, status: int) -> None:
+    await refused(service, with_body(HEAD.replace("POST / HTTP/1.1", line, 1) + LENGTH + "\r\n", BODY), status=status)
 
 
-async def test_a_request_without_its_host(place: Place) -> None:
-    await refused(place, raw(HEAD.replace("Host: 127.0.0.1\r\n", "") + LENGTH + "\r\n", BODY))
+async def test_a_request_without_its_host(service: HttpService) -> None:
+    await refused(service, with_body(HEAD.replace("Host: 127.0.0.1\r\n", "") + LENGTH + "\r\n", BODY))
 
 
 @pytest.mark.parametrize("split", [False, True])
-async def test_an_oversized_head(place: Place, split: bool) -> None:
-    head = raw(f"{HEAD}X: {'a' * 33_000}\r\n{LENGTH}\r\n", BODY)
+async def test_an_oversized_head(service: HttpService, split: bool) -> None:
+    head = with_body(f"{HEAD}X: {'a' * 33_000}\r\n{LENGTH}\r\n", BODY)
     if not split:
-        await refused(place, head, status=431)
+        await refused(service, head, status=431)
         return
-    asker = await place.connect()
-    asker.send(head[:30_000])
-    await until(lambda: place.connections and len(place.connections[0]._reader) == 30_000)
-    answer = await asker.ask(head[30_000:33_000])
+    raw_http = await service.connect()
+    raw_http.send(head[:30_000])
+    await until(lambda: service.connections and len(service.connections[0]._reader) == 30_000)
+    answer = await raw_http.ask(head[30_000:33_000])
     assert answer.status == 431
-    assert await asker.rest() == b""
+    assert await raw_http.rest() == b""
 
 
-async def test_an_endless_head(place: Place) -> None:
+async def test_an_endless_head(service: HttpService) -> None:
     """Refused while it is still being sent."""
-    asker = await place.connect()
-    asker.send(b"GET /" + b"a" * 1_000_000)
-    assert (await asker.answer()).status == 431
-    assert await asker.rest() == b""
+    raw_http = await service.connect()
+    raw_http.send(b"GET /" + b"a" * 1_000_000)
+    assert (await raw_http.answer()).status == 431
+    assert await raw_http.rest() == b""
 
 
-async def test_a_head_up_to_its_limit(place: Place) -> None:
-    asker = await place.connect()
+async def test_a_head_up_to_its_limit(service: HttpService) -> None:
+    raw_http = await service.connect()
     rest = post(call("add", 1, 2), "X: ")
     body = len(call("add", 1, 2))
     fits = post(call("add", 1, 2), "X: " + "a" * (32 * 1024 - (len(rest) - body)))
-    assert (await asker.ask(fits)).json["result"] == 3
-    assert (await asker.ask(fits.replace(b"X: a", b"X: aa"))).status == 431
+    assert (await raw_http.ask(fits)).json["result"] == 3
+    assert (await raw_http.ask(fits.replace(b"X: a", b"X: aa"))).status == 431
 
 
-async def test_too_many_headers(place: Place) -> None:
-    asker = await place.connect()
-    assert (await asker.ask(post(call("add", 1, 2), *["A: b"] * 97))).status == 200
-    await refused(place, post(BODY, *["A: b"] * 98), status=431)
+async def test_too_many_headers(service: HttpService) -> None:
+    raw_http = await service.connect()
+    assert (await raw_http.ask(post(call("add", 1, 2), *["A: b"] * 97))).status == 200
+    await refused(service, post(BODY, *["A: b"] * 98), status=431)
 
 
-async def test_garbage_between_requests(place: Place) -> None:
+async def test_garbage_between_requests(service: HttpService) -> None:
     for garbage in (b"\n", b"\r", b"\0", b"\r\n\r\n", b" "):
-        asker = await place.connect()
-        asker.send(post(call("add", 1, 2)), garbage, HIDDEN)
-        assert (await asker.answer()).json["result"] == 3
-        assert (await asker.answer()).status == 400
-        assert await asker.rest() == b""
-        assert not place.begun
+        raw_http = await service.connect()
+        raw_http.send(post(call("add", 1, 2)), garbage, HIDDEN)
+        assert (await raw_http.answer()).json["result"] == 3
+        assert (await raw_http.answer()).status == 400
+        assert await raw_http.rest() == b""
+        assert not service.begun
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_body_over_the_limit_is_not_read(serve: Serve) -> None:
-    place = await serve(max_message_size=10_000)
-    asker = await place.connect()
+async def test_a_body_over_the_limit_is_not_read(serve: ServeHttp) -> None:
+    service = await serve(max_message_size=10_000)
+    raw_http = await service.connect()
     fits = call("echo", "x" * (10_000 - len(call("echo", ""))))
-    assert (await asker.ask(post(fits))).status == 200
-    assert (await asker.ask(post(None, "Transfer-Encoding: chunked"), chunked(fits))).status == 200
-    answer = await asker.ask(post(None, "Content-Length: 10001"))
+    assert (await raw_http.ask(post(fits))).status == 200
+    assert (await raw_http.ask(post(None, "Transfer-Encoding: chunked"), chunked(fits))).status == 200
+    answer = await raw_http.ask(post(None, "Content-Length: 10001"))
     assert (answer.status, b"10000" in answer.body) == (413, True)
-    assert await asker.rest() == b""
+    assert await raw_http.rest() == b""
     for sizes in ([10_001], [5_000, 5_001], [1] * 10_001):
         await refused(
-            place, post(None, "Transfer-Encoding: chunked"), chunked(*[b"x" * size for size in sizes]), status=413
+            service, post(None, "Transfer-Encoding: chunked"), chunked(*[b"x" * size for size in sizes]), status=413
         )
 
 
-async def test_a_chunk_over_the_limit_is_refused_by_its_size(serve: Serve) -> None:
-    place = await serve(max_message_size=10_000)
-    asker = await place.connect()
-    assert (await asker.ask(post(None, "Transfer-Encoding: chunked"), b"fffffffffffff\r\n")).status == 413
+async def test_a_chunk_over_the_limit_is_refused_by_its_size(serve: ServeHttp) -> None:
+    service = await serve(max_message_size=10_000)
+    raw_http = await service.connect()
+    assert (await raw_http.ask(post(None, "Transfer-Encoding: chunked"), b"fffffffffffff\r\n")).status == 413
 
 
-async def test_who_goes_on_sending_what_was_refused_gets_the_answer(serve: Serve) -> None:
+async def test_who_goes_on_sending_what_was_refused_gets_the_answer(serve: ServeHttp) -> None:
     """Though the rest of the body is on its way, and not wanted."""
-    place = await serve(max_message_size=1000)
+    service = await serve(max_message_size=1000)
     for _ in range(5):
-        asker = await place.connect()
-        asker.send(post(b"x" * 2_000_000))
-        assert (await asker.answer()).status == 413
-        await asker.close()
+        raw_http = await service.connect()
+        raw_http.send(post(b"x" * 2_000_000))
+        assert (await raw_http.answer()).status == 413
+        await raw_http.close()
 
 
-async def test_who_goes_on_sending_for_ever_is_closed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_goes_on_sending_for_ever_is_closed(serve: ServeHttp, monkeypatch: pytest.MonkeyPatch) -> None:
     from rpcstream.transports import http_output
 
     monkeypatch.setattr(http_output, "LINGER", 0.05)
-    place = await serve(max_message_size=1000)
-    asker = await place.connect()
-    assert (await asker.ask(post(b"x" * 2000))).status == 413
+    service = await serve(max_message_size=1000)
+    raw_http = await service.connect()
+    assert (await raw_http.ask(post(b"x" * 2000))).status == 413
     async with asyncio.timeout(20):
-        while place.listener._streams:
-            asker.send(b"x" * 1000)
+        while service.listener._streams:
+            raw_http.send(b"x" * 1000)
             await asyncio.sleep(0.001)
 
 
@@ -403,44 +403,44 @@ async def test_who_goes_on_sending_for_ever_is_closed(serve: Serve, monkeypatch:
     ],
     ids=["method", "head", "body", "length", "chunk", "second head", "second body"],
 )
-async def test_a_slow_request(serve: Serve, begun: bytes) -> None:
+async def test_a_slow_request(serve: ServeHttp, begun: bytes) -> None:
     """A byte now and then does not help."""
-    place = await serve(message_timeout=0.3)
-    asker = await place.connect()
-    asker.send(begun)
+    service = await serve(message_timeout=0.3)
+    raw_http = await service.connect()
+    raw_http.send(begun)
     if begun.startswith(post(call("add", 1, 2))):
-        assert (await asker.answer()).json["result"] == 3
+        assert (await raw_http.answer()).json["result"] == 3
 
     async def trickle() -> None:
         while True:
-            asker.send(b"a")
+            raw_http.send(b"a")
             await asyncio.sleep(0.02)
 
     task = asyncio.create_task(trickle())
-    answer = await asker.answer()
+    answer = await raw_http.answer()
     task.cancel()
     assert (answer.status, answer.headers["connection"]) == (408, "close")
-    assert await asker.rest() == b""
-    await asker.close()
-    await until(lambda: place.server.counters.closed_for_limits == 1)
-    assert not place.begun
+    assert await raw_http.rest() == b""
+    await raw_http.close()
+    await until(lambda: service.server.counters.closed_for_limits == 1)
+    assert not service.begun
 
 
-async def test_a_slow_call_is_no_slow_request(serve: Serve) -> None:
+async def test_a_slow_call_is_no_slow_request(serve: ServeHttp) -> None:
     """Nor is what waits behind it."""
-    place = await serve(message_timeout=0.1, idle_timeout=0.1)
-    asker = await place.connect()
-    asker.send(post(call("hold", 1)), post(call("add", 1, 2))[:-1])
-    await until(lambda: place.begun)
+    service = await serve(message_timeout=0.1, idle_timeout=0.1)
+    raw_http = await service.connect()
+    raw_http.send(post(call("hold", 1)), post(call("add", 1, 2))[:-1])
+    await until(lambda: service.begun)
     await asyncio.sleep(0.4)
-    place.go.set()
-    assert (await asker.answer()).json["result"] == 1
-    asker.send(b"}")
-    assert (await asker.answer()).json["result"] == 3
+    service.go.set()
+    assert (await raw_http.answer()).json["result"] == 1
+    raw_http.send(b"}")
+    assert (await raw_http.answer()).json["result"] == 3
 
 
-def small_buffers(asker: Asker) -> None:
-    asker.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+def small_buffers(raw_http: RawHttpConnection) -> None:
+    raw_http.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
 
 
 @pytest.mark.parametrize(
@@ -453,36 +453,36 @@ def small_buffers(asker: Asker) -> None:
     ],
     ids=["reply", "stream", "many", "last"],
 )
-async def test_a_slow_reader(serve: Serve, request_: bytes) -> None:
-    place = await serve(write_timeout=0.2, write_buffer=100_000)
-    asker = await place.connect()
-    small_buffers(asker)
-    asker.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    asker.send(request_)
-    await until(lambda: place.connections and not place.listener._streams)
-    assert place.server.counters.closed_for_limits == 1
-    reason = place.connections[0].reason
+async def test_a_slow_reader(serve: ServeHttp, request_: bytes) -> None:
+    service = await serve(write_timeout=0.2, write_buffer=100_000)
+    raw_http = await service.connect()
+    small_buffers(raw_http)
+    raw_http.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    raw_http.send(request_)
+    await until(lambda: service.connections and not service.listener._streams)
+    assert service.server.counters.closed_for_limits == 1
+    reason = service.connections[0].reason
     assert reason is not None
     assert "write_timeout" in reason
-    await until(lambda: not place.listener._sessions)
+    await until(lambda: not service.listener._sessions)
 
 
-async def test_answers_that_nobody_reads_stop_the_reading(serve: Serve) -> None:
-    place = await serve(write_buffer=100_000)
-    asker = await place.connect()
-    asker.writer.transport.pause_reading()  # type: ignore[attr-defined]
+async def test_answers_that_nobody_reads_stop_the_reading(serve: ServeHttp) -> None:
+    service = await serve(write_buffer=100_000)
+    raw_http = await service.connect()
+    raw_http.writer.transport.pause_reading()  # type: ignore[attr-defined]
     request = post(call("note", "x")) + post(call("echo", "x" * 10_000))
-    asker.send(request * 5000)
-    await until(lambda: place.connections and place.connections[0]._paused)
-    (connection,) = place.connections
-    assert len(place.begun) < 5000
+    raw_http.send(request * 5000)
+    await until(lambda: service.connections and service.connections[0]._paused)
+    (connection,) = service.connections
+    assert len(service.begun) < 5000
     assert len(connection._reader) < 1_000_000
     assert connection._transport is not None
     assert connection._transport.get_write_buffer_size() < 1_000_000
-    asker.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    raw_http.writer.transport.resume_reading()  # type: ignore[attr-defined]
     for _ in range(5000):
-        await asker.answer()
-        assert len((await asker.answer()).json["result"]) == 10_000
+        await raw_http.answer()
+        assert len((await raw_http.answer()).json["result"]) == 10_000
 
 
 # -- upgrades ---------------------------------------------------------------------------------------------------------
@@ -505,10 +505,10 @@ def as_get(request: bytes) -> bytes:
 
 @pytest.mark.parametrize("make", [None, never])
 @pytest.mark.parametrize("change", [as_get, bytes])
-async def test_an_upgrade_with_a_body(serve: Serve, make: Any, change: Callable[[bytes], bytes]) -> None:
-    place = await serve(websocket=make)
-    await refused(place, change(post(HIDDEN, *UPGRADE)))
-    await refused(place, change(post(None, *UPGRADE, "Transfer-Encoding: chunked")), chunked(HIDDEN))
+async def test_an_upgrade_with_a_body(serve: ServeHttp, make: Any, change: Callable[[bytes], bytes]) -> None:
+    service = await serve(websocket=make)
+    await refused(service, change(post(HIDDEN, *UPGRADE)))
+    await refused(service, change(post(None, *UPGRADE, "Transfer-Encoding: chunked")), chunked(HIDDEN))
 
 
 @pytest.mark.parametrize(
@@ -519,60 +519,60 @@ async def test_an_upgrade_with_a_body(serve: Serve, make: Any, change: Callable[
         ((*UPGRADE[:2], "Sec-WebSocket-Version: 12", UPGRADE[3]), 426),
     ],
 )
-async def test_a_refused_upgrade_closes(serve: Serve, lines: tuple[str, ...], status: int) -> None:
+async def test_a_refused_upgrade_closes(serve: ServeHttp, lines: tuple[str, ...], status: int) -> None:
     """What is pipelined behind it may be frames."""
-    place = await serve(websocket=never)
-    await refused(place, get("/", *lines), status=status)
+    service = await serve(websocket=never)
+    await refused(service, get("/", *lines), status=status)
 
 
-async def test_an_upgrade_that_access_refuses_closes(serve: Serve) -> None:
+async def test_an_upgrade_that_access_refuses_closes(serve: ServeHttp) -> None:
     from .test_http import Rules
 
-    place = await serve(websocket=never, access=Rules())
-    await refused(place, get("/", *UPGRADE, "Origin: http://evil"), status=403)
+    service = await serve(websocket=never, access=Rules())
+    await refused(service, get("/", *UPGRADE, "Origin: http://evil"), status=403)
 
 
-async def test_a_server_without_websockets_refuses_them(place: Place) -> None:
-    await refused(place, get("/", *UPGRADE), status=404)
+async def test_a_server_without_websockets_refuses_them(service: HttpService) -> None:
+    await refused(service, get("/", *UPGRADE), status=404)
 
 
-async def test_other_upgrades_are_not_made_and_close(place: Place) -> None:
+async def test_other_upgrades_are_not_made_and_close(service: HttpService) -> None:
     """Such as curl --http2 asks for, with its first call."""
-    asker = await place.connect()
+    raw_http = await service.connect()
     lines = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
-    answer = await asker.ask(post(call("add", 1, 2), *lines), HIDDEN)
+    answer = await raw_http.ask(post(call("add", 1, 2), *lines), HIDDEN)
     assert (answer.json["result"], answer.headers["connection"]) == (3, "close")
-    assert await asker.rest() == b""
-    assert not place.begun
+    assert await raw_http.rest() == b""
+    assert not service.begun
 
 
 # -- others are served ------------------------------------------------------------------------------------------------
 
 
-async def test_a_long_pipeline_lets_others_have_their_turn(place: Place) -> None:
-    greedy, other = await place.connect(), await place.connect()
+async def test_a_long_pipeline_lets_others_have_their_turn(service: HttpService) -> None:
+    greedy, other = await service.connect(), await service.connect()
     await other.ask(post(call("add", 1, 2)))
     greedy.send(post(call("note", 1)) * 3000)
-    await until(lambda: place.begun)
+    await until(lambda: service.begun)
     assert (await other.ask(post(call("add", 1, 2)))).json["result"] == 3
     for _ in range(3000):
         await greedy.answer()
 
 
-async def test_once_http_never_back(place: Place) -> None:
-    asker = await place.connect()
-    assert (await asker.ask(post(call("add", 1, 2)))).json["result"] == 3
-    asker.send(BODY + b"\r\n\r\n")
-    assert (await asker.answer()).status == 400
-    assert not place.begun
+async def test_once_http_never_back(service: HttpService) -> None:
+    raw_http = await service.connect()
+    assert (await raw_http.ask(post(call("add", 1, 2)))).json["result"] == 3
+    raw_http.send(BODY + b"\r\n\r\n")
+    assert (await raw_http.answer()).status == 400
+    assert not service.begun
 
 
-async def test_a_client_that_breaks_off_everywhere(place: Place) -> None:
+async def test_a_client_that_breaks_off_everywhere(service: HttpService) -> None:
     request = post(call("hold", 1), "Accept: application/x-ndjson")
     for end in range(0, len(request) + 1, 5):
-        asker = await place.connect()
-        asker.send(request[:end])
+        raw_http = await service.connect()
+        raw_http.send(request[:end])
         await asyncio.sleep(0)
-        asker.writer.transport.abort()
-    await until(lambda: not place.listener._streams and not place.listener._sessions)
-    assert place.ended == ["cancelled"] * len(place.begun)
+        raw_http.writer.transport.abort()
+    await until(lambda: not service.listener._streams and not service.listener._sessions)
+    assert service.ended == ["cancelled"] * len(service.begun)

@@ -13,7 +13,7 @@ from rpcstream import AsyncClient, Client, ConnectFailed, Server
 from rpcstream.hub import Hub
 from rpcstream.testing import serve_in_thread
 
-from .asking import Asker, call, get, post
+from .raw_http import RawHttpConnection, call, get, post
 
 UPGRADE = (
     "Connection: Upgrade",
@@ -36,16 +36,16 @@ async def asked(server: Server) -> AsyncIterator[Any]:
         host, _, port = address.rpartition(":")
 
         async def ask(request: bytes) -> tuple[int, bytes]:
-            asker = Asker(*await asyncio.open_connection(host, int(port)))
+            raw_http = RawHttpConnection(*await asyncio.open_connection(host, int(port)))
             try:
                 if b"Upgrade" not in request:
-                    answer = await asker.ask(request)
+                    answer = await raw_http.ask(request)
                     return answer.status, answer.body
-                asker.send(request)
-                status, headers = await asker.head()
-                return status, await asker.reader.readexactly(int(headers.get("content-length", 0)))
+                raw_http.send(request)
+                status, headers = await raw_http.head()
+                return status, await raw_http.reader.readexactly(int(headers.get("content-length", 0)))
             finally:
-                await asker.close()
+                await raw_http.close()
 
         yield ask
 
@@ -62,13 +62,13 @@ async def asked(server: Server) -> AsyncIterator[Any]:
 )
 async def test_where_calls_are_taken(path: Any, posts: set[str], sockets: set[str]) -> None:
     async with asked(adding(path=path)) as ask:
-        for place in ("/", "/rpc", "/rpc/", "/api/v1"):
-            for target in (place, f"{place}?key=1", f"http://127.0.0.1{place}"):
+        for path in ("/", "/rpc", "/rpc/", "/api/v1"):
+            for target in (path, f"{path}?key=1", f"http://127.0.0.1{path}"):
                 status, body = await ask(post(call("add", 2, 3), target=target))
-                assert status == (200 if place in posts else 404)
-                assert place in posts or b"calls go to" in body
+                assert status == (200 if path in posts else 404)
+                assert path in posts or b"calls go to" in body
                 status, _ = await ask(get(target, *UPGRADE))
-                assert status == (101 if place in sockets else 404)
+                assert status == (101 if path in sockets else 404)
 
 
 async def test_what_else_is_at_the_path() -> None:

@@ -23,7 +23,7 @@ from rpcstream.wire.frames import BINARY, TEXT, FrameReader, frame, head, masked
 from rpcstream.wire.http_messages import Request
 from rpcstream.wire.upgrade import UpgradeRefusedError, accept_upgrade, check_response, request_upgrade
 
-from .websocket_ends import dialler, serving, until
+from .raw_websocket import serving, until, websocket_connect
 
 GOOD = {
     "host": "localhost",
@@ -313,7 +313,7 @@ def result(value: Any, id: Any = 1) -> dict[str, Any]:
 
 
 async def test_a_foreign_client_calls(service: Service) -> None:
-    async with serving(service.server) as place, foreign_connect(place.url) as socket:
+    async with serving(service.server) as websocket_server, foreign_connect(websocket_server.url) as socket:
         await socket.send(text("add", 1, 2, id=1))
         assert await next_of(socket) == result(3)
         await socket.send(text("add", 1, 2, id="b").encode())
@@ -330,7 +330,10 @@ async def test_a_foreign_client_calls(service: Service) -> None:
 
 async def test_a_foreign_clients_subprotocol(service: Service) -> None:
     offered: Any = ["chat", "jsonrpc"]
-    async with serving(service.server) as place, foreign_connect(place.url, subprotocols=offered) as socket:
+    async with (
+        serving(service.server) as websocket_server,
+        foreign_connect(websocket_server.url, subprotocols=offered) as socket,
+    ):
         assert socket.subprotocol == "jsonrpc"
 
 
@@ -339,7 +342,10 @@ async def test_messages_of_any_size_and_in_fragments(service: Service, size: int
     value = "ä" * (size // 2)
     message = text("echo", value, id=1)
     third = len(message) // 3
-    async with serving(service.server) as place, foreign_connect(place.url, max_size=None) as socket:
+    async with (
+        serving(service.server) as websocket_server,
+        foreign_connect(websocket_server.url, max_size=None) as socket,
+    ):
         await socket.send(message)
         assert await next_of(socket) == result(value)
         await socket.send([message[:third], "", message[third : 2 * third], message[2 * third :]])
@@ -350,7 +356,7 @@ async def test_messages_of_any_size_and_in_fragments(service: Service, size: int
 
 
 async def test_a_foreign_client_is_called_back(service: Service) -> None:
-    async with serving(service.server) as place, foreign_connect(place.url) as socket:
+    async with serving(service.server) as websocket_server, foreign_connect(websocket_server.url) as socket:
         await socket.send(text("ask_back", 20, id=1))
         question = await next_of(socket)
         assert (question["method"], question["params"]) == ("double", [20])
@@ -359,7 +365,7 @@ async def test_a_foreign_client_is_called_back(service: Service) -> None:
 
 
 async def test_items_and_credit(service: Service) -> None:
-    async with serving(service.server) as place, foreign_connect(place.url) as socket:
+    async with serving(service.server) as websocket_server, foreign_connect(websocket_server.url) as socket:
         await socket.send(text("count", 3, id=1, stream=2))
         assert [(await next_of(socket))["params"]["value"] for _ in range(2)] == [0, 1]
         await socket.send(orjson.dumps({"jsonrpc": "2.0", "method": "$/credit", "params": {"id": 1, "n": 5}}).decode())
@@ -368,7 +374,7 @@ async def test_items_and_credit(service: Service) -> None:
 
 
 async def test_progress_and_cancel(service: Service) -> None:
-    async with serving(service.server) as place, foreign_connect(place.url) as socket:
+    async with serving(service.server) as websocket_server, foreign_connect(websocket_server.url) as socket:
         await socket.send(text("work", 2, id=1))
         steps = []
         while "method" in (message := await next_of(socket)):
@@ -383,7 +389,7 @@ async def test_progress_and_cancel(service: Service) -> None:
 
 
 async def test_events(service: Service) -> None:
-    async with serving(service.server) as place, foreign_connect(place.url) as socket:
+    async with serving(service.server) as websocket_server, foreign_connect(websocket_server.url) as socket:
         await socket.send(text("rpc.subscribe", "ticks", id=1))
         assert "result" in await next_of(socket)
         for value in range(3):
@@ -395,7 +401,10 @@ async def test_events(service: Service) -> None:
 
 
 async def test_a_foreign_client_pings(service: Service) -> None:
-    async with serving(service.server) as place, foreign_connect(place.url, ping_interval=0.01) as socket:
+    async with (
+        serving(service.server) as websocket_server,
+        foreign_connect(websocket_server.url, ping_interval=0.01) as socket,
+    ):
         for payload in (b"", b"x" * 125):
             await asyncio.wait_for(await socket.ping(payload), 20)
         await socket.send(text("add", 1, 2, id=1))
@@ -403,14 +412,14 @@ async def test_a_foreign_client_pings(service: Service) -> None:
 
 
 async def test_a_foreign_client_closes(service: Service) -> None:
-    async with serving(service.server) as place:
-        socket = await foreign_connect(place.url)
+    async with serving(service.server) as websocket_server:
+        socket = await foreign_connect(websocket_server.url)
         await socket.send(text("wait", id=1))
         await service.started.wait()
         await socket.close(4001, "I have seen enough")
         assert socket.close_code == 4001
         await until(lambda: service.cancelled)
-        assert not place.streams[0].session.work.running
+        assert not websocket_server.streams[0].session.work.running
 
 
 async def test_notifications_before_a_goodbye_are_carried_out(service: Service) -> None:
@@ -421,8 +430,8 @@ async def test_notifications_before_a_goodbye_are_carried_out(service: Service) 
         time.sleep(0.001)
         service.noted.append(value)
 
-    async with serving(service.server) as place:
-        async with foreign_connect(place.url) as socket:
+    async with serving(service.server) as websocket_server:
+        async with foreign_connect(websocket_server.url) as socket:
             for number in range(100):
                 await socket.send(text("slow", number))
         await until(lambda: len(service.noted) == 100)
@@ -430,11 +439,11 @@ async def test_notifications_before_a_goodbye_are_carried_out(service: Service) 
 
 
 async def test_the_server_says_goodbye_when_all_is_answered(service: Service) -> None:
-    place = serving(service.server)
-    async with foreign_connect((await place.__aenter__()).url) as socket:
+    websocket_server = serving(service.server)
+    async with foreign_connect((await websocket_server.__aenter__()).url) as socket:
         await socket.send(text("wait", id=1))
         await service.started.wait()
-        stopped = asyncio.ensure_future(place.__aexit__(None, None, None))
+        stopped = asyncio.ensure_future(websocket_server.__aexit__(None, None, None))
         await until(lambda: service.server._running and service.server._running.stopping.is_set())
         await socket.send(text("add", 1, 2, id=2))  # comes too late
         service.go_on.set()
@@ -446,8 +455,11 @@ async def test_the_server_says_goodbye_when_all_is_answered(service: Service) ->
 
 
 async def test_one_too_many_is_told_so() -> None:
-    async with serving(Server(limits=Limits(max_connections=1))) as place, foreign_connect(place.url):
-        second = await foreign_connect(place.url)
+    async with (
+        serving(Server(limits=Limits(max_connections=1))) as websocket_server,
+        foreign_connect(websocket_server.url),
+    ):
+        second = await foreign_connect(websocket_server.url)
         with pytest.raises(ConnectionClosedError, match="busy") as caught:
             await second.recv()
         assert caught.value.rcvd is not None
@@ -483,7 +495,7 @@ async def test_our_client_at_a_foreign_server() -> None:
 
     async with foreign_serve(answer, "127.0.0.1", 0, compression=None) as server:
         port = server.sockets[0].getsockname()[1]
-        async with AsyncClient("memory", connect=dialler(port)) as client:
+        async with AsyncClient("memory", connect=websocket_connect(port)) as client:
             client(double)
             assert await client.call("add", 1, 2) == 3
             assert await client.call("ask_back") == 8
@@ -499,7 +511,7 @@ async def test_a_foreign_server_closes_while_a_call_waits() -> None:
 
     async with foreign_serve(leave, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        async with AsyncClient("memory", connect=dialler(port)) as client:
+        async with AsyncClient("memory", connect=websocket_connect(port)) as client:
             with pytest.raises(ConnectionLost, match="1011, out of paper"):
                 await client.call("add", 1, 2)
 
@@ -510,7 +522,7 @@ async def test_a_foreign_server_closes_while_a_call_waits() -> None:
 async def test_both_ends_ours(service: Service) -> None:
     import numpy as np
 
-    async with serving(service.server) as place, place.client() as client:
+    async with serving(service.server) as websocket_server, websocket_server.client() as client:
         client(double)
         assert await client.call("add", 1, 2) == 3
         assert await client.call("ask_back", 3) == 7
@@ -530,19 +542,19 @@ async def test_both_ends_ours(service: Service) -> None:
         await until(lambda: service.cancelled)
         await client.notify("note", "last")
     assert service.noted == ["last"]
-    assert [stream.reason for stream in place.streams] == [None]
-    assert not any(stream.over_limit for stream in place.streams)
+    assert [stream.reason for stream in websocket_server.streams] == [None]
+    assert not any(stream.over_limit for stream in websocket_server.streams)
     assert service.server.counters.closed_for_limits == 0
 
 
 async def test_a_server_that_stops_is_no_fault(service: Service) -> None:
-    async with serving(service.server) as place:
-        client = AsyncClient("memory", connect=dialler(place.port))
+    async with serving(service.server) as websocket_server:
+        client = AsyncClient("memory", connect=websocket_connect(websocket_server.port))
         assert await client.call("add", 1, 2) == 3
     with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", place.port)
+        await asyncio.open_connection("127.0.0.1", websocket_server.port)
     await client.close()
-    assert place.streams[0].reason is None
+    assert websocket_server.streams[0].reason is None
 
 
 async def test_in_memory_with_a_trace(service: Service) -> None:

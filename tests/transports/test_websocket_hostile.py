@@ -23,7 +23,7 @@ from rpcstream.wire.framing import HEAD_SIZE, Oversize
 from rpcstream.wire.http_messages import Request
 from rpcstream.wire.upgrade import accept_upgrade
 
-from .websocket_ends import CONTINUATION, RawSocket, declared, dialler, fragment, serving, until
+from .raw_websocket import CONTINUATION, RawWebSocket, fragment, frame_head, serving, until, websocket_connect
 
 
 def with_first(first: int, payload: bytes = b"") -> bytes:
@@ -63,7 +63,7 @@ BROKEN = {
     "a ping in fragments": (with_first(0x09), 1002, "control frame"),
     "a long ping": (frame(PING, b"x" * 126, masked=True), 1002, "control frame"),
     "a long close": (frame(CLOSE, b"\x03\xe8" + b"x" * 124, masked=True), 1002, "control frame"),
-    "a very long pong, of which only the head came": (declared(PONG, 1 << 40), 1002, "control frame"),
+    "a very long pong, of which only the head came": (frame_head(PONG, 1 << 40), 1002, "control frame"),
     "continues nothing": (with_first(0x80, b"{}"), 1002, "continues no message"),
     "begins inside another": (fragment(TEXT, b"{") + frame(TEXT, b"{}", masked=True), 1002, "inside another"),
     "not UTF-8": (frame(TEXT, b'"\xff"', masked=True), 1007, "UTF-8"),
@@ -75,8 +75,8 @@ BROKEN = {
         1007,
         "UTF-8",
     ),
-    "longer than can be": (declared(BINARY, 1 << 63), 1002, "2**63 bytes or more"),
-    "the longest that can be said": (declared(BINARY, (1 << 64) - 1), 1002, "2**63 bytes or more"),
+    "longer than can be": (frame_head(BINARY, 1 << 63), 1002, "2**63 bytes or more"),
+    "the longest that can be said": (frame_head(BINARY, (1 << 64) - 1), 1002, "2**63 bytes or more"),
     "half a close code": (frame(CLOSE, b"\x03", masked=True), 1002, "half a code"),
     **{
         f"the close code {code}": (frame(CLOSE, struct.pack("!H", code), masked=True), 1002, str(code))
@@ -90,7 +90,11 @@ BROKEN = {
 async def test_the_peer_is_told_which_rule_it_broke(name: str) -> None:
     data, code, text = BROKEN[name]
     service = Service(max_message_size=10_000)
-    async with serving(service.server) as place, place.raw() as other, place.raw() as raw:
+    async with (
+        serving(service.server) as websocket_server,
+        websocket_server.raw() as other,
+        websocket_server.raw() as raw,
+    ):
         raw.call("rpc.ping", id=1)
         raw.call("wait", id=2)
         await service.started.wait()
@@ -105,8 +109,8 @@ async def test_the_peer_is_told_which_rule_it_broke(name: str) -> None:
         assert [(await raw.reply())["id"] for _ in range(2)] == [1, 3]
         assert await raw.reply() is None
         await service.cancelled.wait()
-        assert place.streams[1].reason == close.reason
-        assert not place.streams[1].over_limit
+        assert websocket_server.streams[1].reason == close.reason
+        assert not websocket_server.streams[1].over_limit
         assert await other.result("rpc.ping") == "pong"
     assert service.server.counters.closed_for_limits == 0
 
@@ -145,8 +149,8 @@ async def test_a_flood_of_pings_from_a_peer_that_does_not_read() -> None:
     """Only the last ping is answered when it reads again; nothing is kept of the others."""
     limit = 64 * 1024
     service = Service(write_buffer=limit)
-    async with serving(service.server) as place, place.raw() as raw:
-        (stream,) = place.streams
+    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
+        (stream,) = websocket_server.streams
         own = raw.writer.transport
         cast(asyncio.Transport, own).pause_reading()
         raw.call("fill", 8_000_000)  # more than the system keeps for it
@@ -171,8 +175,8 @@ async def test_pings_alone_fill_no_more_than_the_buffer() -> None:
     """A peer that only pings and never reads."""
     limit = 64 * 1024
     service = Service(write_buffer=limit)
-    async with serving(service.server) as place, place.raw() as raw:
-        (stream,) = place.streams
+    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
+        (stream,) = websocket_server.streams
         cast(asyncio.Transport, raw.writer.transport).pause_reading()
         flood = frame(PING, b"x" * 125, masked=True) * 2000
         largest = 0
@@ -225,7 +229,7 @@ async def test_a_declared_length_takes_no_memory() -> None:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        reader.feed(declared(TEXT, 1 << 30))
+        reader.feed(frame_head(TEXT, 1 << 30))
         assert tracemalloc.get_traced_memory()[0] - before < 10_000
     finally:
         tracemalloc.stop()
@@ -233,7 +237,7 @@ async def test_a_declared_length_takes_no_memory() -> None:
 
 
 async def test_empty_messages_are_answered_as_no_json() -> None:
-    async with serving(Service().server) as place, place.raw() as raw:
+    async with serving(Service().server) as websocket_server, websocket_server.raw() as raw:
         raw.send(frame(TEXT, b"", masked=True) * 50)
         assert {(await raw.reply())["error"]["code"] for _ in range(50)} == {-32700}
 
@@ -243,19 +247,19 @@ async def test_empty_messages_are_answered_as_no_json() -> None:
 
 async def test_one_that_does_not_read_its_replies_is_not_read_either_and_then_closed() -> None:
     service = Service(write_buffer=64 * 1024, write_timeout=0.3, max_calls=4)
-    async with serving(service.server) as place, place.raw() as raw:
+    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
         cast(asyncio.Transport, raw.writer.transport).pause_reading()
         with contextlib.suppress(ConnectionError):
-            while place.streams[0]._transport is not None:
+            while websocket_server.streams[0]._transport is not None:
                 raw.call("fill", 100_000)
                 await asyncio.sleep(0)
                 await asyncio.wait_for(_drained(raw), 20)
-        await until(lambda: place.streams[0].over_limit)
-        assert "write_timeout" in (place.streams[0].reason or "")
+        await until(lambda: websocket_server.streams[0].over_limit)
+        assert "write_timeout" in (websocket_server.streams[0].reason or "")
     assert service.server.counters.closed_for_limits == 1
 
 
-async def _drained(raw: RawSocket) -> None:
+async def _drained(raw: RawWebSocket) -> None:
     await raw.writer.drain()
 
 
@@ -268,14 +272,14 @@ async def test_what_handlers_pile_up_for_one_that_does_not_read_is_limited() -> 
         await go_on.wait()
         return "x" * 900_000
 
-    async with serving(service.server) as place, place.raw() as raw:
+    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
         cast(asyncio.Transport, raw.writer.transport).pause_reading()
         for number in range(40):
             raw.call("later", id=number)
-        await until(lambda: place.streams[0].session.work.load == 40)
+        await until(lambda: websocket_server.streams[0].session.work.load == 40)
         go_on.set()
-        await until(lambda: place.streams[0].over_limit)
-        assert "write_buffer" in (place.streams[0].reason or "")
+        await until(lambda: websocket_server.streams[0].over_limit)
+        assert "write_buffer" in (websocket_server.streams[0].reason or "")
 
 
 @pytest.mark.parametrize(
@@ -290,23 +294,27 @@ async def test_what_handlers_pile_up_for_one_that_does_not_read_is_limited() -> 
 )
 async def test_a_message_that_does_not_end(begun: bytes) -> None:
     service = Service(message_timeout=0.2)
-    async with serving(service.server) as place, place.raw() as raw:
+    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
         raw.send(begun)
         assert await raw.closed() is None
-        assert "message_timeout" in (place.streams[0].reason or "")
+        assert "message_timeout" in (websocket_server.streams[0].reason or "")
     assert service.server.counters.closed_for_limits == 1
 
 
 async def test_silence_and_that_pings_break_it() -> None:
     service = Service(idle_timeout=0.6)
-    async with serving(service.server) as place, place.raw() as raw, place.raw() as silent:
+    async with (
+        serving(service.server) as websocket_server,
+        websocket_server.raw() as raw,
+        websocket_server.raw() as silent,
+    ):
         ended = asyncio.ensure_future(silent.closed())
         while not ended.done():
             raw.send(frame(PING, b"here", masked=True))
             assert await raw.pong() == b"here"
             await asyncio.sleep(0.01)
-        assert "idle_timeout" in (place.streams[1].reason or "")
-        assert place.streams[0].reason is None
+        assert "idle_timeout" in (websocket_server.streams[1].reason or "")
+        assert websocket_server.streams[0].reason is None
 
 
 # -- peers that vanish, or do not keep to the end -------------------------------------------------------------------
@@ -315,7 +323,7 @@ async def test_silence_and_that_pings_break_it() -> None:
 @pytest.mark.parametrize("how", ["reset", "end", "close"])
 async def test_whoever_is_gone_has_its_handlers_cancelled(how: str) -> None:
     service = Service()
-    async with serving(service.server) as place, place.raw() as raw:
+    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
         raw.call("wait")
         await service.started.wait()
         if how == "reset":
@@ -327,13 +335,13 @@ async def test_whoever_is_gone_has_its_handlers_cancelled(how: str) -> None:
         else:
             raw.say_close()
         await service.cancelled.wait()
-        await until(lambda: not place.listener.sessions)
+        await until(lambda: not websocket_server.listener.sessions)
 
 
 async def test_one_that_is_not_read_and_gone_is_found() -> None:
     service = Service(max_calls=1)
-    async with serving(service.server) as place, place.raw() as raw:
-        (stream,) = place.streams
+    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
+        (stream,) = websocket_server.streams
         raw.send(*({"jsonrpc": "2.0", "id": number, "method": "wait"} for number in range(3000)))
         await until(lambda: stream._paused)
         raw.writer.transport.abort()
@@ -345,8 +353,8 @@ async def test_one_that_is_not_read_and_gone_is_found() -> None:
 
 async def test_a_probe_does_not_disturb_one_that_is_there() -> None:
     service = Service(max_calls=1)
-    async with serving(service.server) as place, place.raw() as raw:
-        (stream,) = place.streams
+    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
+        (stream,) = websocket_server.streams
         raw.send(*({"jsonrpc": "2.0", "id": number, "method": "wait"} for number in range(3000)))
         await until(lambda: stream._paused)
         stream.probe()
@@ -358,71 +366,75 @@ async def test_a_probe_does_not_disturb_one_that_is_there() -> None:
 async def test_one_that_does_not_answer_the_close_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "CLOSE_TIME", 0.1)
     service = Service()
-    async with serving(service.server) as place, place.raw() as raw:
-        place.streams[0].drain()
+    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
+        websocket_server.streams[0].drain()
         assert (await raw.close_frame()).code == 1001
         # What it says now is not heard, and does not keep the connection.
         raw.call("wait")
         raw.send(frame(PING, b"", masked=True))
         assert await raw.reply() is None
         assert not service.started.is_set()
-        await until(lambda: not place.listener.sessions)
+        await until(lambda: not websocket_server.listener.sessions)
 
 
 async def test_one_that_does_not_end_after_its_fault_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "CLOSE_TIME", 0.1)
     service = Service()
-    async with serving(service.server) as place, place.raw() as raw:
+    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
         raw.send(with_first(0x8F))
         assert (await raw.close_frame()).code == 1002
         for _ in range(3):
             raw.call("wait")
             await asyncio.sleep(0.01)
-        await until(lambda: place.streams[0]._transport is None)
+        await until(lambda: websocket_server.streams[0]._transport is None)
         assert not service.started.is_set()
 
 
 async def test_a_fault_after_our_goodbye_ends_it() -> None:
-    async with serving(Service().server) as place, place.raw() as raw:
-        place.streams[0].drain()
+    async with serving(Service().server) as websocket_server, websocket_server.raw() as raw:
+        websocket_server.streams[0].drain()
         assert (await raw.close_frame()).code == 1001
         raw.send(with_first(0x8F))
         assert (await raw.closed()) == Close(1001)
         raw.writer.close()
-        await until(lambda: not place.listener.sessions)
+        await until(lambda: not websocket_server.listener.sessions)
 
 
 async def test_a_close_frame_in_the_middle_of_a_message_is_answered() -> None:
-    async with serving(Service().server) as place, place.raw() as raw:
+    async with serving(Service().server) as websocket_server, websocket_server.raw() as raw:
         raw.send(fragment(TEXT, b'"'))
         raw.say_close(3000)
         assert await raw.closed() == Close(3000)
 
 
 async def test_an_empty_close_frame_is_answered_with_one() -> None:
-    async with serving(Service().server) as place, place.raw() as raw:
+    async with serving(Service().server) as websocket_server, websocket_server.raw() as raw:
         raw.send(frame(CLOSE, b"", masked=True))
         close = await raw.closed()
         assert close is not None
         assert close.payload == b""
-        assert place.streams[0].reason is None
+        assert websocket_server.streams[0].reason is None
 
 
 async def test_a_goodbye_does_not_wait_for_a_handler_for_ever() -> None:
     """Requests that wait behind some that do not end are not heard out for long."""
     service = Service(max_calls=3)
-    async with serving(service.server) as place, place.raw() as raw:
+    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
         for number in range(5):
             raw.call("wait", id=number)
-        await until(lambda: place.streams[0].session.backlog)
+        await until(lambda: websocket_server.streams[0].session.backlog)
         raw.say_close()
         assert await raw.closed() == Close(1000)
         assert service.cancelled.is_set()
 
 
 async def test_refused_and_aborted_in_any_state() -> None:
-    async with serving(Service().server) as place, place.raw() as raw, place.raw() as other:
-        refused, aborted = place.streams
+    async with (
+        serving(Service().server) as websocket_server,
+        websocket_server.raw() as raw,
+        websocket_server.raw() as other,
+    ):
+        refused, aborted = websocket_server.streams
         refused.refuse(RpcError(-32002, "Server busy: 2 connections are open"))
         refused.refuse(RpcError(-32002, "again"))
         refused.drain()
@@ -433,7 +445,7 @@ async def test_refused_and_aborted_in_any_state() -> None:
         aborted.abort("enough")
         aborted.close()
         assert await other.closed() is None
-        await until(lambda: not place.listener.sessions)
+        await until(lambda: not websocket_server.listener.sessions)
         for stream in (refused, aborted):
             stream.send([b"{}"])
             stream.pause()
@@ -464,7 +476,7 @@ async def test_a_client_whose_server_does_not_close(monkeypatch: pytest.MonkeyPa
         ended.set()
 
     server = await asyncio.start_server(stay, "127.0.0.1", 0)
-    async with AsyncClient("memory", connect=dialler(server.sockets[0].getsockname()[1])) as client:
+    async with AsyncClient("memory", connect=websocket_connect(server.sockets[0].getsockname()[1])) as client:
         assert await client.call("anything") == 1
     await asyncio.wait_for(ended.wait(), 20)
     server.close()
@@ -478,11 +490,11 @@ async def test_the_ends_over_tls(ending: str) -> None:
     authority.issue_cert("127.0.0.1").configure_cert(own)
     authority.configure_trust(trusted)
     service = Service()
-    async with serving(service.server, own=own, trusted=trusted) as place, place.raw() as raw:
+    async with serving(service.server, own=own, trusted=trusted) as websocket_server, websocket_server.raw() as raw:
         raw.call("wait")
         await service.started.wait()
         if ending == "our goodbye":
-            place.streams[0].refuse(RpcError(-32002, "busy"))
+            websocket_server.streams[0].refuse(RpcError(-32002, "busy"))
             assert await raw.close_frame() == Close(1013, "busy")
             raw.say_close(1013)
         elif ending == "a reset":
@@ -498,7 +510,7 @@ async def test_the_ends_over_tls(ending: str) -> None:
             assert close is not None
             assert close.code == 1002
         await service.cancelled.wait()
-        await until(lambda: not place.listener.sessions)
+        await until(lambda: not websocket_server.listener.sessions)
 
 
 def test_the_stream_is_what_a_listener_and_a_session_ask_for() -> None:

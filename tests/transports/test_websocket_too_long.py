@@ -16,7 +16,7 @@ from rpcstream import AsyncClient, Limits, MessageTooLarge, Server
 from rpcstream.wire.frames import BINARY, PING, TEXT, FrameReader, frame
 from rpcstream.wire.framing import HEAD_SIZE, Oversize
 
-from .websocket_ends import CONTINUATION, RawSocket, declared, dialler, fragment, serving, until
+from .raw_websocket import CONTINUATION, RawWebSocket, fragment, frame_head, serving, until, websocket_connect
 
 LIMIT = 10_000
 
@@ -54,7 +54,7 @@ def too_long(size: int, id: Any = 7) -> dict[str, Any]:
     }
 
 
-async def is_alive(raw: RawSocket) -> bool:
+async def is_alive(raw: RawWebSocket) -> bool:
     return bool(await raw.result("rpc.ping") == "pong")
 
 
@@ -62,7 +62,7 @@ async def is_alive(raw: RawSocket) -> bool:
 
 
 async def test_the_largest_message_and_no_larger() -> None:
-    async with serving(make_server()) as place, place.raw() as raw:
+    async with serving(make_server()) as websocket_server, websocket_server.raw() as raw:
         exact = request(LIMIT)
         raw.send(frame(TEXT, exact, masked=True))
         assert len((await raw.reply())["result"]) > 9000
@@ -71,14 +71,14 @@ async def test_the_largest_message_and_no_larger() -> None:
         raw.send(frame(TEXT, exact + b" ", masked=True))
         assert await raw.reply() == too_long(LIMIT + 1)
         assert await is_alive(raw)
-    assert place.streams[0].reason is None
-    assert not place.streams[0].over_limit
+    assert websocket_server.streams[0].reason is None
+    assert not websocket_server.streams[0].over_limit
 
 
 @pytest.mark.parametrize("opcode", [TEXT, BINARY])
 @pytest.mark.parametrize("size", [LIMIT + 1, 70_000, 3_000_000])
 async def test_one_large_frame_keeps_its_place_among_others(opcode: int, size: int) -> None:
-    async with serving(make_server()) as place, place.raw() as raw:
+    async with serving(make_server()) as websocket_server, websocket_server.raw() as raw:
         raw.call("echo", 1, id=1)
         raw.send(frame(opcode, request(size), masked=True))
         raw.call("echo", 2, id=2)
@@ -87,11 +87,11 @@ async def test_one_large_frame_keeps_its_place_among_others(opcode: int, size: i
             too_long(size),
             {"jsonrpc": "2.0", "id": 2, "result": 2},
         ]
-        assert not place.streams[0]._reader.partial
+        assert not websocket_server.streams[0]._reader.partial
 
 
 async def test_many_fragments_are_answered_once_and_pings_between_them_each() -> None:
-    async with serving(make_server()) as place, place.raw() as raw:
+    async with serving(make_server()) as websocket_server, websocket_server.raw() as raw:
         whole = request(25_000)
         raw.send(fragment(TEXT, whole[:6000]), frame(PING, b"1", masked=True))
         assert await raw.pong() == b"1"
@@ -106,7 +106,7 @@ async def test_many_fragments_are_answered_once_and_pings_between_them_each() ->
 
 
 async def test_text_that_is_skipped_need_not_be_utf8() -> None:
-    async with serving(make_server()) as place, place.raw() as raw:
+    async with serving(make_server()) as websocket_server, websocket_server.raw() as raw:
         raw.send(frame(TEXT, request(LIMIT) + b"\xff", masked=True))
         assert await raw.reply() == too_long(LIMIT + 1)
         raw.send(fragment(TEXT, request(LIMIT) + b"\xe2"), fragment(CONTINUATION, b"\xff", final=True))
@@ -120,7 +120,7 @@ async def test_text_that_is_skipped_need_not_be_utf8() -> None:
 
 
 async def test_no_id_where_none_shows() -> None:
-    async with serving(make_server()) as place, place.raw() as raw:
+    async with serving(make_server()) as websocket_server, websocket_server.raw() as raw:
         raw.send(frame(TEXT, b" " * 20_000, masked=True))
         assert await raw.reply() == too_long(20_000, id=None)
         raw.send(frame(TEXT, b"x" * 20_000, masked=True))
@@ -134,17 +134,17 @@ async def test_no_id_where_none_shows() -> None:
     ("data", "text"),
     [
         (frame(TEXT, b"{}", masked=True), "inside another"),
-        (declared(BINARY, LONGEST), "inside another"),
+        (frame_head(BINARY, LONGEST), "inside another"),
         (fragment(PING, b""), "control frame"),
         (frame(CONTINUATION, b"", masked=False), "not masked"),
         (bytes([0xC0]) + frame(TEXT, b"", masked=True)[1:], "reserved"),
-        (declared(CONTINUATION, 1 << 63), "2**63 bytes or more"),
+        (frame_head(CONTINUATION, 1 << 63), "2**63 bytes or more"),
         (fragment(CONTINUATION, b"", final=True) * 2, "continues no message"),
     ],
     ids=["inside", "inside-declared", "ping-in-pieces", "not-masked", "reserved", "endless", "continues-nothing"],
 )
 async def test_the_rules_hold_in_a_message_that_is_skipped(data: bytes, text: str) -> None:
-    async with serving(make_server()) as place, place.raw() as raw:
+    async with serving(make_server()) as websocket_server, websocket_server.raw() as raw:
         raw.send(fragment(TEXT, request(20_000)))
         assert await raw.reply() == too_long(20_000)
         raw.send(data)
@@ -154,7 +154,7 @@ async def test_the_rules_hold_in_a_message_that_is_skipped(data: bytes, text: st
 
 
 async def test_a_goodbye_in_a_message_that_is_skipped() -> None:
-    async with serving(make_server()) as place, place.raw() as raw:
+    async with serving(make_server()) as websocket_server, websocket_server.raw() as raw:
         raw.send(fragment(TEXT, request(20_000)))
         assert await raw.reply() == too_long(20_000)
         raw.say_close(3000)
@@ -169,7 +169,7 @@ async def test_a_goodbye_in_a_message_that_is_skipped() -> None:
 def test_a_frame_of_any_length_takes_no_memory() -> None:
     reader = FrameReader(masked=True, max_size=LIMIT)
     piece = bytes(1 << 16)
-    (found,) = reader.feed(declared(TEXT, LONGEST) + piece)
+    (found,) = reader.feed(frame_head(TEXT, LONGEST) + piece)
     assert found == Oversize(LONGEST, bytes(HEAD_SIZE))
     tracemalloc.start()
     try:
@@ -200,38 +200,38 @@ def test_fragments_without_end_take_no_memory() -> None:
 
 async def test_one_that_says_the_most_and_sends_it_is_answered_and_then_closed() -> None:
     server = make_server(message_timeout=0.3)
-    async with serving(server) as place, place.raw() as raw, place.raw() as other:
-        raw.send(declared(TEXT, LONGEST) + request(2000))
+    async with serving(server) as websocket_server, websocket_server.raw() as raw, websocket_server.raw() as other:
+        raw.send(frame_head(TEXT, LONGEST) + request(2000))
         assert await raw.reply() == too_long(LONGEST)
         with contextlib.suppress(ConnectionError):
-            while place.streams[0]._transport is not None:
+            while websocket_server.streams[0]._transport is not None:
                 raw.send(bytes(100_000))
                 await asyncio.wait_for(raw.writer.drain(), 20)
                 await asyncio.sleep(0)
-        assert "message_timeout" in (place.streams[0].reason or "")
+        assert "message_timeout" in (websocket_server.streams[0].reason or "")
         assert await is_alive(other)
     assert server.counters.closed_for_limits == 1
 
 
 async def test_one_that_says_the_most_and_sends_nothing() -> None:
     server = make_server(message_timeout=0.2)
-    async with serving(server) as place, place.raw() as raw:
-        raw.send(declared(TEXT, LONGEST))
+    async with serving(server) as websocket_server, websocket_server.raw() as raw:
+        raw.send(frame_head(TEXT, LONGEST))
         assert await raw.closed() is None
         assert await raw.reply() is None
-        assert "message_timeout" in (place.streams[0].reason or "")
+        assert "message_timeout" in (websocket_server.streams[0].reason or "")
 
 
 @pytest.mark.parametrize("begun", [10, 9_000])
 async def test_fragments_may_say_more_than_a_length_can_be(begun: int) -> None:
     """Together more than the longest frame: no number is too large for anything behind."""
-    async with serving(make_server(max_calls=1)) as place, place.raw() as raw:
+    async with serving(make_server(max_calls=1)) as websocket_server, websocket_server.raw() as raw:
         whole = request(20_000)
-        head = fragment(TEXT, whole[:begun]) + declared(CONTINUATION, LONGEST)
+        head = fragment(TEXT, whole[:begun]) + frame_head(CONTINUATION, LONGEST)
         raw.call("wait", id=1)
         raw.send(head + whole[begun:])
-        await until(lambda: place.streams[0].session.backlog)
-        place.streams[0].session.work.cancel(1)
+        await until(lambda: websocket_server.streams[0].session.backlog)
+        websocket_server.streams[0].session.work.cancel(1)
         assert (await raw.reply())["error"]["code"] == -32800
         reply = await raw.reply()
         assert (reply["id"], reply["error"]["data"]["size"]) == (7, LONGEST + begun)
@@ -239,12 +239,12 @@ async def test_fragments_may_say_more_than_a_length_can_be(begun: int) -> None:
 
 async def test_many_of_them_wait_without_their_bytes() -> None:
     """Behind calls that have no room, too, and in their order."""
-    async with serving(make_server(max_calls=1)) as place, place.raw() as raw:
+    async with serving(make_server(max_calls=1)) as websocket_server, websocket_server.raw() as raw:
         raw.call("wait", id=1)
         for number in range(40):
             raw.send(frame(TEXT, request(100_000, id=number), masked=True))
-        await until(lambda: place.streams[0].session.backlog)
-        place.streams[0].session.work.cancel(1)
+        await until(lambda: websocket_server.streams[0].session.backlog)
+        websocket_server.streams[0].session.work.cancel(1)
         assert (await raw.reply())["error"]["code"] == -32800
         assert [await raw.reply() for _ in range(40)] == [too_long(100_000, id=number) for number in range(40)]
 
@@ -255,8 +255,10 @@ async def test_many_of_them_wait_without_their_bytes() -> None:
 async def test_a_reply_that_is_too_long_fails_its_call_alone() -> None:
     server = Server()
     server.add(lambda size: "x" * size, name="fill")
-    async with serving(server) as place:
-        async with AsyncClient("memory", connect=dialler(place.port), limits=Limits(max_message_size=1000)) as client:
+    async with serving(server) as websocket_server:
+        async with AsyncClient(
+            "memory", connect=websocket_connect(websocket_server.port), limits=Limits(max_message_size=1000)
+        ) as client:
             assert await client.call("fill", 900) == "x" * 900
             calls = [client.call("fill", size) for size in (10, 5000, 20, 2_000_000, 30)]
             found = await asyncio.gather(*calls, return_exceptions=True)
@@ -269,8 +271,8 @@ async def test_a_reply_that_is_too_long_fails_its_call_alone() -> None:
             ]
             assert "the client's limit is 1000 bytes" in str(found[1])
             assert await client.call("fill", 10) == "x" * 10
-        assert len(place.streams) == 1
-        assert place.streams[0].reason is None
+        assert len(websocket_server.streams) == 1
+        assert websocket_server.streams[0].reason is None
 
 
 # -- however it is cut ----------------------------------------------------------------------------------------------

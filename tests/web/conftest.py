@@ -1,4 +1,4 @@
-"""What the tests of pages share."""
+"""Fixtures: routes to send requests to, and the threads and processes that run their handlers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from rpcstream.methods.invoke import Invoker
 
-from .asking import Site
+from .routes_client import RoutesClient
 
 
 @pytest.fixture
@@ -19,5 +19,5 @@ async def invoker() -> AsyncIterator[Invoker]:
 
 
 @pytest.fixture
-async def site(invoker: Invoker) -> Site:
-    return Site(invoker)
+async def site(invoker: Invoker) -> RoutesClient:
+    return RoutesClient(invoker)

@@ -25,8 +25,8 @@ from rpcstream.methods.invoke import Invoker
 from rpcstream.web import Html, HttpError, Request, Response
 from rpcstream.wire.http_messages import problem
 
-from . import work
-from .asking import Site, body_of, headers_of, request
+from . import worker_handlers
+from .routes_client import RoutesClient, body_of, headers_of, request
 
 
 class Colour(enum.Enum):
@@ -36,7 +36,7 @@ class Colour(enum.Enum):
 # -- what they are given ----------------------------------------------------------------------------------------------
 
 
-async def test_places_and_fields_by_name_and_hint(site: Site) -> None:
+async def test_places_and_fields_by_name_and_hint(site: RoutesClient) -> None:
     @site.get("/users/{name}/{number:int}")
     def user(number: int, name: str, size: float = 1.5, *, full: bool = False, tag: list[int] = ()) -> Any:
         return [name, number, size, full, list(tag)]
@@ -69,7 +69,7 @@ async def test_places_and_fields_by_name_and_hint(site: Site) -> None:
         (list[Colour], "red", [Colour.RED]),
     ],
 )
-async def test_text_becomes_what_the_hint_says(site: Site, hint: Any, text: str, value: object) -> None:
+async def test_text_becomes_what_the_hint_says(site: RoutesClient, hint: Any, text: str, value: object) -> None:
     seen = []
 
     def page(x):  # type: ignore[no-untyped-def]
@@ -97,7 +97,7 @@ async def test_text_becomes_what_the_hint_says(site: Site, hint: Any, text: str,
         ("&".join(f"x{n}=1" for n in range(1001)), "the query has more than 1000 fields"),
     ],
 )
-async def test_a_wrong_request_is_told_what_is_wrong(site: Site, query: str, text: str) -> None:
+async def test_a_wrong_request_is_told_what_is_wrong(site: RoutesClient, query: str, text: str) -> None:
     @site.get("/")
     def page(x: int, colour: Colour = Colour.RED, tags: list[int] | None = None) -> None:
         raise AssertionError("must not run")
@@ -107,7 +107,7 @@ async def test_a_wrong_request_is_told_what_is_wrong(site: Site, query: str, tex
     assert len(said) < 300
 
 
-async def test_a_place_is_checked_by_its_hint(site: Site) -> None:
+async def test_a_place_is_checked_by_its_hint(site: RoutesClient) -> None:
     @site.get("/days/{day}")
     def page(day: date) -> str:
         return day.isoformat()
@@ -118,7 +118,7 @@ async def test_a_place_is_checked_by_its_hint(site: Site) -> None:
     assert (await site.page("/days/%3Cb%3E")).type == "text/plain; charset=utf-8"
 
 
-async def test_a_place_for_a_number_gives_a_number(site: Site) -> None:
+async def test_a_place_for_a_number_gives_a_number(site: RoutesClient) -> None:
     @site.get("/{n:int}")
     def page(n):  # type: ignore[no-untyped-def]
         return [n]
@@ -126,7 +126,7 @@ async def test_a_place_for_a_number_gives_a_number(site: Site) -> None:
     assert await site.text("/12") == (200, "[12]")
 
 
-async def test_the_request_is_given_to_who_asks_for_it(site: Site) -> None:
+async def test_the_request_is_given_to_who_asks_for_it(site: RoutesClient) -> None:
     @site.get("/a/{x}")
     def first(request: Request, /, x: str) -> Any:
         return [request.path, request.query, request.headers["accept"], request.identity, x]
@@ -154,7 +154,9 @@ async def test_the_request_is_given_to_who_asks_for_it(site: Site) -> None:
         ("/", {"x": Request, "y": Request}, "one parameter may be the Request"),
     ],
 )
-async def test_parameters_that_cannot_be_are_refused(site: Site, path: str, hints: dict[str, Any], text: str) -> None:
+async def test_parameters_that_cannot_be_are_refused(
+    site: RoutesClient, path: str, hints: dict[str, Any], text: str
+) -> None:
     names = {"x": lambda x: None, "xy": lambda x, y: None, "": lambda: None}
     function = names["".join(hints)]
     function.__annotations__ = hints
@@ -164,12 +166,12 @@ async def test_parameters_that_cannot_be_are_refused(site: Site, path: str, hint
 
 
 @pytest.mark.parametrize("function", [lambda *args: None, lambda **kwargs: None])
-async def test_many_arguments_are_refused(site: Site, function: Any) -> None:
+async def test_many_arguments_are_refused(site: RoutesClient, function: Any) -> None:
     with pytest.raises(RegistrationError, match="take the Request and read its query"):
         site.get("/", function)
 
 
-async def test_options_that_cannot_act_are_refused(site: Site) -> None:
+async def test_options_that_cannot_act_are_refused(site: RoutesClient) -> None:
     async def waits() -> None: ...
 
     def computes() -> None: ...
@@ -214,14 +216,14 @@ async def test_options_that_cannot_act_are_refused(site: Site) -> None:
         (np.float32(0.5), "application/json", b"0.5"),
     ],
 )
-async def test_what_is_returned_becomes_a_page(site: Site, value: object, kind: str, body: bytes) -> None:
+async def test_what_is_returned_becomes_a_page(site: RoutesClient, value: object, kind: str, body: bytes) -> None:
     site.get("/", lambda: value)
     page = await site.page("/")
     assert (page.status, page.type, body_of(page)) == (200, kind, body)
     assert headers_of(page)["x-content-type-options"] == "nosniff"
 
 
-async def test_nothing_is_204(site: Site) -> None:
+async def test_nothing_is_204(site: RoutesClient) -> None:
     site.get("/", lambda: None)
     page = await site.page("/")
     assert (page.status, page.body) == (204, b"")
@@ -229,7 +231,7 @@ async def test_nothing_is_204(site: Site) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 100_000])
-async def test_an_array_is_json_as_for_a_call(site: Site, size: int) -> None:
+async def test_an_array_is_json_as_for_a_call(site: RoutesClient, size: int) -> None:
     array = np.arange(size, dtype=np.float64)
     site.get("/", lambda: {"array": array})
     page = await site.page("/")
@@ -242,7 +244,7 @@ async def test_an_array_is_json_as_for_a_call(site: Site, size: int) -> None:
 @pytest.mark.parametrize(
     "mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "HSV", "F", "I;16"]
 )
-async def test_an_image_is_png(site: Site, mode: str) -> None:
+async def test_an_image_is_png(site: RoutesClient, mode: str) -> None:
     site.get("/", lambda: Image.new(mode, (3, 2)))
     page = await site.page("/")
     assert (page.status, page.type) == (200, "image/png")
@@ -251,7 +253,7 @@ async def test_an_image_is_png(site: Site, mode: str) -> None:
         assert image.has_transparency_data is (mode in ("LA", "PA", "RGBA", "RGBa"))
 
 
-async def test_a_response_is_sent_as_it_is(site: Site) -> None:
+async def test_a_response_is_sent_as_it_is(site: RoutesClient) -> None:
     own = Response(201, b"<a/>", "text/xml", [("Location", "/new"), ("X-A", "1"), ("X-A", "2")])
     site.get("/", lambda: own)
     page = await site.page("/")
@@ -281,7 +283,7 @@ async def test_a_response_is_sent_as_it_is(site: Site) -> None:
     ],
 )
 async def test_a_response_that_cannot_be_is_the_handler_s_failure(
-    site: Site, response: Response, caplog: pytest.LogCaptureFixture
+    site: RoutesClient, response: Response, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.get("/", lambda: response)
     page = await site.page("/")
@@ -324,14 +326,14 @@ async def cancels() -> None:
         (cancels, None),
         (broken, "thread"),
         (ends, "thread"),
-        (work.fail, "process"),
+        (worker_handlers.fail, "process"),
         (lambda: object(), None),
         (lambda: "\ud800", None),
         (lambda: [object()], "thread"),
     ],
 )
 async def test_a_failure_is_500_and_logged(
-    site: Site, function: Any, offload: Any, caplog: pytest.LogCaptureFixture
+    site: RoutesClient, function: Any, offload: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.get("/x/{rest:path}", lambda rest: None)
     site.get("/y", function, offload=offload)
@@ -344,7 +346,7 @@ async def test_a_failure_is_500_and_logged(
 
 
 async def test_debugging_shows_the_traceback(invoker: Invoker) -> None:
-    site = Site(invoker, debug=True)
+    site = RoutesClient(invoker, debug=True)
     site.get("/", broken)
     page = await site.page("/")
     assert page.status == 500
@@ -354,16 +356,16 @@ async def test_debugging_shows_the_traceback(invoker: Invoker) -> None:
 
 @pytest.mark.parametrize("offload", [None, "thread", "process"])
 async def test_an_error_may_have_a_response_of_its_own(
-    site: Site, offload: Any, caplog: pytest.LogCaptureFixture
+    site: RoutesClient, offload: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site.get("/", work.refuse, offload=offload)
+    site.get("/", worker_handlers.refuse, offload=offload)
     page = await site.page("/")
     assert (page.status, page.body) == (410, b"gone for good\n")
     assert headers_of(page)["x-content-type-options"] == "nosniff"
     assert caplog.records == []
 
 
-async def test_an_error_with_a_response_that_cannot_be_is_a_failure(site: Site) -> None:
+async def test_an_error_with_a_response_that_cannot_be_is_a_failure(site: RoutesClient) -> None:
     @site.get("/")
     async def page() -> None:
         raise HttpError(problem(400, "x", [("X-A", "\r\n")]))
@@ -372,7 +374,7 @@ async def test_an_error_with_a_response_that_cannot_be_is_a_failure(site: Site) 
 
 
 async def test_a_slow_handler_in_the_loop_is_named(invoker: Invoker, caplog: pytest.LogCaptureFixture) -> None:
-    site = Site(invoker, slow=1e-9)
+    site = RoutesClient(invoker, slow=1e-9)
     site.get("/", lambda: "")
     site.get("/thread", lambda: "", offload="thread")
     assert (await site.page("/thread")).status == 200
@@ -385,14 +387,14 @@ async def test_a_slow_handler_in_the_loop_is_named(invoker: Invoker, caplog: pyt
 # -- where they run ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_sync_handler_has_run_when_it_is_found(site: Site) -> None:
+async def test_a_sync_handler_has_run_when_it_is_found(site: RoutesClient) -> None:
     site.get("/", lambda: str(threading.get_ident()))
     found = site.routes.find(request("/"))
     assert isinstance(found, Response)
     assert found.body == str(threading.get_ident()).encode()
 
 
-async def test_a_thread_makes_the_response_too(site: Site) -> None:
+async def test_a_thread_makes_the_response_too(site: RoutesClient) -> None:
     threads = []
 
     class Picture(Image.Image):
@@ -411,23 +413,23 @@ async def test_a_thread_makes_the_response_too(site: Site) -> None:
     assert threads[0] == threads[1] != threading.get_ident()
 
 
-async def test_a_process_is_given_the_request(site: Site) -> None:
-    site.get("/{name}", work.process_id, offload="process")
+async def test_a_process_is_given_the_request(site: RoutesClient) -> None:
+    site.get("/{name}", worker_handlers.process_id, offload="process")
     told = orjson.loads(body_of(await site.page("/ann", user_agent="me")))
     assert told.pop("pid") != os.getpid()
     assert told == {"name": "ann", "agent": "me"}
-    site.get("/page/{name}", work.page, offload="process")
+    site.get("/page/{name}", worker_handlers.page, offload="process")
     page = await site.page("/page/%3C")
     assert (page.type, page.body) == ("text/html; charset=utf-8", b"<p>&lt;")
-    site.get("/picture/{side}", work.picture, offload="process")
+    site.get("/picture/{side}", worker_handlers.picture, offload="process")
     with Image.open(io.BytesIO(body_of(await site.page("/picture/5")))) as image:
         assert image.size == (5, 5)
 
 
 async def test_a_handler_no_process_can_import_is_refused_when_the_server_starts(invoker: Invoker) -> None:
-    site = Site(invoker)
+    site = RoutesClient(invoker)
     site.routes.close()
-    function = functools.partial(work.page, unfit := threading.Lock())
+    function = functools.partial(worker_handlers.page, unfit := threading.Lock())
     assert unfit is not None
     function.__qualname__ = "page"  # type: ignore[attr-defined]
     site.get("/", lambda: None)
@@ -436,7 +438,7 @@ async def test_a_handler_no_process_can_import_is_refused_when_the_server_starts
         site.routes.open(invoker)
 
 
-async def test_an_async_handler_behind_a_plain_function(site: Site) -> None:
+async def test_an_async_handler_behind_a_plain_function(site: RoutesClient) -> None:
     async def page(x: int) -> str:
         await asyncio.sleep(0)
         return str(x)
@@ -448,7 +450,7 @@ async def test_an_async_handler_behind_a_plain_function(site: Site) -> None:
 
 
 @pytest.mark.parametrize("offload", [None, "thread"])
-async def test_a_time_out_is_503(site: Site, offload: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_time_out_is_503(site: RoutesClient, offload: Any, caplog: pytest.LogCaptureFixture) -> None:
     go = threading.Event()
 
     async def waits() -> None:
@@ -464,7 +466,7 @@ async def test_a_time_out_is_503(site: Site, offload: Any, caplog: pytest.LogCap
 
 
 async def test_there_is_a_time_out_that_nobody_asked_for(invoker: Invoker) -> None:
-    site = Site(invoker, timeout=0.01)
+    site = RoutesClient(invoker, timeout=0.01)
 
     @site.get("/")
     async def waits() -> None:
@@ -479,7 +481,7 @@ async def test_there_is_a_time_out_that_nobody_asked_for(invoker: Invoker) -> No
     assert (await site.page("/no")).status == 200
 
 
-async def test_a_time_out_of_the_handler_s_own_is_its_failure(site: Site) -> None:
+async def test_a_time_out_of_the_handler_s_own_is_its_failure(site: RoutesClient) -> None:
     @site.get("/")
     async def page() -> None:
         raise TimeoutError
@@ -487,7 +489,7 @@ async def test_a_time_out_of_the_handler_s_own_is_its_failure(site: Site) -> Non
     assert (await site.page("/")).status == 500
 
 
-async def test_a_handler_is_cancelled_with_its_caller(site: Site) -> None:
+async def test_a_handler_is_cancelled_with_its_caller(site: RoutesClient) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     @site.get("/")
@@ -510,7 +512,7 @@ async def test_a_handler_is_cancelled_with_its_caller(site: Site) -> None:
 
 async def test_a_call_that_waits_for_a_thread_is_not_begun_for_nobody() -> None:
     invoker = Invoker(threads=1, processes=1, max_queue=10)
-    site = Site(invoker)
+    site = RoutesClient(invoker)
     go, begun = threading.Event(), threading.Event()
     ran: list[int] = []
     try:
@@ -535,7 +537,7 @@ async def test_a_call_that_waits_for_a_thread_is_not_begun_for_nobody() -> None:
 async def test_a_server_that_ends_answers_who_waits(caplog: pytest.LogCaptureFixture) -> None:
     """The pool is closed while a page waits for its thread: that is no cancelling by the one who asked."""
     invoker = Invoker(threads=1, processes=1, max_queue=10)
-    site = Site(invoker)
+    site = RoutesClient(invoker)
     go, begun = threading.Event(), threading.Event()
     try:
         invoker.submit(lambda: (begun.set(), go.wait()))
@@ -553,7 +555,7 @@ async def test_a_server_that_ends_answers_who_waits(caplog: pytest.LogCaptureFix
 
 async def test_too_many_that_wait_are_told(caplog: pytest.LogCaptureFixture) -> None:
     invoker = Invoker(threads=1, processes=1, max_queue=1)
-    site = Site(invoker)
+    site = RoutesClient(invoker)
     go, begun = threading.Event(), threading.Event()
     try:
         invoker.submit(lambda: (begun.set(), go.wait()))
@@ -567,7 +569,7 @@ async def test_too_many_that_wait_are_told(caplog: pytest.LogCaptureFixture) -> 
         invoker.close()
 
 
-async def test_another_server_that_is_busy_is_this_handler_s_failure(site: Site) -> None:
+async def test_another_server_that_is_busy_is_this_handler_s_failure(site: RoutesClient) -> None:
     error = ServerBusy()
     error.address = "127.0.0.1:1"
 

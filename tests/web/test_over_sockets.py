@@ -17,7 +17,7 @@ from rpcstream.testing import serve_in_thread
 from rpcstream.web import Request, Response, html
 
 
-class Site:
+class RoutesClient:
     """A server with pages; `begun`, `ended`: of the page that waits."""
 
     def __init__(self, folder: Path) -> None:
@@ -56,16 +56,16 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+def site(tmp_path_factory: pytest.TempPathFactory) -> RoutesClient:
     folder = tmp_path_factory.mktemp("site")
     (folder / "files").mkdir()
     (folder / "files" / "a.txt").write_text("a")
     (folder / "secret.txt").write_text("secret")
-    return Site(folder / "files")
+    return RoutesClient(folder / "files")
 
 
 @pytest.fixture(scope="module")
-def address(site: Site) -> Iterator[str]:
+def address(site: RoutesClient) -> Iterator[str]:
     with serve_in_thread(site.server) as address:
         yield address
 
@@ -186,7 +186,7 @@ def test_no_header_can_be_put_in(client: http.client.HTTPConnection) -> None:
     assert ask(client, "/split?value=a")[1]["x-value"] == "a"
 
 
-def test_a_page_is_cancelled_when_its_reader_is_gone(site: Site, address: str) -> None:
+def test_a_page_is_cancelled_when_its_reader_is_gone(site: RoutesClient, address: str) -> None:
     site.begun.clear()
     with raw(address) as connection:
         connection.sendall(f"GET /waits HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())

@@ -8,10 +8,10 @@ from rpcstream import Codec
 from rpcstream.methods.invoke import Invoker
 from rpcstream.web import Response, Routes
 
-from .asking import Site, body_of, headers_of, request
+from .routes_client import RoutesClient, body_of, headers_of, request
 
 
-async def test_the_first_that_matches_answers(site: Site) -> None:
+async def test_the_first_that_matches_answers(site: RoutesClient) -> None:
     site.get("/users/me", lambda: "me")
     site.get("/users/{n:int}", lambda n: f"number {n}")
     site.get("/users/{name}", lambda name: f"user {name}")
@@ -23,7 +23,9 @@ async def test_the_first_that_matches_answers(site: Site) -> None:
     assert await site.text("/") == (200, "rest ")
 
 
-async def test_what_comes_behind_a_catch_all_is_not_reached(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_comes_behind_a_catch_all_is_not_reached(
+    site: RoutesClient, caplog: pytest.LogCaptureFixture
+) -> None:
     site.static("/first", b"first", type="text/plain")
     site.get("/{rest:path}", lambda rest: "all")
     assert caplog.records == []
@@ -35,7 +37,7 @@ async def test_what_comes_behind_a_catch_all_is_not_reached(site: Site, caplog: 
     assert await site.text("/x/y") == (200, "all")
 
 
-async def test_a_path_is_taken_once(site: Site) -> None:
+async def test_a_path_is_taken_once(site: RoutesClient) -> None:
     site.get("/a/{b}", lambda b: "")
     site.static("/c", b"")
     with pytest.raises(ValueError, match=r"there is a route '/a/\{b\}' already"):
@@ -44,7 +46,7 @@ async def test_a_path_is_taken_once(site: Site) -> None:
         site.get("/c", lambda: "")
 
 
-async def test_a_page_for_a_folder_itself(site: Site, tmp_path) -> None:  # type: ignore[no-untyped-def]
+async def test_a_page_for_a_folder_itself(site: RoutesClient, tmp_path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "a.txt").write_text("a")
     (tmp_path / "index.html").write_text("index")
     site.get("/", lambda: "home")
@@ -53,7 +55,7 @@ async def test_a_page_for_a_folder_itself(site: Site, tmp_path) -> None:  # type
     assert await site.text("/a.txt") == (200, "a")
 
 
-async def test_a_decorated_function_stays_as_it_is(site: Site) -> None:
+async def test_a_decorated_function_stays_as_it_is(site: RoutesClient) -> None:
     def page() -> str:
         return "x"
 
@@ -63,20 +65,20 @@ async def test_a_decorated_function_stays_as_it_is(site: Site) -> None:
     assert [await site.text(path) for path in ("/a", "/b", "/c")] == [(200, "x")] * 3
 
 
-async def test_other_paths_are_for_others(site: Site) -> None:
+async def test_other_paths_are_for_others(site: RoutesClient) -> None:
     site.get("/a", lambda: "")
     for path in ("/", "/A", "/a/", "/a/b", "//a", "*", ""):
         assert await site.ask(path) is None
 
 
-async def test_routes_may_come_while_the_server_runs(site: Site) -> None:
+async def test_routes_may_come_while_the_server_runs(site: RoutesClient) -> None:
     assert await site.ask("/a") is None
     site.get("/a", lambda: "late")
     assert await site.text("/a") == (200, "late")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "get", ""])
-async def test_other_methods_are_not_allowed(site: Site, method: str) -> None:
+async def test_other_methods_are_not_allowed(site: RoutesClient, method: str) -> None:
     ran = []
     site.get("/a/{b}", lambda b: ran.append(b))
     site.static("/c", b"c")
@@ -89,7 +91,7 @@ async def test_other_methods_are_not_allowed(site: Site, method: str) -> None:
     assert await site.ask("/other", method) is None
 
 
-async def test_head_is_answered_as_get(site: Site) -> None:
+async def test_head_is_answered_as_get(site: RoutesClient) -> None:
     """The transport leaves the body away."""
     site.static("/static", b"static")
     site.get("/page", lambda: "page")
@@ -103,7 +105,7 @@ async def test_head_is_answered_as_get(site: Site) -> None:
 # -- for monitors -----------------------------------------------------------------------------------------------------
 
 
-async def test_health_and_readiness(site: Site) -> None:
+async def test_health_and_readiness(site: RoutesClient) -> None:
     for path in ("/healthz", "/readyz"):
         page = await site.page(path)
         assert (page.status, page.body, page.type) == (200, b"ok", "text/plain; charset=utf-8")
@@ -118,14 +120,14 @@ async def test_health_and_readiness(site: Site) -> None:
     assert await site.text("/readyz") == (503, "draining")
 
 
-async def test_a_server_that_starts_again_is_ready_again(site: Site, invoker: Invoker) -> None:
+async def test_a_server_that_starts_again_is_ready_again(site: RoutesClient, invoker: Invoker) -> None:
     site.routes.is_draining = True
     site.routes.close()
     site.routes.open(invoker)
     assert await site.text("/readyz") == (200, "ok")
 
 
-async def test_they_may_be_replaced(site: Site) -> None:
+async def test_they_may_be_replaced(site: RoutesClient) -> None:
     site.get("/healthz", lambda: {"all": "well"})
     site.static("/readyz", b"always", type="text/plain")
     site.routes.is_draining = True
@@ -133,7 +135,7 @@ async def test_they_may_be_replaced(site: Site) -> None:
     assert await site.text("/readyz") == (200, "always")
 
 
-async def test_a_catch_all_does_not_hide_them(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_catch_all_does_not_hide_them(site: RoutesClient, caplog: pytest.LogCaptureFixture) -> None:
     site.get("/{rest:path}", lambda rest: "all")
     assert await site.text("/healthz") == (200, "ok")
     site.get("/healthz", lambda: "own")
@@ -141,7 +143,7 @@ async def test_a_catch_all_does_not_hide_them(site: Site, caplog: pytest.LogCapt
     assert caplog.records == []
 
 
-async def test_what_is_public(site: Site) -> None:
+async def test_what_is_public(site: RoutesClient) -> None:
     site.get("/page", lambda: "")
     site.get("/login", lambda: "", public=True)
     site.get("/open/{name}", public=True)(lambda name: "")
@@ -152,7 +154,7 @@ async def test_what_is_public(site: Site) -> None:
     assert [path for path in public + closed if site.routes.is_public(request(path))] == public
 
 
-async def test_a_route_in_place_of_theirs_is_public_only_if_it_says_so(site: Site) -> None:
+async def test_a_route_in_place_of_theirs_is_public_only_if_it_says_so(site: RoutesClient) -> None:
     site.get("/healthz", lambda: "names of machines")
     site.get("/readyz", lambda: "ok", public=True)
     assert not site.routes.is_public(request("/healthz"))

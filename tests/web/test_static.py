@@ -16,7 +16,7 @@ from rpcstream.transports.http_exchange import parts_of_response
 from rpcstream.web import Request, Response, html, static
 from rpcstream.web.static import is_plain, type_of
 
-from .asking import Site, body_of, headers_of, request
+from .routes_client import RoutesClient, body_of, headers_of, request
 
 LONG_AGO = 1_600_000_000
 
@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
 # -- bytes ------------------------------------------------------------------------------------------------------------
 
 
-async def test_bytes_are_answered_at_once(site: Site) -> None:
+async def test_bytes_are_answered_at_once(site: RoutesClient) -> None:
     site.static("/logo.png", b"PNG")
     found = site.routes.find(request("/logo.png?v=2"))
     assert isinstance(found, Response)
@@ -69,7 +69,7 @@ async def test_bytes_are_answered_at_once(site: Site) -> None:
     assert "last-modified" not in headers
 
 
-async def test_the_bytes_of_a_response_are_made_once(site: Site) -> None:
+async def test_the_bytes_of_a_response_are_made_once(site: RoutesClient) -> None:
     site.static("/a.txt", b"a" * 1000)
     first, second = site.routes.find(request("/a.txt")), site.routes.find(request("/a.txt"))
     assert first is second
@@ -82,7 +82,7 @@ async def test_the_bytes_of_a_response_are_made_once(site: Site) -> None:
     assert first.whole(b"") == first.head(1000, True) + b"a" * 1000
 
 
-async def test_what_is_large_is_not_copied_to_its_head(site: Site) -> None:
+async def test_what_is_large_is_not_copied_to_its_head(site: RoutesClient) -> None:
     site.static("/large", b"a" * 1_000_000)
     found = await site.page("/large")
     head, body = parts_of_response(found, Request("GET", "/large"), True)
@@ -104,7 +104,7 @@ async def test_what_is_large_is_not_copied_to_its_head(site: Site) -> None:
         ("{tag}x", 200),
     ],
 )
-async def test_what_a_caller_has_is_not_sent_again(site: Site, tags: str, status: int) -> None:
+async def test_what_a_caller_has_is_not_sent_again(site: RoutesClient, tags: str, status: int) -> None:
     site.static("/a.txt", b"text")
     tag = headers_of(await site.page("/a.txt"))["etag"]
     again = await site.page("/a.txt", if_none_match=tags.format(tag=tag))
@@ -116,7 +116,7 @@ async def test_what_a_caller_has_is_not_sent_again(site: Site, tags: str, status
     assert ("content-length" in headers) is (status == 200)
 
 
-async def test_the_tag_is_that_of_the_content(site: Site) -> None:
+async def test_the_tag_is_that_of_the_content(site: RoutesClient) -> None:
     for path, content in {"/a": b"1", "/b": b"2", "/c": b"1"}.items():
         site.static(path, content)
     a, b, c = [headers_of(await site.page(path))["etag"] for path in ("/a", "/b", "/c")]
@@ -125,7 +125,7 @@ async def test_the_tag_is_that_of_the_content(site: Site) -> None:
     assert a.endswith('"')
 
 
-async def test_type_and_headers_may_be_given(site: Site) -> None:
+async def test_type_and_headers_may_be_given(site: RoutesClient) -> None:
     site.static("/", b"Pong!", type="text/plain", headers={"Cache-Control": "max-age=60", "X-Own": "yes"})
     page = await site.page("/")
     assert page.type == "text/plain"
@@ -178,20 +178,20 @@ def test_the_type_is_what_the_ending_says(name: str, kind: str) -> None:
         {"X-A": "\N{SNOWMAN}"},
     ],
 )
-async def test_a_header_that_cannot_be_is_refused(site: Site, headers: dict[str, str]) -> None:
+async def test_a_header_that_cannot_be_is_refused(site: RoutesClient, headers: dict[str, str]) -> None:
     with pytest.raises(RegistrationError, match=r"^/a: "):
         site.static("/a", b"", headers=headers)
     assert await site.ask("/a") is None
 
 
 @pytest.mark.parametrize("kind", ["text/html\r\nX-A: b", 7])
-async def test_a_type_that_cannot_be_is_refused(site: Site, kind: str) -> None:
+async def test_a_type_that_cannot_be_is_refused(site: RoutesClient, kind: str) -> None:
     with pytest.raises(RegistrationError, match=r"^/a: "):
         site.static("/a", b"", type=kind)
     assert await site.ask("/a") is None
 
 
-async def test_content_that_is_none_is_refused(site: Site) -> None:
+async def test_content_that_is_none_is_refused(site: RoutesClient) -> None:
     with pytest.raises(RegistrationError, match="the content is bytes, or the path"):
         site.static("/a", 7)  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError) as refused:
@@ -206,7 +206,7 @@ async def test_content_that_is_none_is_refused(site: Site) -> None:
 # -- a file -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_file_says_when_it_was_changed(site: Site, tmp_path: Path) -> None:
+async def test_a_file_says_when_it_was_changed(site: RoutesClient, tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one")
     os.utime(file, (LONG_AGO, LONG_AGO))
@@ -228,7 +228,7 @@ async def test_a_file_says_when_it_was_changed(site: Site, tmp_path: Path) -> No
     ],
 )
 async def test_an_unchanged_file_is_not_sent_again(
-    site: Site, tmp_path: Path, since: str, tag: str | None, status: int
+    site: RoutesClient, tmp_path: Path, since: str, tag: str | None, status: int
 ) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one")
@@ -238,7 +238,7 @@ async def test_an_unchanged_file_is_not_sent_again(
     assert (await site.page("/a.txt", **headers)).status == status
 
 
-async def test_a_changed_file_is_read_again_within_a_second(site: Site, tmp_path: Path, clock: Clock) -> None:
+async def test_a_changed_file_is_read_again_within_a_second(site: RoutesClient, tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one")
     site.static("/a.txt", file)
@@ -252,7 +252,7 @@ async def test_a_changed_file_is_read_again_within_a_second(site: Site, tmp_path
 
 
 async def test_an_unchanged_file_is_not_read_again(
-    site: Site, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    site: RoutesClient, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one")
@@ -269,7 +269,7 @@ async def test_an_unchanged_file_is_not_read_again(
     assert len(looked) == 10
 
 
-async def test_a_file_is_read_while_others_get_it_as_it_was(site: Site, tmp_path: Path, clock: Clock) -> None:
+async def test_a_file_is_read_while_others_get_it_as_it_was(site: RoutesClient, tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one")
     site.static("/a.txt", file)
@@ -284,7 +284,7 @@ async def test_a_file_is_read_while_others_get_it_as_it_was(site: Site, tmp_path
 
 
 async def test_a_relative_path_is_meant_from_where_it_was_given(
-    site: Site, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    site: RoutesClient, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.txt").write_text("one")
     monkeypatch.chdir(tmp_path)
@@ -296,7 +296,9 @@ async def test_a_relative_path_is_meant_from_where_it_was_given(
     assert await site.text("/files/a.txt") == (200, "one")
 
 
-async def test_a_file_that_is_gone_is_not_found_until_it_is_back(site: Site, tmp_path: Path, clock: Clock) -> None:
+async def test_a_file_that_is_gone_is_not_found_until_it_is_back(
+    site: RoutesClient, tmp_path: Path, clock: Clock
+) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one")
     site.static("/a.txt", file)
@@ -308,7 +310,9 @@ async def test_a_file_that_is_gone_is_not_found_until_it_is_back(site: Site, tmp
     assert await site.text("/a.txt") == (200, "back")
 
 
-async def test_a_file_that_has_become_a_pipe_keeps_nobody_waiting(site: Site, tmp_path: Path, clock: Clock) -> None:
+async def test_a_file_that_has_become_a_pipe_keeps_nobody_waiting(
+    site: RoutesClient, tmp_path: Path, clock: Clock
+) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one")
     site.static("/a.txt", file)
@@ -319,7 +323,7 @@ async def test_a_file_that_has_become_a_pipe_keeps_nobody_waiting(site: Site, tm
 
 
 async def test_a_file_that_is_too_large_is_refused(
-    site: Site, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    site: RoutesClient, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(static, "MAX_FILE", 10)
     file = tmp_path / "a.txt"
@@ -334,7 +338,7 @@ async def test_a_file_that_is_too_large_is_refused(
     assert "too large to be served" in caplog.text
 
 
-async def test_a_folder_without_a_slash_is_refused(site: Site, folder: Path) -> None:
+async def test_a_folder_without_a_slash_is_refused(site: RoutesClient, folder: Path) -> None:
     with pytest.raises(RegistrationError, match="is a folder: it is served under a path that ends with '/'"):
         site.static("/assets", folder)
     with pytest.raises(RegistrationError, match=r"leave type=… out"):
@@ -344,7 +348,7 @@ async def test_a_folder_without_a_slash_is_refused(site: Site, folder: Path) -> 
 # -- a folder ---------------------------------------------------------------------------------------------------------
 
 
-async def test_the_files_of_a_folder_are_found(site: Site, folder: Path) -> None:
+async def test_the_files_of_a_folder_are_found(site: RoutesClient, folder: Path) -> None:
     site.static("/assets/", folder, headers={"Cache-Control": "max-age=5"})
     assert await site.text("/assets/a.txt") == (200, "a")
     page = await site.page("/assets/deep/b.css")
@@ -359,14 +363,14 @@ async def test_the_files_of_a_folder_are_found(site: Site, folder: Path) -> None
     assert await site.ask("/assetsx/a.txt") is None
 
 
-async def test_a_file_of_a_folder_is_read_once(site: Site, folder: Path) -> None:
+async def test_a_file_of_a_folder_is_read_once(site: RoutesClient, folder: Path) -> None:
     site.static("/", folder)
     assert not isinstance(site.routes.find(request("/a.txt")), Response)
     first = await site.page("/a.txt")
     assert site.routes.find(request("/a.txt")) is first
 
 
-async def test_one_reads_for_all_who_ask(site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_reads_for_all_who_ask(site: RoutesClient, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And goes on when that one leaves."""
     reads = []
     go = threading.Event()
@@ -392,7 +396,7 @@ async def test_one_reads_for_all_who_ask(site: Site, folder: Path, monkeypatch: 
     assert len(reads) == 1
 
 
-async def test_a_changed_file_of_a_folder_is_read_again(site: Site, folder: Path, clock: Clock) -> None:
+async def test_a_changed_file_of_a_folder_is_read_again(site: RoutesClient, folder: Path, clock: Clock) -> None:
     site.static("/", folder)
     assert await site.text("/a.txt") == (200, "a")
     (folder / "a.txt").write_text("other")
@@ -435,14 +439,14 @@ async def test_a_changed_file_of_a_folder_is_read_again(site: Site, folder: Path
         "/assets/%ED%A0%80",
     ],
 )
-async def test_nothing_else_is_seen(site: Site, folder: Path, target: str) -> None:
+async def test_nothing_else_is_seen(site: RoutesClient, folder: Path, target: str) -> None:
     site.static("/assets/", folder)
     response = await site.page(target)
     assert response.status == 404
     assert b"secret" not in body_of(response)
 
 
-async def test_links_lead_nowhere_but_inside(site: Site, folder: Path) -> None:
+async def test_links_lead_nowhere_but_inside(site: RoutesClient, folder: Path) -> None:
     (folder / "out.txt").symlink_to(folder.parent / "secret.txt")
     (folder / "up").symlink_to(folder.parent)
     (folder / "beside").symlink_to(folder.parent / "site2")
@@ -455,7 +459,7 @@ async def test_links_lead_nowhere_but_inside(site: Site, folder: Path) -> None:
     assert await site.text("/again.txt") == (200, "a")
 
 
-async def test_a_link_that_is_turned_outside_is_not_followed(site: Site, folder: Path, clock: Clock) -> None:
+async def test_a_link_that_is_turned_outside_is_not_followed(site: RoutesClient, folder: Path, clock: Clock) -> None:
     link = folder / "b.txt"
     link.symlink_to(folder / "a.txt")
     site.static("/", folder)
@@ -466,14 +470,14 @@ async def test_a_link_that_is_turned_outside_is_not_followed(site: Site, folder:
     assert (await site.page("/b.txt")).status == 404
 
 
-async def test_a_folder_may_be_reached_through_a_link(site: Site, folder: Path) -> None:
+async def test_a_folder_may_be_reached_through_a_link(site: RoutesClient, folder: Path) -> None:
     link = folder.parent / "link"
     link.symlink_to(folder)
     site.static("/", link)
     assert await site.text("/a.txt") == (200, "a")
 
 
-async def test_what_is_no_file_is_not_found(site: Site, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_no_file_is_not_found(site: RoutesClient, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     os.mkfifo(folder / "pipe")
     site.static("/", folder)
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
@@ -483,7 +487,7 @@ async def test_what_is_no_file_is_not_found(site: Site, folder: Path, caplog: py
     assert before == (len(os.listdir("/proc/self/fd")) if before else 0)
 
 
-async def test_only_so_much_is_kept(site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_much_is_kept(site: RoutesClient, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static, "MAX_FILES", 3)
     for number in range(5):
         (folder / f"{number}.txt").write_text(str(number))
@@ -504,7 +508,7 @@ async def test_only_so_much_is_kept(site: Site, folder: Path, monkeypatch: pytes
 
 async def test_a_server_without_a_thread_to_spare_says_so(folder: Path) -> None:
     invoker = Invoker(threads=1, processes=1, max_queue=1)
-    site = Site(invoker)
+    site = RoutesClient(invoker)
     site.static("/", folder)
     go = threading.Event()
     begun = threading.Event()

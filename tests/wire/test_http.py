@@ -22,7 +22,7 @@ from rpcstream.wire.http_parser import (
 )
 from rpcstream.wire.pieces import Pieces
 
-from ..transports.asking import chunked, post
+from ..transports.raw_http import chunked, post
 
 
 def head_of(response: Response, **options: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Servers of HTTP that follow a script, for the tests of the client: they say what a real one would not."""
+"""HTTP servers that follow a script, and so can send what a real server would not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 
 
 class Request:
-    """A request as it came."""
+    """A request that a client has sent."""
 
     def __init__(self, head: bytes, body: bytes) -> None:
         first, *lines = head.decode("latin-1").split("\r\n")
@@ -24,8 +24,8 @@ class Request:
         return self.message["id"]
 
 
-class Web:
-    """The server's end of one connection: reads requests, says anything."""
+class ScriptedHttpConnection:
+    """The server's end of one connection: reads requests, sends any bytes."""
 
     def __init__(self, sock: Any) -> None:
         self.socket = sock
@@ -78,10 +78,10 @@ def answered(body: bytes, status: str = "200 OK", kind: str = "application/json"
 UNTIL_CLOSED = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n"
 
 
-class Counted:
-    """A script that counts its connections, and does with each what another script says."""
+class CountedConnections:
+    """A script that counts connections, and runs another script on each."""
 
-    def __init__(self, script: Callable[[Web, int], None]) -> None:
+    def __init__(self, script: Callable[[ScriptedHttpConnection, int], None]) -> None:
         self._script = script
         self._lock = threading.Lock()
         self.total = self.open = self.most = 0
@@ -93,7 +93,7 @@ class Counted:
             self.most = max(self.most, self.open)
             number = self.total
         try:
-            self._script(Web(line.socket), number)
+            self._script(ScriptedHttpConnection(line.socket), number)
         finally:
             with self._lock:
                 self.open -= 1

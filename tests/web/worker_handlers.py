@@ -1,4 +1,4 @@
-"""Handlers that another process can import."""
+"""Handlers of pages in a module that worker processes can import."""
 
 from __future__ import annotations
 

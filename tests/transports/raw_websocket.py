@@ -1,6 +1,6 @@
-"""The ends of a WebSocket for tests: a server of ours, our client, and a socket to say any bytes over.
+"""A WebSocket server and client of ours without the HTTP transport, and a raw WebSocket that sends any bytes.
 
-What stands before the first frame is read here by hand, so that these tests need no HTTP.
+The handshake is read here, so that tests of frames depend on no HTTP parser.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ CONTINUATION = 0x0
 
 
 def fragment(opcode: int, payload: bytes, *, final: bool = False, masked: bool = True) -> bytes:
-    """A frame that ends its message only if it is said so; of a client, unless it is not masked."""
+    """A frame that ends its message only if `final`; from a server if not `masked`."""
     made = bytearray(frame(opcode, payload, masked=masked))
     made[0] = (0x80 if final else 0) | opcode
     return bytes(made)
 
 
-def declared(opcode: int, size: int, *, final: bool = True) -> bytes:
-    """The head of a client's frame that says that so many bytes follow. Its mask changes nothing."""
+def frame_head(opcode: int, size: int, *, final: bool = True) -> bytes:
+    """The head of a client's frame of this size; its mask is zero."""
     return bytes([(0x80 if final else 0) | opcode, 0x80 | 127]) + struct.pack("!Q", size) + bytes(4)
 
 
 class _Handshake(asyncio.Protocol):
-    """Reads one head and passes it on; what comes then is the next protocol's."""
+    """Reads one HTTP head, then hands the connection over to the protocol that `on_head` returns."""
 
     def __init__(self, on_head: Callable[[bytes], WebSocketStream | None]) -> None:
         self._on_head = on_head
@@ -60,8 +60,8 @@ class _Handshake(asyncio.Protocol):
                 stream.data_received(rest)
 
 
-class Serving:
-    """A server that is reached by WebSocket.
+class WebSocketServer:
+    """A server that accepts WebSocket connections only.
 
     Attributes:
         streams: its connections, in the order in which they were made.
@@ -108,12 +108,12 @@ class Serving:
 
     @asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator[AsyncClient]:
-        async with AsyncClient("memory", connect=dialler(self.port), **options) as client:
+        async with AsyncClient("memory", connect=websocket_connect(self.port), **options) as client:
             yield client
 
     @asynccontextmanager
-    async def raw(self) -> AsyncIterator[RawSocket]:
-        raw = RawSocket(*await asyncio.open_connection("127.0.0.1", self.port, ssl=self._trusted))
+    async def raw(self) -> AsyncIterator[RawWebSocket]:
+        raw = RawWebSocket(*await asyncio.open_connection("127.0.0.1", self.port, ssl=self._trusted))
         head, key = request_upgrade(f"127.0.0.1:{self.port}", "/", {})
         raw.writer.write(head)
         check_response(await raw.reader.readuntil(b"\r\n\r\n"), key)
@@ -128,14 +128,14 @@ class Serving:
 @asynccontextmanager
 async def serving(
     server: Server, *, own: ssl.SSLContext | None = None, trusted: ssl.SSLContext | None = None
-) -> AsyncIterator[Serving]:
+) -> AsyncIterator[WebSocketServer]:
     """Serve by WebSocket while the block runs; drains when it is left.
 
     Args:
         own, trusted: for TLS, of the server and of raw clients.
     """
     async with server._started() as running:
-        serving = Serving(server, running.listener, trusted)
+        serving = WebSocketServer(server, running.listener, trusted)
         accepting = await asyncio.get_running_loop().create_server(serving.accept, "127.0.0.1", 0, ssl=own)
         serving.port = accepting.sockets[0].getsockname()[1]
         try:
@@ -144,8 +144,8 @@ async def serving(
             accepting.close()
 
 
-def dialler(port: int, limits: Limits | None = None) -> Callable[[Callable[[], LineStream]], Any]:
-    """For an `AsyncClient`: connects it by WebSocket to whoever listens at the port."""
+def websocket_connect(port: int, limits: Limits | None = None) -> Callable[[Callable[[], LineStream]], Any]:
+    """The `connect` function for an `AsyncClient` that connects it by WebSocket to this port."""
 
     async def connect(make_stream: Callable[[], LineStream]) -> Any:
         line = make_stream()
@@ -168,7 +168,7 @@ def dialler(port: int, limits: Limits | None = None) -> Callable[[Callable[[], L
 
 
 class _PongReader(FrameReader):
-    """Keeps the payloads of pongs as well."""
+    """A frame reader that keeps the payloads of pongs."""
 
     def __init__(self) -> None:
         super().__init__(masked=False, max_size=1 << 40)
@@ -180,8 +180,8 @@ class _PongReader(FrameReader):
         super()._take(first, payload, messages)
 
 
-class RawSocket:
-    """A client's end after the handshake, frame by frame, without any sense of its own."""
+class RawWebSocket:
+    """A client's end after the handshake, which sends and receives single frames and does nothing by itself."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -217,7 +217,7 @@ class RawSocket:
         return self._frames.pongs.pop(0)
 
     async def closed(self) -> Close | None:
-        """The close frame, once the connection has ended, too."""
+        """The close frame, once the connection has ended."""
         while await self._read():
             pass
         return self._frames.closed
@@ -241,7 +241,7 @@ class RawSocket:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait until it holds."""
+    """Wait until the condition holds."""
     async with asyncio.timeout(20):
         while not condition():
             await asyncio.sleep(0.005)

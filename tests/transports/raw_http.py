@@ -1,4 +1,4 @@
-"""Requests by hand, byte by byte, and what comes back."""
+"""Builds HTTP requests as bytes, sends them, and reads the responses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-#: Seconds after which something has gone wrong.
+#: Seconds after which a response is overdue.
 PATIENCE = 20
 
 
@@ -52,8 +52,8 @@ def chunked(*chunks: bytes) -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
 
 
-class Asker:
-    """One connection."""
+class RawHttpConnection:
+    """A connection that sends requests as bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -100,7 +100,7 @@ class Asker:
         return piece[:-2]
 
     async def rest(self) -> bytes:
-        """All that comes until the server closes, which it must."""
+        """All bytes until the server closes, which it must."""
         return await asyncio.wait_for(self.reader.read(), PATIENCE)
 
     async def close(self) -> None:
@@ -112,7 +112,7 @@ class Asker:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Wait for it."""
+    """Wait until the condition holds."""
     async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.002)

@@ -1,4 +1,4 @@
-"""A server that plays the hub for clients: it keeps names and methods, and can be made to forget or refuse."""
+"""A server with the methods of a hub that clients use, which can be made to forget or refuse registrations."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rpcstream.peer.remote import Peer
 from rpcstream.peer.session import Session
 
 
-class PlayedHub:
-    """What clients told a hub, and the hub's side of their connections.
+class FakeHub:
+    """Answers registrations like a hub, and records them.
 
     Attributes:
-        said: what came to `rpc.register`, in order, as (session, params).
-        refused: names and methods that are somebody else's.
-        answer: what `rpc.register` answers, in place of what is right.
+        said: the calls of `rpc.register`, in order, as (session, params).
+        refused: names and methods that belong to another client.
+        answer: the result of `rpc.register`, in place of the right one.
         silent: registrations are not answered.
-        losses: so many calls of `work` and `buy` are answered as if their provider were gone.
+        losses: this many calls of `work` and `buy` are answered as if their provider were gone.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -45,7 +45,7 @@ class PlayedHub:
         self.server.add(self.work, idempotent=True)
         self.server.add(self.buy)
 
-    # -- what clients say -------------------------------------------------------------------------------------------
+    # -- methods --------------------------------------------------------------------------------------------
 
     async def register(
         self,
@@ -116,7 +116,7 @@ class PlayedHub:
             raise ProviderGone(data={"method": what})
         return "done"
 
-    # -- what befalls it --------------------------------------------------------------------------------------------
+    # -- for tests -----------------------------------------------------------------------------------------
 
     @property
     def registrations(self) -> list[dict[str, Any]]:

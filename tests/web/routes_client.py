@@ -1,4 +1,4 @@
-"""Routes without a server: asked as the transport asks them."""
+"""Sends requests to routes without a server, as the HTTP transport does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rpcstream.wire.pieces import parts_of
 
 
 def request(target: str, method: str = "GET", **headers: str) -> Request:
-    """As the transport makes it; the names of the headers with `_` for `-`."""
+    """A request as the transport makes it; headers have `_` for `-` in their names."""
     path, _, query = target.partition("?")
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Request(method, target, named, path=unquote(path), query=query)
@@ -29,8 +29,8 @@ def headers_of(response: Response) -> dict[str, str]:
     return {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
 
 
-class Site:
-    """Routes, and who asks for their pages."""
+class RoutesClient:
+    """Routes, and methods that send them requests."""
 
     def __init__(self, invoker: Invoker, **options: Any) -> None:
         self.routes = Routes(codec=Codec(), **options)
