@@ -82,8 +82,8 @@ async def connections_that_are_torn_off(load: Load, choose: random.Random) -> No
     load.tally.expect("connections_that_are_torn_off", await client.echo(token), token)
     calls = [client.submit.later(token, 100), client.submit.threaded(token, 0.01), client.submit.total(_slowly())]
     await asyncio.sleep(choose.random() * 0.01)
-    for link in client._pool.open_connections:
-        link.lose("on purpose")
+    for connection in client._pool.open_connections:
+        connection.abort("on purpose")
     for answer in await asyncio.gather(*calls, return_exceptions=True):
         if not (isinstance(answer, ConnectionLost | ConnectFailed) or answer == token):
             load.tally.mistake("connections_that_are_torn_off", repr(answer))

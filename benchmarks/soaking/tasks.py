@@ -125,8 +125,8 @@ class Load:
 
     def _left(self, client: AsyncClient) -> list[str]:
         found = []
-        for link in client._pool.open_connections:
-            session = link.session
+        for connection in client._pool.open_connections:
+            session = connection.session
             if session.pending or session.flows or session.work.running:
                 found.append(f"{session.pending.items()} {session.flows.senders} {session.work.running}"[:200])
         return found

@@ -1,7 +1,7 @@
-"""Methods of a client that its server may call, and the handling of messages from the server that are no plain replies.
+"""Methods of a client that its server may call, and the dispatch of the server's messages to them.
 
-Owns the registry of these methods, made when the first one is added, and the threads that some of them run in. Knows no
-connection: the owner of one says how to hand over a reply, and how to close it.
+Owns the registry of these methods, made with the first of them, and the threads that some of them run in. Knows no
+connection: the owner of one passes the functions that take a reply and that close it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 
 
 class Callbacks:
-    """What a client offers.
+    """The methods of one client that its server may call.
 
     Args:
-        in_threads: sync functions run in threads unless they say otherwise; for a client without an event loop of its
-            own, whose functions may wait.
+        settings: of the client.
+        in_threads: run sync functions in threads unless `offload` says otherwise: for the sync client, whose functions
+            may block.
 
     Attributes:
-        dispatcher: answers requests; None while nothing is offered.
-        shared: the names of what others may offer at a hub, too.
+        dispatcher: answers the server's requests; None while there are no methods.
+        shared: the names of the methods that other clients of a hub may offer, too.
     """
 
     def __init__(self, settings: Settings, *, in_threads: bool = False) -> None:
@@ -49,10 +50,12 @@ class Callbacks:
         return self._registry is not None
 
     def add(self, function: Callable[..., Any], *, shared: bool = False, **options: Any) -> None:
-        """Offer a function; options and errors as for `Server.add`.
+        """Let the server call a function; options and errors as for `Server.add`.
 
         Args:
-            shared: at a hub, other clients may offer a method of this name too.
+            function: the method.
+            shared: at a hub, other clients may offer a method of this name, too.
+            options: those of `Server.add`.
         """
         import inspect
 
@@ -61,19 +64,19 @@ class Callbacks:
         if self._in_threads and "offload" not in options:
             is_async = holds(function, inspect.iscoroutinefunction) or holds(function, inspect.isasyncgenfunction)
             options["offload"] = None if is_async else "thread"
-        name = self._made().add(function, namespace=caller_namespace(), **options).name
+        name = self._get_registry().add(function, namespace=caller_namespace(), **options).name
         (self.shared.add if shared else self.shared.discard)(name)
 
     @property
     def names(self) -> list[str]:
-        """What is offered, without the methods that every end has."""
+        """The names of the methods, without the built-in ones (`rpc.*`)."""
         return [name for name in list(self._registry or ()) if not name.startswith("rpc.")]
 
-    def described(self, methods: Mapping[str, bool]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """These methods as a hub is told of them, and the schemas that they refer to.
+    def describe(self, methods: Mapping[str, bool]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """The descriptions of some methods for `rpc.register`, and the JSON schemas that they refer to.
 
         Args:
-            methods: names of what is offered, each with whether it is shared.
+            methods: their names, each with whether it is shared.
         """
         if self._registry is None:
             return [], {}
@@ -88,11 +91,11 @@ class Callbacks:
         return described, document["components"]["schemas"]
 
     def close(self) -> None:
-        """The client is closed: its threads end with what they run now."""
+        """Let the threads end when they have finished what they run now."""
         if self._invoker is not None:
             self._invoker.close()
 
-    def _made(self) -> MethodRegistry:
+    def _get_registry(self) -> MethodRegistry:
         if self._registry is None:
             from ..methods.builtin_methods import add_own_methods
             from ..methods.dispatch import Dispatcher
@@ -118,90 +121,94 @@ class Callbacks:
 
 
 class ClientDispatcher:
-    """Answers for a client; a session's `peer.interfaces.Dispatch`.
+    """Handles the messages from the server that are not plain replies (`peer.interfaces.Dispatch`).
+
+    Requests go to the client's methods, or are refused with MethodNotFound while there are none. A reply that is too
+    large fails its call. What is no JSON-RPC message closes the connection.
 
     Args:
-        settle: hands a reply to the call that waits for it.
-        lose: ends the connection, with the reason.
-        methods: gives what answers requests, if the client offers methods (at the moment).
+        settle: gives a reply, and the message it came in, to its call.
+        close: closes the connection at once, with the reason.
+        get_dispatcher: gives the dispatcher of the client's methods; None while there are none.
     """
 
     def __init__(
         self,
         *,
         settle: Callable[[dict[str, Any], bytes | bytearray], None],
-        lose: Callable[[str], object],
-        methods: Callable[[], Dispatcher | None] = lambda: None,
+        close: Callable[[str], object],
+        get_dispatcher: Callable[[], Dispatcher | None] = lambda: None,
     ) -> None:
         self._settle = settle
-        self._lose = lose
-        self._methods = methods
+        self._close = close
+        self._get_dispatcher = get_dispatcher
 
     def answer(self, message: Any, line: bytes | bytearray, session: Any = None) -> Written | Later | None:
-        """Handle a message that is not all replies; what is to be sent for it, if anything."""
-        methods = self._methods()
+        """Handle a message that is not one reply; gives what is to be sent for it, if anything."""
+        dispatcher = self._get_dispatcher()
         if type(message) is not list or not message:
-            if methods is not None and type(message) is dict and "method" in message:
-                return methods.answer(message, line, session)
-            return self._one(message, line)
+            if dispatcher is not None and type(message) is dict and "method" in message:
+                return dispatcher.answer(message, line, session)
+            return self._answer_or_settle(message, line)
         line = payloads.shared(line)
-        if methods is None:
+        if dispatcher is None:
             envelope.with_exact_ids(message, line)
-            refusals = [refusal for member in message if (refusal := self._one(member, line)) is not None]
+            refusals = [refusal for member in message if (refusal := self._answer_or_settle(member, line)) is not None]
             return b"[" + b",".join(refusals) + b"]" if refusals else None
         requests, line = self._without_replies(message, line)
-        return methods.answer(requests, line, session) if requests else None
+        return dispatcher.answer(requests, line, session) if requests else None
 
     def refuse(self, message: Any, error: RpcError) -> Written | None:
         """As `Dispatch.refuse`.
 
-        A message that is not JSON ends the connection: the peer does not speak JSON-RPC. A reply that is too large
-        fails its call; if it does not show which, every call that waits.
+        A message that is not JSON closes the connection. A reply that is too large fails its call; if its call cannot
+        be told, every waiting call.
         """
-        methods = self._methods()
+        dispatcher = self._get_dispatcher()
         if isinstance(error, ParseError):
             reason = error.data["reason"] if isinstance(error.data, dict) else error.message
-            self._lose(f"the peer sent something that is not JSON: {reason}")
+            self._close(f"the peer sent something that is not JSON: {reason}")
             return None
-        if isinstance(message, Oversize) and (methods is None or b'"method"' not in message.head):
+        if isinstance(message, Oversize) and (dispatcher is None or b'"method"' not in message.head):
             self._settle(envelope.error_reply(envelope.id_in_head(message.head), error), b"")
             return None
-        return methods.refuse(message, error) if methods is not None else self.answer_now(message, b"")
+        return dispatcher.refuse(message, error) if dispatcher is not None else self.answer_now(message, b"")
 
     def goes_on(self, message: Any) -> bool:
-        """Is a handler to go on when the connection is lost?"""
-        methods = self._methods()
-        return "id" not in message if methods is None else methods.goes_on(message)
+        """Tell whether a handler goes on when the connection is lost."""
+        dispatcher = self._get_dispatcher()
+        return "id" not in message if dispatcher is None else dispatcher.goes_on(message)
 
     def report_slow(self, message: Any, seconds: float) -> None:
-        """Log that an offered method kept the event loop for so long."""
-        methods = self._methods()
-        if methods is not None:
-            methods.report_slow(message, seconds)
+        """Log that a method blocked the event loop for so many seconds."""
+        dispatcher = self._get_dispatcher()
+        if dispatcher is not None:
+            dispatcher.report_slow(message, seconds)
 
     def answer_now(self, message: Any, line: bytes | bytearray) -> bytes | None:
-        """As `answer`, where no methods are offered."""
+        """As `answer`, for a client without methods, whose answers are never awaited."""
         reply = self.answer(message, line)
         assert reply is None or isinstance(reply, bytes)
         return reply
 
     def _without_replies(self, members: list[Any], line: bytes) -> tuple[list[Any], bytes]:
-        """The requests in a batch, its replies settled, and the line that these would be."""
+        """Settle the replies in a batch; gives its requests, and the message that they alone would be."""
         is_request = [type(member) is dict and "method" in member for member in members]
         for member, is_one in zip(members, is_request, strict=True):
             if not is_one:
-                self._one(member, line)
+                self._answer_or_settle(member, line)
         if all(is_request) or not any(is_request):
             return [member for member, is_one in zip(members, is_request, strict=True) if is_one], line
         try:
             parts = payloads.members(line)
-        except RecursionError:  # it will be refused for its depth
+        except RecursionError:  # the requests will be refused for their depth
             return [member for member, is_one in zip(members, is_request, strict=True) if is_one], line
         left = [(member, part) for member, part, is_one in zip(members, parts, is_request, strict=True) if is_one]
         joined = b"[" + b",".join([part for _, part in left]) + b"]"
         return [member for member, _ in left], payloads.part_of(line, joined)
 
-    def _one(self, message: Any, line: bytes | bytearray) -> bytes | None:
+    def _answer_or_settle(self, message: Any, line: bytes | bytearray) -> bytes | None:
+        """Handle one message without dispatcher: settle a reply, refuse a request."""
         if type(message) is dict and "method" in message:
             if message.get("id") is None or not envelope.has_valid_id(message):
                 return None
@@ -209,7 +216,7 @@ class ClientDispatcher:
                 envelope.with_exact_ids(message, line)
             return orjson.dumps(envelope.error_reply(message["id"], MethodNotFound()))
         if type(message) is dict and "id" in message:
-            self._settle(message, line)  # a reply, or the broken form of one: its call fails, or nobody waits for it
+            self._settle(message, line)  # a reply; one that is malformed fails its call, if there is one
         else:
-            self._lose("the peer sent something that is no JSON-RPC message")
+            self._close("the peer sent something that is no JSON-RPC message")
         return None

@@ -1,7 +1,6 @@
-"""How a client comes to its server: the way of each kind of address, to where calls can be sent.
+"""Opens TCP, TLS, Unix, HTTP and WebSocket connections for the async client.
 
-Owns the making of connections for a client with an event loop, with TLS and the opening handshake of a WebSocket. What
-is said on a connection is not known here.
+Owns the steps until a connection can carry messages, with the WebSocket's opening handshake. Knows no messages.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from .readiness import waiter
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
-#: Seconds that the other end of TLS has to say goodbye.
-GOODBYE = 1.0
+#: Seconds for the closing handshake of TLS, and for the text of a refused WebSocket handshake.
+FAREWELL_TIME = 1.0
 
-#: Bytes of the head of the answer to a handshake, and of what is read of a text behind it.
+#: The largest head of the response to a WebSocket handshake, and what is read of its body at most (bytes).
 HEAD_MAX = 64 * 1024
-TEXT_MAX = 4096
+BODY_MAX = 4096
 
 
 async def join(connection: ClientConnection, settings: Settings) -> None:
@@ -39,14 +38,14 @@ async def join(connection: ClientConnection, settings: Settings) -> None:
 
         http = HttpChannel(connection.session, settings, lambda make: _dial(settings, make))
         await http.open()
-        connection.glance, connection.renew = http.has_none, http.renew
+        connection.poll, connection.refresh = http.has_none, http.renew
         return
     open_stream = _open_websocket if settings.address.is_websocket else _open_line_stream
     stream = await open_stream(connection, settings)
     connection.has_received = stream.has_received
     connection.reason = lambda: stream.reason
     if stream.socket is not None:
-        connection.glance = waiter(stream.socket, read=True)
+        connection.poll = waiter(stream.socket, read=True)
 
 
 async def _open_line_stream(connection: ClientConnection, settings: Settings) -> LineStream:
@@ -67,7 +66,7 @@ async def _open_line_stream(connection: ClientConnection, settings: Settings) ->
 
 
 async def _dial(settings: Settings, make: Callable[[], P]) -> P:
-    """A connection, with TLS where the address asks for it."""
+    """Open a socket, with TLS where the address asks for it, and join it to a protocol."""
     address, loop = settings.address, asyncio.get_running_loop()
     protocol: Any
     if address.is_unix:
@@ -81,7 +80,7 @@ async def _dial(settings: Settings, make: Callable[[], P]) -> P:
             address.port,
             ssl=settings.tls,
             server_hostname=address.host.partition("%")[0],
-            ssl_shutdown_timeout=GOODBYE,
+            ssl_shutdown_timeout=FAREWELL_TIME,
         )
     return cast(P, protocol)
 
@@ -114,7 +113,7 @@ async def _open_websocket(connection: ClientConnection, settings: Settings) -> A
             on_close=lambda _: None if closed.done() else closed.set_result(None),
         )
         handshake.hand_over(stream)
-        connection.closed, connection.cut = closed, stream.abort
+        connection.closed, connection.force_close = closed, stream.abort
     except BaseException:
         handshake.close()
         raise
@@ -122,71 +121,71 @@ async def _open_websocket(connection: ClientConnection, settings: Settings) -> A
 
 
 class _Handshake(asyncio.Protocol):
-    """A connection until the server has said what is spoken on it."""
+    """The protocol of a connection until the server has answered the WebSocket handshake."""
 
     def __init__(self, request: bytes) -> None:
         self._request = request
         self._transport: asyncio.Transport | None = None
-        self._came = bytearray()
+        self._received = bytearray()
         self._has_ended = False
-        self._why = ""
+        self._reason = ""
         self._wake = asyncio.Event()
 
     async def head(self) -> bytes:
-        """The head of the answer, up to its empty line."""
-        while (end := self._came.find(b"\r\n\r\n")) < 0:
+        """The head of the response, up to its empty line."""
+        while (end := self._received.find(b"\r\n\r\n")) < 0:
             if self._has_ended:
-                raise ConnectFailed(f"the server closed the connection in the handshake of the WebSocket{self._why}")
-            if len(self._came) > HEAD_MAX:
+                raise ConnectFailed(f"the server closed the connection in the WebSocket handshake{self._reason}")
+            if len(self._received) > HEAD_MAX:
                 raise ConnectFailed(f"the head of the server's answer is longer than {HEAD_MAX} bytes")
-            await self._more()
-        head = bytes(self._came[: end + 4])
-        del self._came[: end + 4]
+            await self._receive()
+        head = bytes(self._received[: end + 4])
+        del self._received[: end + 4]
         return head
 
     async def text(self, head: bytes) -> str:
-        """What the server says beside its refusal, as far as it comes soon."""
+        """The body of a refusal as plain text, as far as it arrives soon."""
         try:
-            async with asyncio.timeout(GOODBYE):
-                while not self._has_ended and len(self._came) < TEXT_MAX and not self._is_whole(head):
-                    await self._more()
+            async with asyncio.timeout(FAREWELL_TIME):
+                while not self._has_ended and len(self._received) < BODY_MAX and not self._is_whole(head):
+                    await self._receive()
         except TimeoutError:
             pass
-        return words(bytes(self._came))
+        return words(bytes(self._received))
 
     def _is_whole(self, head: bytes) -> bool:
         for line in head.lower().split(b"\r\n"):
             name, _, value = line.partition(b":")
             if name == b"content-length" and value.strip().isdigit():
-                return len(self._came) >= int(value)
+                return len(self._received) >= int(value)
         return False
 
     def hand_over(self, stream: asyncio.Protocol) -> None:
-        """The handshake is over: from now on the connection belongs to this."""
+        """Give the connection to the protocol for messages, with what was received after the head."""
         transport, self._transport = self._transport, None
         if transport is None:
-            raise ConnectFailed("the server closed the connection in the handshake of the WebSocket")
+            raise ConnectFailed("the server closed the connection in the WebSocket handshake")
         transport.set_protocol(stream)
         stream.connection_made(transport)
-        if self._came:
-            stream.data_received(bytes(self._came))
+        if self._received:
+            stream.data_received(bytes(self._received))
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
-    async def _more(self) -> None:
+    async def _receive(self) -> None:
         self._wake.clear()
         await self._wake.wait()
 
-    # -- what asyncio says --------------------------------------------------------------------------------------
+    # -- called by asyncio --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        self._came += data
+        self._received += data
         self._wake.set()
 
     def eof_received(self) -> bool:
@@ -198,5 +197,5 @@ class _Handshake(asyncio.Protocol):
         self._transport = None
         self._has_ended = True
         if exc is not None:
-            self._why = f": {why_lost(exc)}"
+            self._reason = f": {why_lost(exc)}"
         self._wake.set()

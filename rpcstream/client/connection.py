@@ -1,7 +1,7 @@
-"""One connection of the async client: its session, the calls made on it, and when it is over.
+"""One connection of the async client: its session, the calls made on it, and how it is closed.
 
-Owns what only a client asks of a connection: does it still stand, is there room to send, has it been closed. Knows
-neither values nor sockets.
+Owns what only a client needs to know of a connection: whether the server may have closed it unseen, and when it is
+closed for good. Knows neither values nor sockets; `connect` opens it.
 """
 
 from __future__ import annotations
@@ -21,44 +21,47 @@ from .readiness import Wait
 if TYPE_CHECKING:
     from ..methods.dispatch import Dispatcher
 
-#: Seconds between two looks whether a server that has said its last word still listens.
-PROBE = 2.0
+#: Seconds between two checks whether a server that has stopped sending still reads.
+PROBE_INTERVAL = 2.0
 
-#: Gives what answers the server's requests; None where the client offers nothing.
-Methods = Callable[[], "Dispatcher | None"]
+#: Gives the dispatcher of the methods that the server may call; None while there are none.
+GetDispatcher = Callable[[], "Dispatcher | None"]
 
 
 class ClientConnection:
-    """A connection that is being made, stands, or is over.
+    """A connection to the server: being opened, open, or closed.
+
+    `connect` sets those attributes that depend on the transport.
 
     Attributes:
-        session: the conversation.
+        loop: its event loop.
+        session: the conversation on it.
         calls: the calls made on it.
-        glance: waits for the socket to be readable, if it is known.
-        has_received: have bytes come since this was asked last?
-        closed: done when the connection is closed, which may be after the session is over.
-        cut: ends the connection the hard way.
-        reason: gives the reason why it is over, where more is known than that.
-        renew: finds out whether what can be read is the end, where the loop would not know; the session is lost then.
+        poll: waits up to so many milliseconds until the socket is readable; None where the socket is not known.
+        has_received: tells whether bytes have arrived since it was last called.
+        reason: gives the reason why the transport was closed, if it knows one.
+        refresh: for HTTP: makes sure that there is an open connection, or ends the session.
+        closed: done when the transport is closed, which may be later than the end of the session.
+        force_close: closes the transport at once, with a reason.
     """
 
-    def __init__(self, settings: Settings, marshaller: Marshaller, methods: Methods) -> None:
+    def __init__(self, settings: Settings, marshaller: Marshaller, get_dispatcher: GetDispatcher) -> None:
         limits = settings.limits
         self.loop = asyncio.get_running_loop()
-        dispatch = ClientDispatcher(settle=self._settle, lose=self.lose, methods=methods)
+        dispatch = ClientDispatcher(settle=self._settle, close=self.abort, get_dispatcher=get_dispatcher)
         self.session = Session(
             dispatch, codec=settings.codec, limits=limits, side="client", on_slow=dispatch.report_slow
         )
         self.calls: OutgoingCalls = self.session.use(marshaller)
-        self.glance: Wait | None = None
+        self.poll: Wait | None = None
         self.has_received: Callable[[], bool] = lambda: True
         self.reason: Callable[[], str | None] = lambda: None
-        self.renew: Callable[[], Awaitable[object]] | None = None
+        self.refresh: Callable[[], Awaitable[object]] | None = None
         self._address = marshaller.address
-        self._gone: asyncio.Future[None] = self.loop.create_future()
-        self.closed: asyncio.Future[None] = self._gone
-        self.cut: Callable[[str], object] = self.lose
-        self.session.add_lost_callback(self._is_gone)
+        self._session_lost: asyncio.Future[None] = self.loop.create_future()
+        self.closed: asyncio.Future[None] = self._session_lost
+        self.force_close: Callable[[str], object] = self.abort
+        self.session.add_lost_callback(self._set_lost)
 
     @property
     def is_open(self) -> bool:
@@ -66,16 +69,16 @@ class ClientConnection:
         return self.session.is_open
 
     def has_unread(self) -> bool:
-        """Did something come while nobody waited, that the loop has not read yet: perhaps the end?
+        """Tell whether the event loop has not yet read bytes, or the end, that arrived while no call waited.
 
-        So it is when the loop was held up, or did not run between two calls.
+        This happens when the loop was blocked, or did not run between two calls.
         """
-        return self.glance is not None and not self.session.pending and bool(self.glance(0))
+        return self.poll is not None and not self.session.pending and bool(self.poll(0))
 
     def close(self, reason: str) -> None:
-        """Fail what waits, tell the server that nobody waits, send what was written, then close.
+        """Fail the waiting calls, cancel them at the server, send what was written, then close.
 
-        `gone` tells when that is done.
+        `wait_closed` waits for the end of that.
         """
         pending = self.session.pending
         self.calls.cancel([call_id for call_id, _ in pending.items()])
@@ -83,27 +86,30 @@ class ClientConnection:
         self.session.work.abandon(lambda message: False)
         self.session.end(lambda method: ConnectionLost(reason, method=method, address=self._address))
 
-    async def gone(self, seconds: float) -> None:
-        """Wait until the connection is closed; close it the hard way after so many seconds."""
-        await asyncio.wait([self._gone, self.closed], timeout=seconds)
-        if not (self._gone.done() and self.closed.done()):
-            self.cut("the server did not take what was sent before the client was closed")
-            await asyncio.wait([self._gone, self.closed])
+    async def wait_closed(self, seconds: float) -> None:
+        """Wait until the connection is closed; after so many seconds close it without sending the rest."""
+        await asyncio.wait([self._session_lost, self.closed], timeout=seconds)
+        if not (self._session_lost.done() and self.closed.done()):
+            self.force_close("the server did not take what was sent before the client was closed")
+            await asyncio.wait([self._session_lost, self.closed])
 
-    def lose(self, reason: str) -> None:
-        """End the connection at once."""
+    def abort(self, reason: str) -> None:
+        """Close the connection at once."""
         self.session.abort(reason)
 
-    def see_off(self) -> None:
-        """The server says nothing more. If it is gone altogether, what still runs for it is to be cancelled."""
+    def probe_until_closed(self) -> None:
+        """Check again and again whether a server that sends nothing more still reads; if not, the connection is lost.
+
+        Handlers that still run for the server are cancelled then.
+        """
         channel = self.session.channel
         if channel is not None and not self.loop.is_closed():
             channel.probe()
-            self.loop.call_later(PROBE, self.see_off)
+            self.loop.call_later(PROBE_INTERVAL, self.probe_until_closed)
 
-    def _is_gone(self) -> None:
-        if not self._gone.done():
-            self._gone.set_result(None)
+    def _set_lost(self) -> None:
+        if not self._session_lost.done():
+            self._session_lost.set_result(None)
 
     def _settle(self, reply: dict[str, object], line: bytes | bytearray) -> None:
         self.session.pending.settle(reply, line)

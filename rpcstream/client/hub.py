@@ -215,7 +215,7 @@ class HubRegistration:
                 log.error("%r is not offered any more at %s: %s", name, self._marshaller.address, error)
 
     async def _register(self, connection: ClientConnection, methods: dict[str, bool], deadline: float) -> list[str]:
-        described, components = self._callbacks.described(methods)
+        described, components = self._callbacks.describe(methods)
         params = registration(self.name, self._key, described, components)
         call = Call(self._marshaller, _REGISTER, params, NOT_GIVEN, NOT_GIVEN)
         if connection is not self._connection:

@@ -49,7 +49,7 @@ class Inbox:
         self._trace = settings.trace
         self._framer = LineFramer(max_size=max_size, delimiter=settings.delimiter)
         self._max_size = max_size
-        self._refuse = ClientDispatcher(settle=pending.settle, lose=lose)
+        self._refuse = ClientDispatcher(settle=pending.settle, close=lose)
 
     def receive(self, data: bytes) -> tuple[list[bytes], str | None]:
         """Settle what these bytes answer; no bytes mean the end of the stream.

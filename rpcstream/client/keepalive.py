@@ -1,6 +1,6 @@
-"""Whether the other end of a connection is still there: asked when it has been silent, and given up when it stays so.
+"""Detects servers that have disappeared: pings a silent server, and closes the connection if it stays silent.
 
-Owns one timer for each connection; a call costs nothing. Knows neither sockets nor what is said besides.
+Owns one timer for each connection; calls cost nothing. Knows neither sockets nor other messages.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from .connection import ClientConnection
 
 
 class Keepalive:
-    """Watches one connection from now on, until it is lost.
+    """Watches one connection until it is lost.
 
-    Looks every half of the time. After half a time without a byte the server is asked (`rpc.ping`), after another half
-    it is gone, for all that can be known: the connection is ended, and what waits fails with ConnectionLost. Any byte
-    counts as a sign of life, a part of a long message too.
+    Checks at every half of the time. After half of the time without a byte the server is sent a ping (`rpc.ping`);
+    after another silent half the connection is closed, and waiting calls fail with ConnectionLost. Every byte counts,
+    also a part of a long message.
 
     Args:
-        seconds: after so long, and at most half of it more, a silent server is given up.
+        connection: the connection, open.
+        marshaller: of the client.
+        seconds: a silent server is given up after this time, or up to half of it later.
     """
 
     def __init__(self, connection: ClientConnection, marshaller: Marshaller, seconds: float) -> None:
@@ -29,34 +31,36 @@ class Keepalive:
         self._marshaller = marshaller
         self._seconds = seconds
         self._is_silent = False
-        self._look_again()
+        self._schedule()
         connection.session.add_lost_callback(self._stop)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         connection = self._connection
         if not connection.is_open:
             return
-        # What is not read yet counts too. A look that comes late says nothing: the loop was held up, not the server.
-        if connection.has_received() or (connection.glance is not None and connection.glance(0)):
+        # Unread bytes count, too. A check that runs late proves nothing: the loop was blocked, not the server.
+        if connection.has_received() or (connection.poll is not None and connection.poll(0)):
             self._is_silent = False
         elif not self._is_silent:
             self._is_silent = True
-            connection.calls.begin(Call(self._marshaller, "rpc.ping", None, NOT_GIVEN, NOT_GIVEN), _Pong())
+            connection.calls.begin(Call(self._marshaller, "rpc.ping", None, NOT_GIVEN, NOT_GIVEN), _Ping())
         elif connection.loop.time() - self._due < self._seconds / 4:
-            connection.lose(f"the server said nothing for {self._seconds:g} s, though it was asked (keepalive)")
+            connection.abort(
+                f"the server sent nothing for {self._seconds:g} s, not even the answer to a ping (keepalive)"
+            )
             return
-        self._look_again()
+        self._schedule()
 
-    def _look_again(self) -> None:
+    def _schedule(self) -> None:
         self._due = self._connection.loop.time() + self._seconds / 2
-        self._timer = self._connection.loop.call_at(self._due, self._look)
+        self._timer = self._connection.loop.call_at(self._due, self._check)
 
     def _stop(self) -> None:
         self._timer.cancel()
 
 
-class _Pong:
-    """Waits for the answer to a ping, of which only the bytes count: an error is one as well."""
+class _Ping:
+    """Ignores the answer to a ping: its bytes are what counts, also those of an error."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
-"""The connections of one async client: made when they are needed, kept, made anew when they were lost.
+"""The connections of one async client: made when they are needed, kept open, replaced after they were lost.
 
-Owns the pool and the making of connections, which calls that come meanwhile share. Knows nothing of calls but how many
-wait where.
+Owns which connection takes a call, the making of connections (shared by all calls that wait for it), and reconnecting.
+Of calls it knows only how many wait on which connection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..peer.stream_table import StreamTable
 from ..text import get_logger
 from .address import check_lasting
 from .connect import join
-from .connection import ClientConnection, Methods
+from .connection import ClientConnection, GetDispatcher
 from .dial import failure
 from .keepalive import Keepalive
 from .options import Settings
@@ -29,19 +29,19 @@ log = get_logger("rpcstream.client")
 
 CLOSED = "the client was closed"
 
-#: Seconds that a closing client leaves to the server to take what was sent.
+#: Seconds that a closing client gives the server to read what was sent.
 CLOSE_TIME = 2.0
 
-#: Bytes that are sent in one turn of the loop before it must go round, so that they are written.
+#: Bytes sent in one turn of the event loop, after which it must run, so that they are written.
 WRITE_MAX = 256 * 1024
 
-#: Turns of the loop after which what the socket held has been read, and what was sent is written.
+#: Turns of the event loop after which it has read what the socket held, and written what was sent.
 TURNS = 5
 
-#: A connection that has lasted so long (s) was a good one: the next pause before connecting is a short one again.
+#: Seconds after which a connection counts as a good one: the next pause before connecting is a short one again.
 STABLE = 5.0
 
-#: Called with a connection that has just been made, before any call is sent on it.
+#: Called with a new connection, before any call is sent on it.
 Greeting = Callable[[ClientConnection], Awaitable[object]]
 
 
@@ -54,7 +54,7 @@ class Slot:
         self.connection: ClientConnection | None = None
         #: The task that makes it.
         self.connecting: asyncio.Task[ClientConnection] | None = None
-        #: Failed attempts since the last good connection, with connections that were soon lost.
+        #: Attempts since the last good connection that failed, or whose connection was soon lost.
         self.failures = 0
         #: When the connection was made (loop time).
         self.since = 0.0
@@ -76,46 +76,50 @@ def choose_slot(slots: Sequence[Slot]) -> Slot:
 
 
 class ConnectionPool:
-    """Gives a call its connection.
+    """Gives each call its connection.
+
+    Args:
+        settings: of the client.
+        marshaller: of the client.
+        get_dispatcher: gives the dispatcher of the methods that the server may call; None while there are none.
 
     Attributes:
-        greetings: run on each new connection, in order; one that fails ends it.
-        on_state: called with each new `state`.
+        address: of the server, for errors.
+        is_closed: the client was closed.
+        greetings: run on each new connection, in this order; if one fails, so does connecting.
     """
 
-    def __init__(self, settings: Settings, marshaller: Marshaller, methods: Methods) -> None:
+    def __init__(self, settings: Settings, marshaller: Marshaller, get_dispatcher: GetDispatcher) -> None:
         self.address = str(settings.address)
         self.is_closed = False
         self.greetings: list[Greeting] = []
         address = settings.address
         if settings.token is not None and not (address.is_http or address.is_websocket):
             self.greetings.append(self._authenticate)
-        #: Behind these, and before what is registered and subscribed to again, comes what users say first.
-        self._introductions = len(self.greetings)
+        #: Where the next greeting of the user goes: after authentication, before the registration and subscriptions.
+        self._user_greetings_end = len(self.greetings)
         self._settings = settings
         self._marshaller = marshaller
-        self._methods = methods
+        self._get_dispatcher = get_dispatcher
         self._slots = [Slot() for _ in range(settings.pool)]
         self._only = self._slots[0] if settings.pool == 1 else None
-        #: All whose sockets may be open: those in the pool, those that are greeted, and those that have ended but for
-        #: the server's goodbye, or for what it still asked of the client.
+        #: All connections whose sockets may be open: also those being greeted, and those that are closing.
         self._connections: WeakSet[ClientConnection] = WeakSet()
         self._write_max = min(WRITE_MAX, settings.limits.write_buffer)
         self._state = "idle"
-        #: Why the last attempt to connect failed, where more are made.
+        #: Why the last attempt to connect failed, while the pool goes on trying.
         self._failure: str | None = None
-        #: Told when a connection is lost, and when the client is closed.
-        self._waiting: set[asyncio.Future[None]] = set()
+        #: Futures of `wait_closed`: done when a connection is lost, and when the client is closed.
+        self._changes: set[asyncio.Future[None]] = set()
         self._last_lost: Channel | None = None
 
     @property
     def state(self) -> str:
-        """What the first connection of the pool is like: "idle" (not wanted yet, or lost and not wanted since),
-        "connecting", "connected", "waiting" (to connect again), "closed"."""
+        """The state of the first connection, see `BaseClient.state`."""
         return self._state
 
     def ready(self, loop: asyncio.AbstractEventLoop) -> ClientConnection | None:
-        """A connection on which a call can be sent at once; None if something has to be waited for first."""
+        """A connection on which a call can be sent at once; None if the call has to wait for one (`get`)."""
         slot = self._only or choose_slot(self._slots)
         connection = slot.connection
         if connection is None or connection.loop is not loop:
@@ -126,10 +130,10 @@ class ConnectionPool:
         return connection
 
     async def get(self, method: str, deadline: float) -> ClientConnection:
-        """A connection that is open and takes calls.
+        """Wait for a connection on which a call can be sent.
 
         Args:
-            method: for errors.
+            method: the method that is called, for errors.
             deadline: loop time, seconds; may be infinite.
 
         Raises:
@@ -148,18 +152,11 @@ class ConnectionPool:
                             continue
                         reason = connection.reason() or "the peer closed the connection at once"
                         raise Unsent(connection.session.pending.explained(reason))
-                    for _ in range(TURNS):
-                        if not (connection.is_open and connection.has_unread()):
-                            break
-                        await asyncio.sleep(0)
-                    if connection.is_open and connection.renew is not None and connection.has_unread():
-                        await connection.renew()
-                    if connection.is_open and self._is_full(connection.session.flows):
-                        await connection.session.flows.flowing()
+                    await self._catch_up(connection)
                     if connection.is_open:
                         return connection
         except ConnectFailed as error:
-            # Calls that share the attempt share its error; each is told of its own method.
+            # Calls that waited for the same attempt share its error; each gets one that names its own method.
             raise ConnectFailed(error.reason, method=method, address=self.address) from error
         except Unsent as error:
             raise Unsent(error.reason, method=method, address=self.address) from None
@@ -168,17 +165,16 @@ class ConnectionPool:
             raise CallTimeout(reason, method=method, address=self.address) from None
 
     def greet(self, hello: Callable[[Peer], Awaitable[object]]) -> None:
-        """Run a user's function on each new connection, before what the server may take only from those it knows."""
-        self.greetings.insert(self._introductions, greeting(hello))
-        self._introductions += 1
+        """Run a user's function on each new connection: after authentication, before anything else."""
+
+        async def greet(connection: ClientConnection) -> None:
+            await hello(Peer(connection.session))
+
+        self.greetings.insert(self._user_greetings_end, greet)
+        self._user_greetings_end += 1
 
     async def wait_closed(self) -> None:
-        """Wait until the client is closed, as a program does that only offers.
-
-        Raises:
-            RuntimeError: the client calls over HTTP, which has no connection that lasts.
-            ConnectionLost: there is no connection any more, and the client does not `reconnect`.
-        """
+        """Wait until the client is closed, see `BaseClient.wait_closed`."""
         check_lasting(self._settings.address, "wait_closed")
         loop = asyncio.get_running_loop()
         while not self.is_closed:
@@ -187,31 +183,31 @@ class ConnectionPool:
                 reason = "there is no connection" if channel is None else channel.reason or "the peer closed it"
                 raise ConnectionLost(reason, address=self.address)
             changed = loop.create_future()
-            self._waiting.add(changed)
+            self._changes.add(changed)
             try:
                 await changed
             finally:
-                self._waiting.discard(changed)
+                self._changes.discard(changed)
 
     def begin(self) -> None:
-        """Connect although nothing is to be sent yet."""
+        """Start connecting, although nothing is to be sent yet."""
         for slot in self._slots:
             self._begin(slot, asyncio.get_running_loop())
 
     @property
     def open_connections(self) -> list[ClientConnection]:
-        """The connections that stand now."""
+        """The connections that are open now."""
         return [slot.connection for slot in self._slots if slot.connection is not None and slot.connection.is_open]
 
     @property
     def dropped(self) -> int:
-        """Replies on the present connections that nobody waited for."""
+        """Replies on the present connections that belonged to no waiting call."""
         return sum(slot.connection.session.pending.dropped for slot in self._slots if slot.connection is not None)
 
     async def close(self) -> None:
-        """End all; what waits fails."""
+        """Close all connections; waiting calls fail."""
         self.is_closed = True
-        self._tell_waiting()
+        self._report_change()
         loop = asyncio.get_running_loop()
         closing = []
         for slot in self._slots:
@@ -222,23 +218,37 @@ class ConnectionPool:
             if connection.loop is loop:
                 if connection.session.channel is not None:
                     connection.close(CLOSED)
-                closing.append(connection.gone(CLOSE_TIME))
+                closing.append(connection.wait_closed(CLOSE_TIME))
         await asyncio.gather(*closing)
         self._set_state("closed")
 
     def _is_full(self, flows: StreamTable) -> bool:
-        """Is a call to wait before it is sent?"""
+        """Tell whether so much waits to be written that a call waits before it is sent."""
         return flows.stalled or flows.unsent > self._write_max
+
+    async def _catch_up(self, connection: ClientConnection) -> None:
+        """Wait until the event loop has read what arrived unseen, and written most of what was sent.
+
+        The connection may turn out to be closed.
+        """
+        for _ in range(TURNS):
+            if not (connection.is_open and connection.has_unread()):
+                break
+            await asyncio.sleep(0)
+        if connection.is_open and connection.refresh is not None and connection.has_unread():
+            await connection.refresh()
+        if connection.is_open and self._is_full(connection.session.flows):
+            await connection.session.flows.flowing()
 
     # -- making connections -----------------------------------------------------------------------------------------
 
     async def _open(self, slot: Slot, loop: asyncio.AbstractEventLoop) -> ClientConnection:
-        """The connection of a slot, made once for all who want it at the same time."""
+        """The connection of a slot; made once for all calls that wait for it."""
         connection = slot.connection
         if connection is not None and connection.is_open and connection.loop is loop:
             return connection
-        # Whoever gives up does not take the connection from the others.
         try:
+            # A call that is cancelled must not cancel the attempt, which others may wait for.
             return await asyncio.shield(self._begin(slot, loop))
         except asyncio.CancelledError:
             if self.is_closed:
@@ -246,14 +256,15 @@ class ConnectionPool:
             raise
 
     def _begin(self, slot: Slot, loop: asyncio.AbstractEventLoop) -> asyncio.Task[ClientConnection]:
+        """Start making the connection of a slot, unless that is under way."""
         if slot.connecting is None or slot.connecting.get_loop() is not loop:
-            # It is not only for the call that wants it first, which may have a deadline.
+            # In a context without the deadline of the call that wants it first: others use the connection, too.
             slot.connecting = loop.create_task(self._connect(slot), context=free_context())
             slot.connecting.add_done_callback(retrieve_exception)
         return slot.connecting
 
     async def _connect(self, slot: Slot) -> ClientConnection:
-        """Make the connection of a place; again and again, if the client is to reconnect."""
+        """Make the connection of a slot; with `reconnect` again and again until there is one."""
         backoff = self._settings.reconnect
         try:
             while True:
@@ -262,7 +273,7 @@ class ConnectionPool:
                     await asyncio.sleep(backoff.pause(slot.failures))
                 self._set_state("connecting", slot)
                 try:
-                    slot.connection = connection = await self._connected()
+                    slot.connection = connection = await self._make()
                     self._failure = None
                     break
                 except ConnectFailed as error:
@@ -283,14 +294,15 @@ class ConnectionPool:
             self._was_lost(slot, connection, channel)
         return connection
 
-    async def _connected(self) -> ClientConnection:
+    async def _make(self) -> ClientConnection:
         """A new connection, greeted.
 
         Raises:
-            ConnectFailed: nobody is there, or a greeting failed.
+            ConnectFailed: no connection could be made, or a greeting failed.
         """
         limit = self._settings.connect_timeout
-        connection = ClientConnection(self._settings, self._marshaller, self._methods)
+        connection = ClientConnection(self._settings, self._marshaller, self._get_dispatcher)
+        reason = "connecting failed"
         try:
             async with asyncio.timeout(limit):
                 await join(connection, self._settings)
@@ -300,20 +312,21 @@ class ConnectionPool:
                 if self._settings.keepalive is not None and connection.is_open:
                     Keepalive(connection, self._marshaller, self._settings.keepalive)
         except ConnectFailed:
-            connection.lose("the connection could not be made whole")
+            connection.abort(reason)
             raise
         except OSError as error:
-            connection.lose("the connection could not be made whole")
+            connection.abort(reason)
             raise ConnectFailed(failure(error, limit), address=self.address) from error
         except RpcError as error:
-            connection.lose("the server refused what was said first")
-            raise ConnectFailed(f"the server refused what was said first: {error}", address=self.address) from error
+            reason = "the server refused the token, or a call of on_connect"
+            connection.abort(reason)
+            raise ConnectFailed(f"{reason}: {error}", address=self.address) from error
         except Exception as error:
-            connection.lose("the connection could not be made whole")
+            connection.abort(reason)
             log.exception("a connection to %s could not be made", self.address)
             raise ConnectFailed(f"could not connect: {error!r}", address=self.address) from error
         except BaseException:
-            connection.lose("the connection was given up while it was made")
+            connection.abort("connecting was cancelled")
             raise
         return connection
 
@@ -321,17 +334,17 @@ class ConnectionPool:
         if self.is_closed or slot.connection is not connection:
             return
         self._last_lost = channel
-        self._tell_waiting()
-        connection.see_off()
-        # One that was lost at once is like one that could not be made.
+        self._report_change()
+        connection.probe_until_closed()
+        # A connection that was lost soon counts as a failed attempt.
         slot.failures = 1 if connection.loop.time() - slot.since > STABLE else slot.failures + 1
         if self._settings.reconnect is None or connection.loop.is_closed():
             self._set_state("idle", slot)
         else:
             self._begin(slot, connection.loop)
 
-    def _tell_waiting(self) -> None:
-        for changed in self._waiting:
+    def _report_change(self) -> None:
+        for changed in self._changes:
             if not (changed.done() or changed.get_loop().is_closed()):
                 changed.set_result(None)
 
@@ -345,18 +358,9 @@ class ConnectionPool:
                     log.exception("on_state of a client failed")
 
     async def _authenticate(self, connection: ClientConnection) -> None:
-        """Say the token, before anything else. A server that knows no tokens wants none."""
+        """Send the token, before anything else. A server that does not know the method needs no token."""
         call = Call(self._marshaller, "rpc.authenticate", {"token": self._settings.token}, NOT_GIVEN, NOT_GIVEN)
         try:
             await connection.calls.ask(call, INFINITE)
         except MethodNotFound:
             pass
-
-
-def greeting(hello: Callable[[Peer], Awaitable[object]]) -> Greeting:
-    """A user's function as a greeting."""
-
-    async def greet(connection: ClientConnection) -> None:
-        await hello(Peer(connection.session))
-
-    return greet

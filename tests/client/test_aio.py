@@ -156,7 +156,7 @@ def test_one_client_in_two_loops_one_after_the_other(served: str) -> None:
             for place in client._pool._slots:
                 assert place.connection is not None
                 place.connection.close("this loop ends")
-                await place.connection.gone(5)
+                await place.connection.wait_closed(5)
 
     assert asyncio.run(use()) == 3
     assert asyncio.run(use()) == 3

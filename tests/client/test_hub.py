@@ -96,7 +96,7 @@ async def test_what_is_said_first_comes_before_the_name_and_subscriptions_behind
 
         async with client.subscribe("a"):
             sent.clear()
-            client._pool.open_connections[0].lose("cut")
+            client._pool.open_connections[0].abort("cut")
             await client.who()
             words = ("rpc.authenticate", "rpc.ping", "rpc.stats", "rpc.register", "rpc.subscribe", "who")
             assert [next(word for word in words if word.encode() in line) for line in sent] == list(words)
@@ -250,7 +250,7 @@ async def test_an_offer_that_is_refused_changes_nothing(hub: FakeHub, address: s
             await client.offer()
         assert caught.value.data == {"parameter": "methods", "reason": "taken"}
         assert await client.who() == "gpu-1"
-        client._pool.open_connections[0].lose("cut")
+        client._pool.open_connections[0].abort("cut")
         assert await client.who() == "gpu-1"
         assert "methods" not in hub.registrations[-1]
         hub.refused.clear()
@@ -447,9 +447,9 @@ def test_a_connection_that_was_lost_unseen() -> None:
         client = AsyncClient(address, name="gpu-1")
         runner.run(client.offer())
         (link,) = client._pool.open_connections
-        assert link.glance is not None
+        assert link.poll is not None
         hub.sessions[0].loop.call_soon_threadsafe(hub.cut)
-        assert link.glance(20_000)
+        assert link.poll(20_000)
         assert link.is_open
         assert runner.run(client.offer()) == []
         assert len(hub.sessions) == 2

@@ -41,7 +41,7 @@ async def test_a_silent_server_is_given_up(silent: str) -> None:
     async with AsyncClient(silent, keepalive=0.1, trace=trace) as client:
         calls = [asyncio.create_task(client.work(timeout=None)) for _ in range(3)]
         for call in calls:
-            with pytest.raises(ConnectionLost, match=r"said nothing for 0.1 s, .* \(keepalive\).*'work'"):
+            with pytest.raises(ConnectionLost, match=r"sent nothing for 0.1 s, .* \(keepalive\).*'work'"):
                 await call
         assert client.state == "idle"
     assert [orjson.loads(message)["id"] for message in sent if b"rpc.ping" in message] == [4], "asked once"
@@ -120,10 +120,10 @@ def test_what_the_loop_has_not_read_yet_counts() -> None:
         async with AsyncClient("memory", connect=connect, keepalive=60.0) as client:
             await client.notify.tell()
             (link,) = client._pool.open_connections
-            link.glance = lambda milliseconds: True
+            link.poll = lambda milliseconds: True
             await asyncio.sleep(600)
             assert link.is_open
-            link.glance = lambda milliseconds: False
+            link.poll = lambda milliseconds: False
             with pytest.raises(ConnectionLost, match="keepalive"):
                 await client.wait_closed()
 

@@ -31,7 +31,7 @@ def cut(client: AsyncClient) -> None:
     """Lose the connection that the client is registered on."""
     link = client._registration._standing
     assert link is not None
-    link.lose("cut")
+    link.abort("cut")
 
 
 async def test_one_offers_and_another_calls(address: str) -> None:

@@ -987,7 +987,7 @@ def test_greetings_come_first(scripted: Scripted, is_async: bool) -> None:
 def test_a_greeting_that_is_refused(address: str) -> None:
     with Client(address) as client:
         client.on_connect(lambda server: server.nothing())
-        with pytest.raises(ConnectFailed, match="refused what was said first"):
+        with pytest.raises(ConnectFailed, match="refused the token, or a call of on_connect"):
             client.add(1, 2)
 
 

@@ -577,7 +577,7 @@ async def test_a_greeting_that_fails_without_reconnect(door: Door, states: State
         with pytest.raises(ConnectFailed, match=r"a mistake.*'ping'"):
             await client.ping()
         assert client.state == "idle"
-        with pytest.raises(ConnectFailed, match=r"refused what was said first.*-32601.*'ping'"):
+        with pytest.raises(ConnectFailed, match=r"refused the token, or a call of on_connect.*-32601.*'ping'"):
             await client.ping()
         assert await client.ping() == "pong"
         assert states.seen == [*["connecting", "idle"] * 2, "connecting", "connected"]

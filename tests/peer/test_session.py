@@ -230,12 +230,12 @@ async def at_a_client(reads: list[list[bytes]], offers: bool, blocked: bool) -> 
         assert server._running is not None
         dispatcher = server._running.dispatcher if offers else None
         ended: list[str] = []
-        inbound = ClientDispatcher(
+        dispatch = ClientDispatcher(
             settle=lambda reply, line: session.pending.settle(reply, line),
-            lose=ended.append,
-            methods=lambda: dispatcher,
+            close=ended.append,
+            get_dispatcher=lambda: dispatcher,
         )
-        session = Session(inbound, codec=Codec(), limits=LIMITS, side="client")
+        session = Session(dispatch, codec=Codec(), limits=LIMITS, side="client")
         channel = Channel()
         session.connected(channel)
         calls = session.calls
