@@ -135,7 +135,7 @@ class _Handshake(asyncio.Protocol):
         """The head of the response, up to its empty line."""
         while (end := self._received.find(b"\r\n\r\n")) < 0:
             if self._has_ended:
-                raise ConnectFailed(f"the server closed the connection in the WebSocket handshake{self._reason}")
+                raise ConnectFailed(f"the server closed the connection in the handshake of the WebSocket{self._reason}")
             if len(self._received) > HEAD_MAX:
                 raise ConnectFailed(f"the head of the server's answer is longer than {HEAD_MAX} bytes")
             await self._receive()
@@ -164,7 +164,7 @@ class _Handshake(asyncio.Protocol):
         """Give the connection to the protocol for messages, with what was received after the head."""
         transport, self._transport = self._transport, None
         if transport is None:
-            raise ConnectFailed("the server closed the connection in the WebSocket handshake")
+            raise ConnectFailed("the server closed the connection in the handshake of the WebSocket")
         transport.set_protocol(stream)
         stream.connection_made(transport)
         if self._received:

@@ -108,9 +108,9 @@ async def sessions(
     made: list[Session] = []
     connected = Session.connected
 
-    def noted(session: Session, channel: Any) -> None:
+    def noted(session: Session, channel: Any, **options: Any) -> None:
         made.append(session)
-        connected(session, channel)
+        connected(session, channel, **options)
 
     monkeypatch.setattr(Session, "connected", noted)
     before, threads = asyncio.all_tasks(), set(threading.enumerate())
