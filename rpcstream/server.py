@@ -21,7 +21,7 @@ from .auth.authenticator import Authenticate, Authenticator
 from .auth.gate import Gate, GatedSession
 from .codec import Codec
 from .errors import RegistrationError
-from .events.queue import Policy
+from .events.event_queue import Policy
 from .events.topics import Topics
 from .limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
 from .methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from ..errors import ConnectFailed, ConnectionLost
-from ..events.queue import Policy
+from ..events.event_queue import Policy
 from ..peer.deadline import INFINITE, inherited, time_left
 from ..peer.marshal import NOT_GIVEN, Call, Outgoing, RawCall, check_params, params_of
 from ..peer.outgoing import AsyncWaiter, OnProgress

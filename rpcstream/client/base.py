@@ -17,7 +17,7 @@ from .options import Settings
 
 if TYPE_CHECKING:  # these import asyncio or read files, which plain calls do without
     from ..config import ConfigSource
-    from ..events.queue import Policy
+    from ..events.event_queue import Policy
     from ..peer.outgoing import OnProgress
 
 

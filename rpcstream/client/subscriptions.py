@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import ConnectionLost, RpcError
+from ..events.event_queue import EventQueue, Policy
 from ..events.patterns import PatternTable, is_pattern
-from ..events.queue import EventQueue, Policy
 from ..peer.deadline import INFINITE, time_left
 from ..peer.interfaces import Channel
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller

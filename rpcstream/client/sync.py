@@ -19,7 +19,7 @@ from .sync_engine import SyncEngine
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
     from concurrent.futures import Future
 
-    from ..events.queue import Policy
+    from ..events.event_queue import Policy
     from ..peer.outgoing import OnProgress
     from ..peer.remote import BlockingPeer
     from .bridge import ClientStream, ClientSubscription

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, get_args
 
 from ..errors import ProviderGone
-from ..events.queue import Room
+from ..events.event_queue import QueueMemory
 from ..peer.state import ConversationState
 from . import passthrough
 from .members import Member
@@ -93,7 +93,7 @@ class Directory:
 
     Args:
         own: the methods of the hub itself, whose names no member can take.
-        room: the memory that all members share for waiting messages.
+        memory: counts the messages that wait for members, all together.
 
     Attributes:
         members: by their connection.
@@ -108,7 +108,7 @@ class Directory:
         on_change: called when what is offered has changed.
     """
 
-    def __init__(self, own: Mapping[str, Any], room: Room) -> None:
+    def __init__(self, own: Mapping[str, Any], memory: QueueMemory) -> None:
         self.members: dict[ConversationState, Member] = {}
         self.by_name: dict[str, Member] = {}
         self.routes: dict[str, Route] = {}
@@ -116,7 +116,7 @@ class Directory:
         self.on_enter: list[Callable[[Member], object]] = []
         self.on_change: list[Callable[[], object]] = []
         self._own = own
-        self._room = room
+        self._memory = memory
         self._last_number = 0
         #: The names under which methods are listed, sorted; and those that have come or gone since.
         self._listed: list[str] = []
@@ -127,7 +127,7 @@ class Directory:
         return self.members.get(session) or self._enter_member(session)
 
     def _enter_member(self, session: ConversationState) -> Member:
-        member = self.members[session] = Member(session, self._room)
+        member = self.members[session] = Member(session, self._memory)
         for call in self.on_enter:
             call(member)
         return member

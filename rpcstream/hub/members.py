@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ServerBusy
-from ..events.queue import Room
+from ..events.event_queue import QueueMemory
 from ..peer.state import ConversationState
 from ..wire.pieces import Written, kept
 from .offers import Offer
@@ -28,7 +28,7 @@ class Member:
     """One connection that has sent at least one request or notification.
 
     Args:
-        room: the memory that all members share for waiting messages.
+        memory: counts the messages that wait for members, all together.
 
     Attributes:
         session: its connection.
@@ -48,8 +48,8 @@ class Member:
     """
 
     __slots__ = (
+        "_memory",
         "_queue",
-        "_room",
         "address",
         "calls_made",
         "calls_served",
@@ -67,9 +67,9 @@ class Member:
         "waiting_size",
     )
 
-    def __init__(self, session: ConversationState, room: Room) -> None:
+    def __init__(self, session: ConversationState, memory: QueueMemory) -> None:
         self.session = session
-        self._room = room
+        self._memory = memory
         self._queue: deque[tuple[Written, Callable[[], bool] | None]] = deque()
         self.address = session.channel.address if session.channel is not None else ""
         self.name: str | None = None
@@ -121,14 +121,14 @@ class Member:
             session.pass_on(message)
             return
         limits, size = session.limits, len(message) + WAITING_COST
-        is_full = self.waiting_size + size > min(limits.max_message_size, self._room.free) and self.waiting > 0
-        if self.waiting >= limits.max_queue or is_full or size > self._room.free:
+        is_full = self.waiting_size + size > min(limits.max_message_size, self._memory.free) and self.waiting > 0
+        if self.waiting >= limits.max_queue or is_full or size > self._memory.free:
             data = {"reason": f"{self.name} does not read what it is sent", "waiting": self.waiting}
             raise ServerBusy("Server busy: the provider takes no more calls at present", data)
         self._queue.append((kept(message), is_wanted))
         self.waiting += 1
         self.waiting_size += size
-        self._room.used += size
+        self._memory.reserve(size)
         if self.waiting == 1:
             session.flows.when_flowing(self._send_waiting)
 
@@ -141,7 +141,7 @@ class Member:
             size = len(message) + WAITING_COST
             self.waiting -= 1
             self.waiting_size -= size
-            self._room.used -= size
+            self._memory.release(size)
             if is_wanted is None or is_wanted():
                 sent += len(message)
                 session.pass_on(message)

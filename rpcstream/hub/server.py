@@ -17,7 +17,7 @@ import orjson
 
 from ..auth.users import authenticate_users
 from ..config import ConfigSource, hub_options
-from ..events.queue import Room
+from ..events.event_queue import QueueMemory
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker
 from ..peer.marshal import NOT_GIVEN, params_of
@@ -98,7 +98,7 @@ class Hub(Server):
             raise ValueError("rules need callers that are known: give the hub token= or authenticate=")
         self.rules = rules if isinstance(rules, Rules) or rules is None else Rules(rules)
         #: The members, their names and the routes to their methods.
-        self.directory = Directory(self._registry, Room(self.limits.max_waiting_total))
+        self.directory = Directory(self._registry, QueueMemory(self.limits.max_waiting_total))
         self._registrations = Registrations(
             self.directory, limits=self.limits, rules=self.rules, topics=self.topics, counters=self.counters
         )

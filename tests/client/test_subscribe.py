@@ -30,7 +30,7 @@ from rpcstream import (
     Server,
     ServerBusy,
 )
-from rpcstream.events.queue import Policy
+from rpcstream.events.event_queue import Policy
 from rpcstream.peer.blocking import BlockingStream, Bridge
 from rpcstream.testing import memory_client
 from rpcstream.transports.memory import join

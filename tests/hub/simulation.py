@@ -406,8 +406,8 @@ class HubSimulation:
         assert not directory.by_name
         assert not directory.routes
         assert not len(self.hub.topics)
-        assert not self.hub.topics._subscribers
-        assert len(self.hub.topics._patterns) == 0
+        assert not self.hub.topics._table.subscribers
+        assert len(self.hub.topics._table.patterns) == 0
         closing = self.loop.create_task(self._stack.aclose())
         for _ in range(40):
             self.loop.settle()

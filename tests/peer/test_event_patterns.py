@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcstream import InvalidParams, MessageTooLarge, NotPermitted, ServerBusy
-from rpcstream.events import queue as event_queue
+from rpcstream.events import event_queue
 from rpcstream.events.patterns import is_pattern, matches
-from rpcstream.events.subscriber import HEIRS_MAX
+from rpcstream.events.subscriptions import HEIRS_MAX
 
 from .test_events import FakeSession, Fixture, turns
 
@@ -62,7 +62,7 @@ async def test_an_event_comes_once_however_many_subscriptions_match() -> None:
     assert made.publish("a.b", 2) == 0
     await turns()
     assert session.values == [1], "what waited went with the last one"
-    assert (dict(made.topics), made.topics._has_patterns) == ({}, False)
+    assert (dict(made.topics), made.topics._table.has_patterns) == ({}, False)
 
 
 async def test_a_value_for_nobodys_pattern_is_not_looked_at() -> None:
@@ -102,7 +102,7 @@ async def test_a_lost_connection_leaves_no_pattern_behind() -> None:
     session.lose()
     assert (dict(made.topics), made.publish("a.b", 2)) == ({"a.*": 1}, 1)
     other.lose()
-    assert (dict(made.topics), len(made.topics._patterns), made.topics._has_patterns) == ({}, 0, False)
+    assert (dict(made.topics), len(made.topics._table.patterns), made.topics._table.has_patterns) == ({}, 0, False)
     await turns()
     assert made.counts == (2, 0, 3, 0)
 
@@ -256,7 +256,7 @@ def test_it_does_what_the_model_does(steps: list[Any]) -> None:
             assert seen == expected[who] + waiting[who]
         assert dict(made.topics) == {each: (each in topics[0]) + (each in topics[1]) for each in topics[0] | topics[1]}
         assert made.counters.subscriptions == len(topics[0]) + len(topics[1])
-        assert len(made.topics._patterns) == sum(map(is_pattern, topics[0] | topics[1]))
+        assert len(made.topics._table.patterns) == sum(map(is_pattern, topics[0] | topics[1]))
 
     asyncio.run(follow())
 
@@ -361,7 +361,7 @@ async def test_the_bytes_of_last_values_are_bounded_by_those_of_the_queue(policy
     for number in range(5):
         made.publish(f"a.{number}", str(number) + "x" * 3000, retain=True)
     session, other = made.join("a.*", stalled=True), made.join("a.0", "a.*", stalled=True)
-    queue = made.topics._subscribers[session].queue  # type: ignore[index]
+    queue = made.topics._table.subscribers[session].queue  # type: ignore[index]
     assert queue.size <= 11_000
     for each in (session, other):
         each.flows.set_stalled(False)
@@ -379,7 +379,7 @@ async def test_however_many_patterns_match_no_more_last_values_wait_than_there_m
     session = FakeSession(stalled=True)
     for levels in itertools.product("x*", repeat=8):
         subscribe(made, session, ".".join(levels) + ".>")
-    queue = made.topics._subscribers[session].queue  # type: ignore[index]
+    queue = made.topics._table.subscribers[session].queue  # type: ignore[index]
     assert len(queue) == 100
     assert made.counters.events_dropped == 255 * 100
 
@@ -414,7 +414,7 @@ async def test_a_thousand_patterns_that_all_match() -> None:
     for number in range(100):
         assert made.publish(topic, number) == 2
         await turns(1)
-    queue = made.topics._subscribers[session].queue  # type: ignore[index]
+    queue = made.topics._table.subscribers[session].queue  # type: ignore[index]
     assert len(queue) == 10, "of one subscription, whichever that is"
     assert other.values == list(range(100))
     for levels in itertools.product("x*", repeat=10):
@@ -433,19 +433,19 @@ async def test_patterns_that_overlap_have_a_budget_for_each_connection_and_for_a
             except ServerBusy:
                 refused += 1
     assert refused > 100
-    assert made.topics._patterns.steps <= 30
+    assert made.topics._table.patterns.steps <= 30
     for session in sessions:
         subscribe(made, session, "x.x.x.x.x.0")  # no pattern, so no steps
     assert made.publish("x.x.x.x.x.0", 1) == 5
     for session in sessions:
         session.lose()
-    assert (len(made.topics), made.topics._weight, made.topics._patterns.steps) == (0, 0, 1)
+    assert (len(made.topics), made.topics._table.weight, made.topics._table.patterns.steps) == (0, 0, 1)
 
 
 async def test_subscriptions_of_all_connections_have_a_limit() -> None:
     made = Fixture(max_subscriptions_total=10)
     first, second = made.join("a", "b", "c.d.e.*"), made.join("a", "b.*")
-    assert made.topics._weight == 2 + 4 + 1 + 2
+    assert made.topics._table.weight == 2 + 4 + 1 + 2
     subscribe(made, second, "c.d")
     with pytest.raises(ServerBusy, match="all connections have 10 subscriptions") as caught:
         subscribe(made, second, "x")
@@ -453,7 +453,7 @@ async def test_subscriptions_of_all_connections_have_a_limit() -> None:
     assert made.publish("x", 1) == 0
     first.lose()
     subscribe(made, second, "x.y.*")
-    assert made.topics._weight == 4 + 3
+    assert made.topics._table.weight == 4 + 3
 
 
 async def test_what_is_moved_when_subscriptions_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,7 +462,7 @@ async def test_what_is_moved_when_subscriptions_end_is_bounded(monkeypatch: pyte
     session = made.join(*(f"x.{number}" for number in range(5)), stalled=True)
     for number in range(50):
         made.publish(f"x.{number % 5}", number)
-    queue = made.topics._subscribers[session].queue  # type: ignore[index]
+    queue = made.topics._table.subscribers[session].queue  # type: ignore[index]
     assert len(queue) == 50
     subscribe(made, session, "x.*")
     for number in range(5):
@@ -481,7 +481,7 @@ async def test_long_patterns_of_many_levels_leave_nothing_behind() -> None:
         subscribe(made, session, ".".join(f"{number * 37 % 1024:07x}"[-7:] for _ in range(31)) + ".*")
     assert len(made.topics) == 1024
     session.lose()
-    assert (dict(made.topics), made.topics._patterns._root.below) == ({}, {})
+    assert (dict(made.topics), made.topics._table.patterns._root.below) == ({}, {})
 
 
 async def test_threads_publish_while_patterns_come_and_go() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcstream.events.queue import EventQueue, Policy
+from rpcstream.events.event_queue import EventQueue, Policy
 
 
 def filled(policy: Policy, *events: tuple[str, int], max_events: int = 2, max_bytes: int = 10) -> EventQueue[int]:
@@ -110,10 +110,10 @@ def test_what_waits_may_wait_for_somebody_else_at_its_place() -> None:
 
 def test_room_is_what_more_events_may_have() -> None:
     queue = filled("drop_oldest", ("a", 1))
-    assert queue.room == 9
+    assert queue.free == 9
     queue.clear()
     queue.put("a", 2, 30)
-    assert queue.room == -20
+    assert queue.free == -20
 
 
 @pytest.mark.parametrize("max_events", [0, -1])

@@ -15,8 +15,9 @@ import orjson
 import pytest
 
 from rpcstream import Codec, EncodeError, InvalidParams, Limits, MessageTooLarge, ServerBusy
+from rpcstream.events.delivery import SHARE
 from rpcstream.events.patterns import TOPIC_MAX
-from rpcstream.events.topics import SHARE, Topics
+from rpcstream.events.topics import Topics
 from rpcstream.observe.counters import Counters
 from rpcstream.peer.stream_table import StreamTable
 
@@ -221,7 +222,7 @@ async def test_a_lost_connection_leaves_nothing_behind() -> None:
     assert made.counts == (4, 4, 3, 1)
     other.lose()
     await turns()
-    assert (dict(made.topics), made.topics._subscribers, made.topics._due) == ({}, {}, [])
+    assert (dict(made.topics), made.topics._table.subscribers, made.topics._delivery.due) == ({}, {}, [])
 
 
 # -- those who are slow ------------------------------------------------------------------------------------------------
@@ -281,7 +282,7 @@ async def test_all_that_waits_for_one_connection_is_no_more_than_a_message_may_b
     session = made.join("a", "b", "c", stalled=True)
     for number in range(30):
         made.publish("abc"[number % 3], str(number) + "x" * 3000)
-    queue = next(iter(made.topics._subscribers.values())).queue
+    queue = next(iter(made.topics._table.subscribers.values())).queue
     assert queue.size <= 11_000
     session.flows.set_stalled(False)
     await turns()
@@ -310,7 +311,7 @@ async def test_what_waits_for_all_connections_has_a_budget_and_leaves_room_for_e
     for turn in range(300):
         for number in range(9):
             made.publish(f"t{number}", f"{turn}" + "x" * 1000)
-    room = made.topics.room
+    room = made.topics.memory
     assert 50_000 < room.used <= 100_000
     assert room.free >= 5_000
     late = made.join("late", stalled=True)
@@ -328,9 +329,9 @@ async def test_one_event_for_many_takes_its_memory_once() -> None:
     made = Fixture(max_events=1000, max_waiting_total=100_000)
     slow = [made.join("t", stalled=True) for _ in range(30)]
     made.publish("t", "x" * 40_000)
-    room = made.topics.room
+    room = made.topics.memory
     assert 40_000 < room.used < 60_000
-    assert all(len(made.topics._subscribers[session].queue) == 1 for session in slow)  # type: ignore[index]
+    assert all(len(made.topics._table.subscribers[session].queue) == 1 for session in slow)  # type: ignore[index]
     for session in slow[:29]:
         session.lose()
     assert 40_000 < room.used < 41_000

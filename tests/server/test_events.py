@@ -15,8 +15,8 @@ import orjson
 import pytest
 
 from rpcstream import Limits, Server
-from rpcstream.events.queue import Policy
-from rpcstream.events.topics import SHARE
+from rpcstream.events.delivery import SHARE
+from rpcstream.events.event_queue import Policy
 
 
 def message(method: str, params: Any = None, **members: Any) -> bytes:
@@ -328,7 +328,7 @@ def waiting_bytes(server: Server) -> int:
     streams = server._running.listener._streams
     unsent = sum(stream._transport.get_write_buffer_size() for stream in streams if stream._transport is not None)
     outboxes = sum(sum(map(len, stream.session._outbox)) for stream in streams)
-    return unsent + outboxes + sum(each.queue.size for each in server.topics._subscribers.values())
+    return unsent + outboxes + sum(each.queue.size for each in server.topics._table.subscribers.values())
 
 
 @asynccontextmanager
@@ -529,7 +529,7 @@ async def test_all_the_patterns_that_one_connection_may_have_and_then_it_is_gone
         assert (await other.reply()) == event(1, "x.y")
         raw.writer.transport.abort()
         await until(lambda: dict(server.topics) == {"x.>": 1})
-        assert server.topics._patterns._root.below.keys() == {"x"}
+        assert server.topics._table.patterns._root.below.keys() == {"x"}
 
 
 async def test_subscribers_that_leave_while_events_are_due(connect: Any) -> None:
@@ -545,7 +545,7 @@ async def test_subscribers_that_leave_while_events_are_due(connect: Any) -> None
             await asyncio.sleep(0)
             await asyncio.gather(*(raw.close() for raw in raws))
         await until(lambda: not server.topics)
-        assert (server.topics._subscribers, server.topics._due) == ({}, [])
+        assert (server.topics._table.subscribers, server.topics._delivery.due) == ({}, [])
 
 
 # -- many --------------------------------------------------------------------------------------------------------------
@@ -578,4 +578,4 @@ async def test_a_thousand_subscribers(connect: Any) -> None:
         await asyncio.gather(*(raw.close() for raw in raws))
         await until(lambda: not server.topics)
         assert server.counters.events_sent == 6000
-        assert (server.topics._subscribers, server.topics._due) == ({}, [])
+        assert (server.topics._table.subscribers, server.topics._delivery.due) == ({}, [])

@@ -1,8 +1,9 @@
-"""Events that wait for somebody who is slower than they come: in order, bounded, with a policy for when it is too much.
+"""Queues of events for slow subscribers: in order, bounded, with a policy for when they are full.
 
-Owns what is kept and what is dropped, and counts that. Knows neither connections nor what an event is: a server has one
-of these for each subscriber, a client one for each reader. What is called a topic here is any name by which events are
-bounded and forgotten: at a server that of the subscription, which may be a pattern. Pure; for one thread at a time.
+Owns which events are kept and which are dropped, and counts these. Knows neither connections nor what an event is: a
+server has one queue for each subscriber, a client one for each local subscriber. A topic here is any name by which
+events are bounded and forgotten: at a server that of the subscription, which may be a pattern. Pure; for one thread at
+a time.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 
 from ..wire.pieces import Written
 
-#: What is dropped when the queue is full: the oldest event; the one that comes; or the subscriber, with all of it.
+#: What is dropped when a queue is full: the oldest event, the new one, or the subscriber with all its events.
 Policy = Literal["drop_oldest", "drop_newest", "disconnect"]
 
 E = TypeVar("E")
 
-#: Events that one subscription may have got from others that ended, if it may not have as many by itself: whoever ends
-#: them one after the other does not have ever more of them moved.
+#: Events that may wait for one subscription once it has taken over those of others that ended, if `max_events` is less.
+#: So ending many subscriptions one after the other does not move ever more events.
 MOVED_MAX = 2000
 
 #: Bytes of memory that an event takes in a queue besides its message.
 EVENT_COST = 400
 
 
-class Waiting:
-    """A message that may wait in several queues, and takes its memory once; its size in bytes.
+class QueuedEvent:
+    """The message of an event, which may wait in several queues and takes its memory once. Its length is in bytes.
 
     Attributes:
-        holders: places where it waits.
+        holders: the number of queues in which it waits.
     """
 
     __slots__ = ("holders", "message", "topic")
@@ -44,14 +45,17 @@ class Waiting:
         return len(self.message)
 
 
-class Room:
-    """The memory of all that waits for connections which are too slow for it, for all of them together.
+class QueueMemory:
+    """Counts the bytes of the messages that wait for slow connections, of all these connections together.
 
-    Each may have as much as is free now. So one that has little always finds room: many that are slow share what
-    there is in equal parts, and leave such a part free. For whoever has the lock of those who use it.
+    Each connection may have as many as are free now. So one with few waiting messages always finds room: many slow ones
+    share the memory in equal parts, and leave such a part free. To be used under the lock of the queues that share it.
 
     Args:
-        size: bytes.
+        size: bytes that there are.
+
+    Attributes:
+        used: bytes that are taken.
     """
 
     __slots__ = ("size", "used")
@@ -62,33 +66,42 @@ class Room:
 
     @property
     def free(self) -> int:
+        """Bytes that are left."""
         return self.size - self.used
 
-    # Of a queue whose events are something else the room is None.
-    def enter(self, waiting: Any) -> None:
-        """A `Waiting` waits at one place more."""
-        self.used += EVENT_COST if waiting.holders else EVENT_COST + len(waiting.message)
-        waiting.holders += 1
+    def reserve(self, size: int) -> None:
+        """Count bytes of a message that waits for one connection."""
+        self.used += size
 
-    def leave(self, waiting: Any) -> None:
-        """It waits at one place less."""
-        waiting.holders -= 1
-        self.used -= EVENT_COST if waiting.holders else EVENT_COST + len(waiting.message)
+    def release(self, size: int) -> None:
+        """Take bytes of a message off the count."""
+        self.used -= size
+
+    # The events are `Any` because those of a queue without shared memory may be of another type.
+    def add(self, event: Any) -> None:
+        """Count a `QueuedEvent` that has entered a queue."""
+        self.used += EVENT_COST if event.holders else EVENT_COST + len(event.message)
+        event.holders += 1
+
+    def remove(self, event: Any) -> None:
+        """Take a `QueuedEvent` that has left a queue off the count."""
+        event.holders -= 1
+        self.used -= EVENT_COST if event.holders else EVENT_COST + len(event.message)
 
 
 class EventQueue(Generic[E]):
-    """What waits, over all topics, in the order in which it came.
+    """The events that wait for one subscriber, of all its topics, in the order in which they came.
 
     One topic cannot crowd out the others by its number of events, only by their size.
 
     Args:
-        max_events: of one topic that may wait.
-        max_bytes: that the events of all topics may have together; a single one may have more.
-        room: that this queue shares with others; its events are `Waiting` then.
+        max_events: events of one topic that may wait.
+        max_bytes: bytes that the events of all topics may have together; a single one may have more.
+        memory: shared with other queues; its events are `QueuedEvent` then.
 
     Attributes:
         size: bytes of the events that wait.
-        dropped: events that there was no room for.
+        dropped: the number of events that were dropped because the queue was full.
         has_overflowed: it was full, and the policy is "disconnect". Nothing is kept from then on.
 
     Raises:
@@ -100,17 +113,17 @@ class EventQueue(Generic[E]):
         "_last",
         "_max_bytes",
         "_max_events",
+        "_memory",
         "_numbers",
         "_policy",
-        "_room",
         "dropped",
         "has_overflowed",
         "size",
     )
 
-    def __init__(self, max_events: int, max_bytes: int, policy: Policy, room: Room | None = None) -> None:
-        check(max_events, policy)
-        self._room = room
+    def __init__(self, max_events: int, max_bytes: int, policy: Policy, memory: QueueMemory | None = None) -> None:
+        check_options(max_events, policy)
+        self._memory = memory
         self._max_events = max_events
         self._max_bytes = max_bytes
         self._policy = policy
@@ -127,20 +140,20 @@ class EventQueue(Generic[E]):
         return len(self._events)
 
     @property
-    def room(self) -> int:
-        """Bytes that more events may have; negative, if a single large one waits."""
+    def free(self) -> int:
+        """Bytes that more events may have; negative if a single large one waits."""
         return self._most - self.size
 
     @property
     def _most(self) -> int:
         """Bytes that all events may have now."""
-        return self._max_bytes if self._room is None else min(self._max_bytes, self._room.free)
+        return self._max_bytes if self._memory is None else min(self._max_bytes, self._memory.free)
 
     def put(self, topic: str, event: E, size: int) -> bool:
-        """Keep an event of so many bytes; false if it was dropped."""
-        numbers, room, most = self._numbers.get(topic), self._room, self._max_bytes
-        if room is not None and room.size - room.used < most:
-            most = room.size - room.used
+        """Keep an event of so many bytes; return False if it was dropped."""
+        numbers, memory, most = self._numbers.get(topic), self._memory, self._max_bytes
+        if memory is not None and memory.size - memory.used < most:
+            most = memory.size - memory.used
         crowded = numbers is not None and len(numbers) >= self._max_events
         if (crowded or self.size + size > most or self.has_overflowed) and not self._has_made_room(topic, size):
             return False
@@ -151,15 +164,17 @@ class EventQueue(Generic[E]):
         else:
             self._numbers[topic] = deque((self._last,))
         self.size += size
-        if room is not None:
-            room.enter(event)
+        if memory is not None:
+            memory.add(event)
         return True
 
     def _has_made_room(self, topic: str, size: int) -> bool:
-        """Can an event of the topic be kept, once others are dropped by the policy? Else it is counted as dropped."""
-        numbers, room = self._numbers.get(topic), self._room
+        """Drop events by the policy, to keep a new one; return False if that one is dropped, and counted so."""
+        numbers, memory = self._numbers.get(topic), self._memory
         crowded = numbers is not None and len(numbers) >= self._max_events
-        too_large = (room is not None and size > room.free) or (self.size + size > self._most and bool(self._events))
+        too_large = (memory is not None and size > memory.free) or (
+            self.size + size > self._most and bool(self._events)
+        )
         if not (crowded or too_large or self.has_overflowed):
             return True
         if self._policy != "drop_oldest":
@@ -170,19 +185,19 @@ class EventQueue(Generic[E]):
             self._drop(numbers[0])
         while self._events and self.size + size > self._most:
             self._drop(next(iter(self._events)))
-        if room is not None and size > room.free:
+        if memory is not None and size > memory.free:
             self.dropped += 1
             return False
         return True
 
     def take(self) -> E:
-        """The oldest event. IndexError if there is none."""
+        """Take out the oldest event; IndexError if there is none."""
         if not self._events:
             raise IndexError("no event waits")
         return self._remove(next(iter(self._events)))
 
     def take_some(self, size: int) -> list[E]:
-        """The oldest events until they have `size` bytes together; at least one, if there is any."""
+        """Take out the oldest events until they have `size` bytes together; at least one, if there is any."""
         events: list[E] = []
         rest = self.size - size
         while self._events and (self.size > rest or not events):
@@ -190,19 +205,19 @@ class EventQueue(Generic[E]):
         return events
 
     def forget(self, topic: str) -> int:
-        """Nobody wants what waits of a topic; how many events that was."""
+        """Drop the events of a topic that ended, uncounted; return their number."""
         numbers = list(self._numbers.get(topic, ()))
         for number in numbers:
             self._remove(number)
         return len(numbers)
 
     def move(self, topic: str, choose: Callable[[E], str | None]) -> int:
-        """Let what waits of a topic wait as of others, each event at its place; how many were forgotten instead.
+        """Move the events of a topic that ended to other topics, each at its place; return how many were removed.
 
-        Others may have more than `max_events` then, up to `MOVED_MAX`, and are dropped from like those that are full.
+        The other topics may have more than `max_events` then, up to `MOVED_MAX`; events beyond are dropped.
 
         Args:
-            choose: gives the other topic of an event, or None: nobody wants it.
+            choose: returns the other topic of an event, or None to remove it.
         """
         count = 0
         moved: set[str] = set()
@@ -224,7 +239,7 @@ class EventQueue(Generic[E]):
         return count
 
     def clear(self) -> int:
-        """Nobody wants what waits; how many events that was."""
+        """Remove all events; return their number."""
         count = len(self._events)
         for _, event, size in self._events.values():
             self._has_left(event, size)
@@ -237,25 +252,25 @@ class EventQueue(Generic[E]):
         self.dropped += 1
 
     def _remove(self, number: int) -> E:
-        """Take an event out; it is the oldest of its topic."""
+        """Take out an event, which is the oldest of its topic."""
         topic, event, size = self._events.pop(number)
         numbers = self._numbers[topic]
         numbers.popleft()
         if not numbers:
             del self._numbers[topic]
         self.size -= size
-        if self._room is not None:
-            self._room.leave(event)
+        if self._memory is not None:
+            self._memory.remove(event)
         return event
 
     def _has_left(self, event: E, size: int) -> None:
         self.size -= size
-        if self._room is not None:
-            self._room.leave(event)
+        if self._memory is not None:
+            self._memory.remove(event)
 
 
-def check(max_events: int, policy: str) -> None:
-    """Raises ValueError unless a queue can be made of these."""
+def check_options(max_events: int, policy: str) -> None:
+    """Raise ValueError unless a queue can have these options."""
     if max_events < 1:
         raise ValueError(f"a queue of events must have room for at least 1, got {max_events!r}")
     if policy not in get_args(Policy):

@@ -1,0 +1,252 @@
+"""The subscriptions of a server: which connections have subscribed to which topics and patterns.
+
+Owns the table of them and its limits, and for each subscriber the events that wait for it, by subscription. Knows
+neither how events are made nor how they are sent. To be used under the lock of `Topics`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import islice
+from typing import Protocol
+
+from ..errors import ServerBusy
+from ..limits import Limits
+from ..wire.pieces import Written
+from .event_queue import EVENT_COST, EventQueue, QueuedEvent
+from .patterns import PatternTable, compiled, is_pattern, matches, overlaps
+
+#: Subscriptions of a connection that may take over the waiting events of one that ends. A program has fewer that
+#: overlap; with a thousand events that wait, it is a few milliseconds.
+HEIRS_MAX = 16
+
+
+class WriteState(Protocol):
+    """Whether a connection takes more messages now."""
+
+    @property
+    def stalled(self) -> bool: ...
+
+    @property
+    def is_free(self) -> bool: ...
+
+    def when_flowing(self, function: Callable[[], object]) -> None: ...
+
+
+class Peer(Protocol):
+    """The other end of a connection, in messages about it."""
+
+    @property
+    def address(self) -> str: ...
+
+
+class SubscribedConnection(Protocol):
+    """A connection that events are sent on; a `Session` is one."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def channel(self) -> Peer | None: ...
+
+    @property
+    def flows(self) -> WriteState: ...
+
+    def send(self, message: Written) -> None: ...
+
+    def abort(self, reason: str) -> None: ...
+
+    def add_lost_callback(self, function: Callable[[], object]) -> None: ...
+
+
+class Subscriber:
+    """One connection with its subscriptions.
+
+    Attributes:
+        topics: the topics and patterns that it has subscribed to, each with the patterns of what is denied of it.
+        patterns: those of them that are patterns; None as long as there are none.
+        queue: the events that wait, by the name of the subscription.
+        is_due: events wait and will be sent: soon, or when the connection takes something again.
+        has_left: it is no longer in the table.
+    """
+
+    __slots__ = ("connection", "has_left", "is_due", "patterns", "queue", "topics")
+
+    def __init__(self, connection: SubscribedConnection, queue: EventQueue[QueuedEvent]) -> None:
+        self.connection = connection
+        self.queue = queue
+        self.topics: dict[str, tuple[str, ...]] = {}
+        self.patterns: PatternTable[None] | None = None
+        self.is_due = False
+        self.has_left = False
+
+    def add(self, topic: str, denied: tuple[str, ...]) -> None:
+        """Add a topic or pattern."""
+        self.topics[topic] = denied
+        if is_pattern(topic):
+            if self.patterns is None:
+                self.patterns = PatternTable()
+            self.patterns.add(topic, None)
+
+    def remove(self, topic: str) -> None:
+        """Remove a topic or pattern."""
+        del self.topics[topic]
+        if is_pattern(topic) and self.patterns is not None:
+            self.patterns.remove(topic, None)
+
+    @property
+    def steps(self) -> int:
+        """The most steps that a search of its patterns takes; see `PatternTable`."""
+        return self.patterns.steps if self.patterns is not None else 0
+
+    def takes(self, topic: str, pattern: str) -> bool:
+        """Tell whether events of a topic that the pattern matches are not denied to that subscription."""
+        denied = self.topics[pattern]
+        return not (denied and any(matches(each, topic) for each in denied))
+
+    def put_last_values(self, name: str, events: list[QueuedEvent], most: int) -> int:
+        """Queue last values for a subscription, the newest for which there is room; return their number.
+
+        They push no other events out, and their subscriber is not disconnected for them.
+
+        Args:
+            events: the newest first.
+            most: so many at most.
+        """
+        if self.queue.has_overflowed:
+            return 0
+        free = self.queue.free
+        chosen: list[QueuedEvent] = []
+        for event in events[: max(0, most)]:
+            free -= len(event) + EVENT_COST
+            if free < 0 and (chosen or len(self.queue)):
+                break
+            chosen.append(event)
+        for event in reversed(chosen):
+            self.queue.put(name, event, len(event) + EVENT_COST)
+        return len(chosen)
+
+    def hand_on(self, ended: str) -> int:
+        """Move the waiting events of a subscription that ended to others that match; return how many were removed."""
+        if not self.queue:
+            return 0
+        names = list(islice((each for each in self.topics if overlaps(each, ended)), HEIRS_MAX))
+        if not names:
+            return self.queue.forget(ended)
+        heirs = [(name, compiled(name).fullmatch) for name in names]
+
+        def choose(event: QueuedEvent) -> str | None:
+            topic = event.topic
+            return next((name for name, fits in heirs if fits(topic) and self.takes(topic, name)), None)
+
+        return self.queue.move(ended, choose)
+
+
+class SubscriptionTable:
+    """All subscriptions of one server.
+
+    Args:
+        limits: `max_subscriptions`, `max_pattern_steps` and their totals are enforced here.
+
+    Attributes:
+        by_topic: by topic and by pattern: the subscribers, each with that name, under which events wait for it.
+        patterns: the patterns among these, to be found by topic.
+        has_patterns: there are any.
+        subscribers: by connection.
+        count: the number of subscriptions.
+        weight: the same, but a pattern counts once for each of its levels.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.by_topic: dict[str, dict[Subscriber, str]] = {}
+        self.patterns: PatternTable[str] = PatternTable()
+        self.has_patterns = False
+        self.subscribers: dict[SubscribedConnection, Subscriber] = {}
+        self.count = self.weight = 0
+
+    def find(self, topic: str) -> dict[Subscriber, str]:
+        """Return the subscribers of a topic, or of patterns that match it, each with the name of one subscription."""
+        exact = self.by_topic.get(topic, {})
+        patterns = self.patterns.find(topic) if self.has_patterns else ()
+        if not patterns:
+            return exact
+        found = dict(exact)
+        for pattern in patterns:
+            for subscriber in self.by_topic[pattern]:
+                if subscriber not in found and subscriber.takes(topic, pattern):
+                    found[subscriber] = pattern
+        return found
+
+    def add_subscriber(self, subscriber: Subscriber) -> None:
+        """Add a connection that has no subscriptions yet."""
+        self.subscribers[subscriber.connection] = subscriber
+
+    def add(self, subscriber: Subscriber, topic: str, denied: tuple[str, ...]) -> None:
+        """Add a subscription that the subscriber does not have.
+
+        Raises:
+            ServerBusy: it would be one too many, or make publishing too slow; nothing has changed.
+        """
+        limits = self._limits
+        if len(subscriber.topics) >= limits.max_subscriptions:
+            limit = limits.max_subscriptions
+            raise ServerBusy(f"Server busy: this connection has {limit} subscriptions", {"limit": limit})
+        if self.weight + weight_of(topic) > limits.max_subscriptions_total:
+            limit = limits.max_subscriptions_total
+            raise ServerBusy(f"Server busy: all connections have {limit} subscriptions together", {"limit": limit})
+        subscriber.add(topic, denied)
+        self.count += 1
+        self.weight += weight_of(topic)
+        others = self.by_topic.get(topic)
+        if others is None:
+            others = self.by_topic[topic] = {}
+            if is_pattern(topic):
+                self.patterns.add(topic, topic)
+                self.has_patterns = True
+        others[subscriber] = topic
+        try:
+            self._check_steps(subscriber, topic)
+        except ServerBusy:
+            self.remove(subscriber, topic)
+            raise
+
+    def _check_steps(self, subscriber: Subscriber, topic: str) -> None:
+        if not is_pattern(topic):
+            return
+        own, every = self._limits.max_pattern_steps, self._limits.max_pattern_steps_total
+        if subscriber.steps > own:
+            text = f"Server busy: too many patterns of this connection match the same topics, over {own} steps"
+            raise ServerBusy(text, {"limit": own})
+        if self.patterns.steps > every:
+            text = f"Server busy: too many patterns of all connections match the same topics, over {every} steps"
+            raise ServerBusy(text, {"limit": every})
+
+    def remove(self, subscriber: Subscriber, topic: str) -> None:
+        """Remove a subscription."""
+        subscriber.remove(topic)
+        self.count -= 1
+        self.weight -= weight_of(topic)
+        others = self.by_topic[topic]
+        del others[subscriber]
+        if not others:
+            del self.by_topic[topic]
+            if is_pattern(topic):
+                self.patterns.remove(topic, topic)
+                self.has_patterns = len(self.patterns) > 0
+
+    def remove_subscriber(self, subscriber: Subscriber) -> None:
+        """Remove a subscriber with all its subscriptions."""
+        for topic in list(subscriber.topics):
+            self.remove(subscriber, topic)
+        self.subscribers.pop(subscriber.connection, None)
+        subscriber.has_left = True
+
+
+def weight_of(topic: str) -> int:
+    """Return what a subscription counts in `max_subscriptions_total`: 1, or for a pattern its levels."""
+    return topic.count(".") + 1 if is_pattern(topic) else 1
