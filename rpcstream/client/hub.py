@@ -1,8 +1,7 @@
-"""What a client is at a hub: its name, and the methods that it offers to all who are there.
+"""Registration of an async client at a hub: its name, and the methods that it offers to the other clients.
 
-Owns the registration, which lives on one of the client's connections: made when the client connects or with `offer`,
-made anew on another connection when that one is lost. What a registration looks like is known in `hub`, what the
-methods are in `offered`.
+Owns the registration, which belongs to one connection of the client: made when the client connects or with `offer`, and
+made again on another connection when that one is lost. Knows neither sockets nor how methods are called.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _REGISTER, _UNREGISTER = "rpc.register", "rpc.unregister"
 
 
 class Registration(NamedTuple):
-    """What a hub answers to `rpc.register`.
+    """The hub's answer to `rpc.register`.
 
     Attributes:
-        name: of the client, its own or one that the hub made.
-        key: with it, and only so, the name can be registered from another connection.
-        methods: what the client offers now.
+        name: the client's name, its own or one that the hub made.
+        key: the secret with which alone the name can be registered from another connection.
+        methods: the names of the methods that the client offers now.
     """
 
     name: str
@@ -42,10 +41,13 @@ class Registration(NamedTuple):
 
 
 class HubRegistration:
-    """The registration of one client.
+    """The registration of one client at a hub.
 
     Args:
-        offered: gives what the client has marked to be offered.
+        pool: the connections of the client.
+        marshaller: of the client.
+        settings: of the client.
+        callbacks: the methods of the client that may be offered.
 
     Attributes:
         name: the client's name at the hub; None until there is one.
@@ -57,66 +59,46 @@ class HubRegistration:
         self._marshaller = marshaller
         self._settings = settings
         self._callbacks = callbacks
-        #: What makes the name ours on another connection, as the hub said.
+        #: The hub's key, with which the name can be registered on another connection.
         self._key: str | None = None
-        #: There is to be a registration on the next connection; the methods in it, and which of them are shared.
+        #: The next connection is to be registered, with these methods, each with whether it is shared.
         self._is_wanted = settings.name is not None
         self._methods: dict[str, bool] = {}
-        #: The hub has taken one.
-        self._was_taken = False
+        #: The hub has accepted a registration before.
+        self._was_accepted = False
         self._connection: ClientConnection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: One registration at a time: the next one may need the name and the key of this one.
+        #: One registration at a time: each may need the name and the key that the one before got.
         self._lock = asyncio.Lock()
         self._moving: asyncio.Task[None] | None = None
         pool.greetings.append(self._greet)
 
+    @property
+    def connection(self) -> ClientConnection | None:
+        """The open connection on which the client is registered; None while there is none."""
+        return self._connection if self._connection is not None and self._connection.is_open else None
+
     async def offer(self, *, shared: bool = False) -> list[str]:
-        """Offer what is marked with `@client` to all on the hub; gives the names that this client offers now.
-
-        Everybody there can call them then, by their own name and as `name.method`. What is marked later is offered by
-        another `offer`. A lost connection takes the offer with it: a client with `reconnect` makes it again by itself,
-        before anything else on the new connection, and so does one without when its next call connects. What the hub
-        refuses then (somebody else offers the method meanwhile) is logged, and the rest offered all the same: the
-        client goes on, and so do its calls.
-
-        With nothing marked it is the name alone that is registered.
-
-        Args:
-            shared: others may offer the same methods, and calls are balanced. For single ones: `@client(shared=True)`.
-
-        Raises:
-            InvalidParams: the hub refuses: a name is taken, or a method is offered by another client. Nothing has
-                changed.
-            MethodNotFound: the server is no hub.
-            RpcError: the hub refuses for another reason (NotPermitted, ServerBusy, …).
-            ConnectFailed, ConnectionLost, CallTimeout: there was no connection, or no answer within
-                `registration_timeout`.
-            RuntimeError: the client calls over HTTP, which has no connection that lasts; or it is closed.
-        """
+        """Offer all methods of the client, see `BaseClient.offer`."""
         check_lasting(self._settings.address, "offering a method to the server")
         callbacks = self._callbacks
         methods = {
             name: shared or self._methods.get(name, False) or name in callbacks.shared for name in callbacks.names
         }
         loop = asyncio.get_running_loop()
-        self._enter(loop)
+        self._use_loop(loop)
         deadline = self._deadline(loop)
         try:
             names = await self._offer(methods, loop, deadline)
         except MethodNotFound as error:
-            raise explained(error, "registrations") from None
+            raise _explained(error) from None
         self._is_wanted, self._methods = True, methods
         return names
 
     async def withdraw(self, *names: str) -> list[str]:
-        """Offer these methods no more; without names: none at all, and give up the client's name too.
-
-        Gives the methods that were withdrawn. Without a connection there is nothing to be withdrawn, and they are not
-        offered on the next one. Raises what a call raises.
-        """
+        """Stop offering these methods, or all with the name, see `BaseClient.withdraw`."""
         loop = asyncio.get_running_loop()
-        self._enter(loop)
+        self._use_loop(loop)
         deadline = self._deadline(loop)
         async with self._lock:
             for name in names or list(self._methods):
@@ -132,160 +114,156 @@ class HubRegistration:
             try:
                 withdrawn: list[str] = await connection.calls.ask(call, deadline)
             except ConnectionLost:
-                return list(names)  # and with it everything
+                return list(names)  # the registration ended with its connection
             return withdrawn
 
     def close(self) -> None:
-        """The client is closed: with its connections ends what it offered."""
+        """Register no more; the registration ends with its connection."""
         self._is_wanted = False
         if self._moving is not None and not self._moving.get_loop().is_closed():
             self._moving.cancel()
 
-    # -- where it is registered -------------------------------------------------------------------------------------
-
-    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In another event loop than before nothing is registered yet."""
+    def _use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Forget the registration if it was made in another event loop."""
         if self._loop is not loop:
             self._loop, self._connection, self._lock = loop, None, asyncio.Lock()
-
-    @property
-    def _standing(self) -> ClientConnection | None:
-        """The connection that the client is registered on, if it still stands."""
-        return self._connection if self._connection is not None and self._connection.is_open else None
 
     def _deadline(self, loop: asyncio.AbstractEventLoop) -> float:
         seconds = time_left(self._settings.registration_timeout)
         return INFINITE if seconds is None else loop.time() + seconds
 
+    # -- registering ------------------------------------------------------------------------------------------------
+
     async def _offer(self, methods: dict[str, bool], loop: asyncio.AbstractEventLoop, deadline: float) -> list[str]:
         while True:
-            connection = before = self._standing
+            connection = before = self.connection
             if connection is None:
                 connection = self._pool.ready(loop) or await self._pool.get(_REGISTER, deadline)
             try:
                 async with self._lock:
-                    # The greeting may have chosen another one meanwhile. Only one at a time can have the name.
-                    return await self._register(self._standing or connection, methods, deadline)
+                    # A greeting may have registered another connection meanwhile; only one can have the name.
+                    return await self._register(self.connection or connection, methods, deadline)
             except ConnectionLost:
-                # An old connection may have been lost long ago, unseen. A registration can be made twice.
+                # The connection may have been lost unseen long ago. Registering twice does no harm.
                 if self._settings.reconnect is None and before is None:
                     raise
 
     async def _greet(self, connection: ClientConnection) -> None:
-        """On a new connection, before calls are sent on it: register, unless another connection has that."""
-        self._enter(connection.loop)
+        """Register a new connection before calls are sent on it, unless another connection is registered."""
+        self._use_loop(connection.loop)
         if not self._is_wanted:
             return
         try:
             async with self._lock:
-                if self._is_wanted and self._standing is None:
-                    await self._register_anew(connection)
+                if self._is_wanted and self.connection is None:
+                    await self._register_again(connection)
         except CallTimeout as error:
             seconds = self._settings.registration_timeout
             reason = f"the hub did not answer the registration within {seconds:g} s" if seconds else error.reason
             raise ConnectFailed(reason, address=self._marshaller.address) from error
 
-    async def _register_anew(self, connection: ClientConnection) -> None:
-        """As a greeting does. What was registered before and is refused now is no reason to be without a connection."""
+    async def _register_again(self, connection: ClientConnection) -> None:
+        """Register another connection. If the hub refuses now what it accepted before, the connection is used anyway.
+
+        Raises:
+            ConnectFailed: the hub has never accepted the registration.
+        """
         deadline = self._deadline(connection.loop)
         try:
             await self._register(connection, self._methods, deadline)
         except RpcError as error:
-            error = explained(error, "registrations")
-            if not self._was_taken:
+            error = _explained(error)
+            if not self._was_accepted:
                 who = f" as {self.name!r}" if self.name is not None else ""
                 reason = f"the client could not be registered{who}: {error}"
                 raise ConnectFailed(reason, address=self._marshaller.address) from error
-            log.warning("%s takes the registration no more: %s", self._marshaller.address, error)
+            log.warning("the hub %s no longer accepts the registration: %s", self._marshaller.address, error)
             await self._register_singly(connection, deadline)
 
     async def _register_singly(self, connection: ClientConnection, deadline: float) -> None:
-        """The hub does not take all of it any more: the name first, then each method that it does take."""
+        """Register the name first, then each method that the hub still accepts."""
         try:
             await self._register(connection, {}, deadline)
         except RpcError as error:
             if self._settings.name is not None:
-                log.error("%r is not registered any more at %s: %s", self.name, self._marshaller.address, error)
+                log.error("%r is no longer registered at %s: %s", self.name, self._marshaller.address, error)
                 return
-            self.name = self._key = None  # the hub made the name, and has given it to another since then
+            self.name = self._key = None  # the hub made the name, and has given it to another client since then
         for name, shared in list(self._methods.items()):
             try:
                 await self._register(connection, {name: shared}, deadline)
             except RpcError as error:
-                log.error("%r is not offered any more at %s: %s", name, self._marshaller.address, error)
+                log.error("%r is no longer offered at %s: %s", name, self._marshaller.address, error)
 
     async def _register(self, connection: ClientConnection, methods: dict[str, bool], deadline: float) -> list[str]:
         described, components = self._callbacks.describe(methods)
-        params = registration(self.name, self._key, described, components)
+        params = _register_params(self.name, self._key, described, components)
         call = Call(self._marshaller, _REGISTER, params, NOT_GIVEN, NOT_GIVEN)
         if connection is not self._connection:
-            connection.session.add_lost_callback(partial(self._lost, connection))
+            connection.session.add_lost_callback(partial(self._was_lost, connection))
         channel = connection.session.channel
         if channel is None or not connection.is_open:
             raise self._loss(channel)
-        reply = registered(await connection.calls.ask(call, deadline), self._marshaller.address)
-        self.name, self._key, self._was_taken = reply.name, reply.key, True
-        if not connection.is_open:  # it was lost together with the answer
+        answer = _read_registration(await connection.calls.ask(call, deadline), self._marshaller.address)
+        self.name, self._key, self._was_accepted = answer.name, answer.key, True
+        if not connection.is_open:  # lost together with the answer
             raise self._loss(channel)
         self._connection = connection
-        return reply.methods
+        return answer.methods
 
     def _loss(self, channel: Channel | None) -> ConnectionLost:
         reason = (channel.reason if channel is not None else None) or "the peer closed the connection"
         return ConnectionLost(reason, method=_REGISTER, address=self._marshaller.address)
 
-    def _lost(self, connection: ClientConnection) -> None:
-        """The connection is gone: go to another one of the pool. If there is none, the next one has its greeting."""
+    # -- after the connection was lost ------------------------------------------------------------------------------
+
+    def _was_lost(self, connection: ClientConnection) -> None:
+        """Register another connection of the pool; if there is none, the next one is registered by its greeting."""
         if connection is not self._connection:
             return
         self._connection = None
-        if (
-            self._is_wanted
-            and not self._pool.is_closed
-            and not connection.loop.is_closed()
-            and self._pool.open_connections
-        ):
+        if not self._is_wanted or self._pool.is_closed or connection.loop.is_closed():
+            return
+        if self._pool.open_connections:
             self._moving = connection.loop.create_task(self._move())
 
     async def _move(self) -> None:
         async with self._lock:
             for connection in self._pool.open_connections:
-                if self._standing is not None or not self._is_wanted:
+                if self.connection is not None or not self._is_wanted:
                     return
                 try:
-                    return await self._register_anew(connection)
+                    return await self._register_again(connection)
                 except (RpcError, OSError) as error:  # with the errors of connections and time-outs
-                    log.warning("could not be registered on another connection: %s", error)
+                    log.warning("another connection could not be registered at the hub: %s", error)
 
 
-def registration(
+def _register_params(
     name: str | None, key: str | None, methods: list[dict[str, Any]], components: dict[str, Any]
 ) -> dict[str, Any]:
-    """The params of `rpc.register`; what is not known, or empty, is left out."""
+    """The params of `rpc.register`, without those that are unknown or empty."""
     members = {"name": name, "key": key, "methods": methods, "components": components}
     return {member: value for member, value in members.items() if value}
 
 
-def registered(reply: Any, address: str) -> Registration:
-    """The answer to `rpc.register`; InternalError for one that is none."""
-    if isinstance(reply, dict):
-        name, key, methods = (reply.get(member) for member in Registration._fields)
-        strings = isinstance(methods, list) and all(type(method) is str for method in methods)
-        if type(name) is str and type(key) is str and strings:
+def _read_registration(answer: Any, address: str) -> Registration:
+    """Check the answer to `rpc.register`; raise InternalError if it has another form."""
+    if isinstance(answer, dict):
+        name, key, methods = (answer.get(member) for member in Registration._fields)
+        has_strings = isinstance(methods, list) and all(type(method) is str for method in methods)
+        if type(name) is str and type(key) is str and has_strings:
             return Registration(name, key, methods)  # type: ignore[arg-type]
-    error = InternalError("The hub's answer to rpc.register cannot be read", {"reply": _without_key(reply)})
-    error.method, error.address = "rpc.register", address
+        if "key" in answer:
+            answer = {**answer, "key": "***"}
+    error = InternalError("The hub's answer to rpc.register cannot be read", {"reply": answer})
+    error.method, error.address = _REGISTER, address
     raise error
 
 
-def explained(error: RpcError, what: str) -> RpcError:
-    """The error of a registration; one that tells that the server is no hub says so."""
+def _explained(error: RpcError) -> RpcError:
+    """The error of a registration; MethodNotFound gets the message that the server is no hub."""
     if not isinstance(error, MethodNotFound):
         return error
-    clear = MethodNotFound(f"The server is no hub: it does not take {what}", error.data)
+    clear = MethodNotFound("The server is no hub: it does not take registrations", error.data)
     clear.method, clear.address = error.method, error.address
     return clear
-
-
-def _without_key(reply: Any) -> Any:
-    return {**reply, "key": "***"} if isinstance(reply, dict) and "key" in reply else reply

@@ -24,17 +24,19 @@ from .connection import ClientConnection
 from .options import Settings
 from .pool import ConnectionPool
 
-#: An event as it came: the params of its message, and the message.
+#: The params of an event's message, and the message.
 Event = tuple[dict[str, Any], bytes | bytearray]
 
 
 class LocalSubscriber:
-    """What has come for one subscriber of a topic, or of a pattern of topics, and how that ends.
+    """The events that wait for one reader of a topic or pattern, and how the subscription ended.
 
     Attributes:
-        topic: or the pattern.
+        topic: the topic or pattern.
+        queue: the waiting events.
         has_begun: the server has confirmed the subscription once.
-        reconnects: how often it was made again since then.
+        has_ended: no more events will be added.
+        reconnects: how often the subscription was made again since it began.
     """
 
     __slots__ = ("_error", "_wake", "has_begun", "has_ended", "queue", "reconnects", "topic")
@@ -48,17 +50,18 @@ class LocalSubscriber:
         self._wake = asyncio.Event()
 
     def put(self, event: Event) -> None:
+        """Add an event; which one is dropped if there are too many is up to the queue."""
         self.queue.put(self.topic, event, len(event[1]))
         self._wake.set()
 
     def end(self, error: Exception | None = None) -> None:
-        """No more will come; the error is raised behind what waits. Only the first end counts."""
+        """End the subscription; the error is raised after the waiting events. Only the first call counts."""
         if not self.has_ended:
             self.has_ended, self._error = True, error
             self._wake.set()
 
     async def get(self) -> Event:
-        """The next event. StopAsyncIteration, or the error once, if there are no more."""
+        """Wait for the next event. At the end raises the error, once, or StopAsyncIteration."""
         while not self.queue:
             if self.has_ended:
                 error, self._error = self._error, None
@@ -69,7 +72,7 @@ class LocalSubscriber:
 
 
 class LocalSubscribers(Mapping[str, list[LocalSubscriber]]):
-    """The subscribers by what they read, topics and patterns; what nobody reads is not there."""
+    """The subscribers of one client by their topic or pattern; each key has at least one."""
 
     def __init__(self) -> None:
         self._by_topic: dict[str, list[LocalSubscriber]] = {}
@@ -85,7 +88,7 @@ class LocalSubscribers(Mapping[str, list[LocalSubscriber]]):
         return len(self._by_topic)
 
     def add(self, subscriber: LocalSubscriber) -> None:
-        """Enter a subscriber; once more is the same."""
+        """Add a subscriber, unless it is there."""
         topic = subscriber.topic
         subscribers = self._by_topic.get(topic)
         if subscribers is None:
@@ -96,7 +99,7 @@ class LocalSubscribers(Mapping[str, list[LocalSubscriber]]):
             subscribers.append(subscriber)
 
     def remove(self, subscriber: LocalSubscriber) -> bool:
-        """Take a subscriber out; was it there, and the last one of its topic?"""
+        """Remove a subscriber; gives whether it was the last one of its topic or pattern."""
         subscribers = self._by_topic.get(subscriber.topic, [])
         if subscriber not in subscribers:
             return False
@@ -106,7 +109,7 @@ class LocalSubscribers(Mapping[str, list[LocalSubscriber]]):
         return not subscribers
 
     def pop(self, topic: str) -> list[LocalSubscriber]:
-        """Take all subscribers of a topic or pattern out."""
+        """Remove and give all subscribers of a topic or pattern."""
         subscribers = self._by_topic.pop(topic, None)
         if subscribers is None:
             return []
@@ -115,21 +118,21 @@ class LocalSubscribers(Mapping[str, list[LocalSubscriber]]):
         return subscribers
 
     def clear(self) -> None:
-        """Take out everybody."""
+        """Remove all subscribers."""
         self._by_topic.clear()
         self._patterns = PatternTable()
 
     def of(self, topic: str) -> list[LocalSubscriber]:
-        """Those whom an event of the topic is for, each once."""
+        """The subscribers that an event of this topic is for, each once."""
         found = list(self._by_topic.get(topic, ()))
         for pattern in self._patterns.find(topic) if self._patterns else ():
-            if pattern != topic:  # which is no topic, though somebody sends it as one
+            if pattern != topic:  # a server may send an event with a pattern as its topic
                 found += self._by_topic[pattern]
         return found
 
 
 class Subscriptions:
-    """All subscriptions of one client. They live on one of its connections."""
+    """The subscriptions of one client at its server, all on one of its connections."""
 
     def __init__(self, pool: ConnectionPool, marshaller: Marshaller, settings: Settings) -> None:
         self.marshaller = marshaller
@@ -137,7 +140,7 @@ class Subscriptions:
         self._settings = settings
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscribers = LocalSubscribers()
-        #: The connection that events come on, and what the server has confirmed on it.
+        #: The connection that events arrive on, and the topics and patterns that the server has confirmed on it.
         self._connection: ClientConnection | None = None
         self._confirmed: set[str] = set()
         pool.greetings.append(self._greet)
@@ -145,22 +148,7 @@ class Subscriptions:
     def subscribe(
         self, topic: str, *, returns: Any = NOT_GIVEN, max_queue: int = 1000, policy: Policy = "drop_oldest"
     ) -> Subscription:
-        """The values that are published to a topic: `async for value in client.subscribe("ticks")`.
-
-        Args:
-            topic: or a pattern of topics: in "sensors.*" the star stands for one whole level, in "sensors.>" what comes
-                last for one or more. The topics come too with
-                `async for topic, value in client.subscribe("sensors.*").with_topics()`.
-            returns: a type hint; each value is checked against it and given in that type.
-            max_queue: events that may wait here to be read; all of them together have at most `max_message_size` bytes.
-            policy: which event is dropped when more would wait: "drop_oldest", "drop_newest"; or "disconnect": the
-                iteration ends with ConnectionLost after those that wait.
-
-        Raises:
-            TypeError: the topic is no str.
-            ValueError: `max_queue` or the policy makes no sense.
-            RuntimeError: the client calls over HTTP, which has no connection that lasts.
-        """
+        """A subscription that has not begun, see `BaseClient.subscribe`."""
         check_lasting(self._settings.address, "subscribe")
         if not isinstance(topic, str):
             raise TypeError(f"a topic is a str, got {type(topic).__name__}")
@@ -170,24 +158,24 @@ class Subscriptions:
     # -- subscribers ------------------------------------------------------------------------------------------------
 
     async def add(self, subscriber: LocalSubscriber) -> None:
-        """Let a subscriber have the events of its topic from now on; subscribe to it, unless that has been done.
+        """Give a subscriber the events of its topic from now on; subscribe at the server unless that has been done.
 
-        Raises what a call raises; nothing has been subscribed to then.
+        Raises what a call raises; there is no subscription then.
         """
         loop = asyncio.get_running_loop()
         seconds = time_left(self._settings.timeout)
         deadline = INFINITE if seconds is None else loop.time() + seconds
-        self._enter(loop)
-        # Before the reply is there: the first events may come with it.
+        self._use_loop(loop)
+        # Before the reply arrives: the first events may arrive together with it.
         self._subscribers.add(subscriber)
         try:
             while not subscriber.has_ended:
                 try:
                     if self._connection is None or not self._connection.is_open:
                         connection = self._pool.ready(loop) or await self._pool.get("rpc.subscribe", deadline)
-                        await self._take(connection, deadline)
+                        await self._use_connection(connection, deadline)
                     elif subscriber.topic not in self._confirmed:
-                        await self._ask(self._connection, subscriber.topic, deadline)
+                        await self._request(self._connection, subscriber.topic, deadline)
                     else:
                         break
                 except ConnectionLost:
@@ -202,59 +190,57 @@ class Subscriptions:
         subscriber.has_begun = True
 
     def remove(self, subscriber: LocalSubscriber) -> None:
-        """It reads no more. With the last subscriber of a topic the server is told, as far as it is there."""
+        """Remove a subscriber; with the last one of its topic the subscription at the server ends."""
         connection = self._connection
-        if (
-            self._forget(subscriber)
-            and connection is not None
-            and connection.is_open
-            and not connection.loop.is_closed()
-        ):
+        is_last = self._forget(subscriber)
+        if is_last and connection is not None and connection.is_open and not connection.loop.is_closed():
             connection.calls.send(self.marshaller.notification("rpc.unsubscribe", {"topic": subscriber.topic}))
 
     def _forget(self, subscriber: LocalSubscriber) -> bool:
-        """Was that the last subscriber of its topic?"""
+        """Remove a subscriber here; gives whether it was the last one of its topic."""
         is_last = self._subscribers.remove(subscriber)
         if is_last:
             self._confirmed.discard(subscriber.topic)
         return is_last
 
     def close(self) -> None:
-        """The client is closed: subscribers get what waits for them, and no more."""
+        """End all subscriptions; subscribers still get the events that wait for them."""
         self._end(lambda topic: None)
 
     # -- the connection ---------------------------------------------------------------------------------------------
 
-    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Readers in an event loop that the client was used in before are left behind."""
+    def _use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Forget the subscribers of another event loop, in which the client was used before."""
         if self._loop is not loop:
             self._loop, self._connection = loop, None
             self._subscribers.clear()
             self._confirmed.clear()
 
     async def _greet(self, connection: ClientConnection) -> None:
-        """On a new connection, before calls are sent on it: what was subscribed to on one that was lost."""
-        self._enter(connection.loop)
+        """Subscribe on a new connection to what was subscribed to on a lost one, before calls are sent on it."""
+        self._use_loop(connection.loop)
         if self._subscribers:
             seconds = self._settings.timeout
-            await self._take(connection, INFINITE if seconds is None else connection.loop.time() + seconds)
+            await self._use_connection(connection, INFINITE if seconds is None else connection.loop.time() + seconds)
 
-    async def _take(self, connection: ClientConnection, deadline: float) -> None:
-        """Have events come on this connection, unless there is one; those of topics that are read already, too."""
+    async def _use_connection(self, connection: ClientConnection, deadline: float) -> None:
+        """Receive events on this connection, unless they arrive on another; subscribe again to confirmed topics."""
         if self._connection is not None and self._connection.is_open:
             return
         self._connection, self._confirmed = connection, set()
         channel = connection.session.channel
-        connection.session.set_event_callback(self._event)
-        connection.session.add_lost_callback(lambda: self._lost(connection, channel))
+        connection.session.set_event_callback(self._deliver)
+        connection.session.add_lost_callback(lambda: self._was_lost(connection, channel))
         again = [
             topic
             for topic, subscribers in self._subscribers.items()
             if any(subscriber.has_begun for subscriber in subscribers)
         ]
-        await asyncio.gather(*(self._ask_again(connection, topic, deadline) for topic in again))
+        await asyncio.gather(*(self._request_again(connection, topic, deadline) for topic in again))
 
-    async def _ask(self, connection: ClientConnection, topic: str, deadline: float) -> None:
+    async def _request(self, connection: ClientConnection, topic: str, deadline: float) -> None:
+        """Subscribe at the server, and wait until it has confirmed. Raises what a call raises."""
+
         def confirmed() -> None:
             if connection is self._connection and topic in self._subscribers:
                 self._confirmed.add(topic)
@@ -269,20 +255,20 @@ class Subscriptions:
             raise
         call.outcome(reply, line)
 
-    async def _ask_again(self, connection: ClientConnection, topic: str, deadline: float) -> None:
+    async def _request_again(self, connection: ClientConnection, topic: str, deadline: float) -> None:
         if not connection.is_open:
-            return  # lost at once: the next connection has its turn
+            return  # lost again: the next connection subscribes
         try:
-            await self._ask(connection, topic, deadline)
+            await self._request(connection, topic, deadline)
         except RpcError as error:
-            # The server does not want this topic any more: that is no reason to be without the connection.
+            # The server now refuses this topic: its subscribers end, the connection stays.
             for subscriber in self._subscribers.pop(topic):
                 subscriber.end(error)
         else:
             for subscriber in self._subscribers.get(topic, []):
                 subscriber.reconnects += subscriber.has_begun
 
-    def _lost(self, connection: ClientConnection, channel: Channel | None) -> None:
+    def _was_lost(self, connection: ClientConnection, channel: Channel | None) -> None:
         if connection is not self._connection:
             return
         self._connection = None
@@ -303,7 +289,8 @@ class Subscriptions:
 
     # -- events -----------------------------------------------------------------------------------------------------
 
-    def _event(self, params: dict[str, Any], line: bytes | bytearray) -> None:
+    def _deliver(self, params: dict[str, Any], line: bytes | bytearray) -> None:
+        """Give an event to its subscribers."""
         topic = params.get("topic")
         # An event may arrive after its last subscriber was removed. One that arrives before the reply to a subscription
         # was sent for another subscription: giving it out would leave a gap when that one ends.
@@ -317,7 +304,7 @@ class Subscriptions:
 
 
 class _Confirmation(AsyncWaiter):
-    """Waits for the reply to a subscription, and acts on it before what comes behind it is looked at."""
+    """Waits for the reply to a subscription, and marks it as confirmed before the next message is handled."""
 
     __slots__ = ("_confirmed",)
 
@@ -342,13 +329,13 @@ class Subscription(AsyncIterator[Any]):
     Several subscriptions of one client to one topic may be given the very same objects.
 
     Attributes:
-        topic: its name, or the pattern.
+        topic: the topic or pattern.
 
-    Raises, while it is read:
+    Raises, in the iteration:
         RpcError: the server refuses the topic (InvalidParams, ServerBusy, …).
-        ConnectFailed, ConnectionLost, CallTimeout: as for a call. A connection that is lost ends the loop with
-            ConnectionLost behind what waits; a client with `reconnect` subscribes again, see `reconnects`.
-        TypeError: a value does not fit `returns`. The next one can be read.
+        ConnectFailed, ConnectionLost, CallTimeout: as for a call. A lost connection ends the loop with ConnectionLost
+            after the events that wait; a client with `reconnect` subscribes again, see `reconnects`.
+        TypeError: a value does not fit `returns`. The iteration can go on.
     """
 
     def __init__(self, subscriptions: Subscriptions, subscriber: LocalSubscriber, returns: Any) -> None:
@@ -361,17 +348,16 @@ class Subscription(AsyncIterator[Any]):
 
     @property
     def dropped(self) -> int:
-        """Events that were dropped here, since the subscriber was too slow."""
+        """Events that were dropped by this client, since they were read too slowly."""
         return self._subscriber.queue.dropped
 
     @property
     def reconnects(self) -> int:
-        """How often the subscription was made again after the connection was lost: events of the time between are
-        missing."""
+        """How often the subscription was made again on a new connection; the events between are missing."""
         return self._subscriber.reconnects
 
     def with_topics(self) -> Subscription:
-        """Give pairs from now on, of the topic that an event was published to and its value: for patterns. `self`."""
+        """Iterate over pairs of topic and value instead, which is useful with patterns; returns the subscription."""
         self._gives_topics = True
         return self
 
@@ -388,8 +374,8 @@ class Subscription(AsyncIterator[Any]):
         return (topic, value) if self._gives_topics else value
 
     async def aclose(self) -> None:
-        """End the subscription. Does not wait for the server."""
-        self._leave()
+        """End the subscription, without waiting for the server."""
+        self._end()
 
     async def __aenter__(self) -> Subscription:
         await self._begin()
@@ -398,10 +384,10 @@ class Subscription(AsyncIterator[Any]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave()
+        self._end()
 
     def __del__(self) -> None:
-        # `break` out of the loop drops the subscription: nobody else will say that it is not wanted.
+        # After a `break` out of the loop only this tells the server that the events are not wanted.
         loop = self._loop
         if loop is not None and not self._subscriber.has_ended and not loop.is_closed():
             loop.call_soon_threadsafe(self._subscriptions.remove, self._subscriber)
@@ -416,7 +402,7 @@ class Subscription(AsyncIterator[Any]):
             self._loop = asyncio.get_running_loop()
             await self._subscriptions.add(self._subscriber)
 
-    def _leave(self) -> None:
+    def _end(self) -> None:
         self._subscriber.end()
         self._subscriber.queue.clear()
         self._subscriptions.remove(self._subscriber)

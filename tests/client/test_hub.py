@@ -316,7 +316,7 @@ async def test_another_connection_of_the_pool_takes_over(hub: FakeHub, address: 
         waiting = asyncio.create_task(client.wait_closed())
         await asyncio.sleep(0)
         assert not waiting.done()
-        await until(lambda: client._registration._standing)
+        await until(lambda: client._registration.connection)
         assert await client.ask("gpu-1", "add", [1, 1]) == 2
         waiting.cancel()
 
@@ -336,7 +336,7 @@ async def test_what_others_have_meanwhile_is_left_out(
         assert await client.who() == "gpu-1"
         assert list(hub.offered[hub.sessions[-1]]) == ["one"]
         assert [record.message for record in caplog.records] == [
-            f"'add' is not offered any more at {address}: [-32602] add is taken: "
+            f"'add' is no longer offered at {address}: [-32602] add is taken: "
             f"{{'parameter': 'methods', 'reason': 'taken'}} (method 'rpc.register' at {address})"
         ]
         with pytest.raises(InvalidParams):
@@ -355,7 +355,7 @@ async def test_without_its_name_a_client_goes_on(hub: FakeHub, address: str, cap
         await until(lambda: len(hub.sessions) == 2)
         assert await client.who() is None
         assert client.state == "connected"
-        assert "'gpu-1' is not registered any more" in caplog.text
+        assert "'gpu-1' is no longer registered" in caplog.text
         hub.refused.clear()
         hub.cut()
         await until(lambda: len(hub.sessions) == 3)

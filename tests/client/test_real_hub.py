@@ -29,7 +29,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 def cut(client: AsyncClient) -> None:
     """Lose the connection that the client is registered on."""
-    link = client._registration._standing
+    link = client._registration.connection
     assert link is not None
     link.abort("cut")
 
@@ -94,9 +94,9 @@ async def test_a_provider_comes_back(address: str, name: str | None) -> None:
         await gpu.offer()
         before = gpu.registered_name
         for _ in range(5):
-            old = gpu._registration._standing
+            old = gpu._registration.connection
             cut(gpu)
-            await until(lambda old=old: gpu._registration._standing not in (None, old))  # type: ignore[misc]
+            await until(lambda old=old: gpu._registration.connection not in (None, old))  # type: ignore[misc]
             assert await caller.where() == "here"
         assert gpu.registered_name == before
 
@@ -107,9 +107,9 @@ async def test_another_connection_of_the_pool_takes_over(address: str) -> None:
         await gpu.offer()
         await asyncio.gather(*(gpu.where() for _ in range(6)))
         assert len(gpu._pool.open_connections) == 2
-        old = gpu._registration._standing
+        old = gpu._registration.connection
         cut(gpu)
-        await until(lambda: gpu._registration._standing not in (None, old))
+        await until(lambda: gpu._registration.connection not in (None, old))
         assert await caller.where() == "here"
         assert len(gpu._pool.open_connections) == 1
 
@@ -166,9 +166,9 @@ async def test_idle_ends_keep_each_other_alive() -> None:
         AsyncClient(address, name="gpu-1", keepalive=0.4, trace=trace) as gpu,
     ):
         await gpu.offer()
-        link = gpu._registration._standing
+        link = gpu._registration.connection
         await until(lambda: sum(b'"rpc.ping"' in message for message in sent) >= 5)
-        assert gpu._registration._standing is link
+        assert gpu._registration.connection is link
 
 
 def test_the_sync_client() -> None:
