@@ -18,7 +18,7 @@ from ..peer.credentials import Credentials
 from ..peer.interfaces import Channel, Dispatch, Later
 from ..peer.session import Session
 from ..wire import envelope
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 from .authenticator import MAX_WRONG, NOT_SYNC, Authenticator
 
 Line = bytes | bytearray
@@ -41,7 +41,7 @@ class SizeLimited(Protocol):
 class GuardedDispatch(Dispatch[Session], Protocol):
     """The dispatcher behind a gate."""
 
-    def too_many(self, members: list[Any], line: Line) -> Written | None:
+    def too_many(self, members: list[Any], line: Line) -> Encoded | None:
         """The reply to a batch over `max_batch`."""
         ...
 
@@ -153,7 +153,7 @@ class Gate:
             self._close(session, f"{MAX_WRONG} wrong tokens")
         return NotAuthenticated(data=WRONG_TOKEN)
 
-    def _authenticate(self, message: dict[str, Any], session: GatedSession) -> Written | Later | None:
+    def _authenticate(self, message: dict[str, Any], session: GatedSession) -> Encoded | Later | None:
         """The reply to `rpc.authenticate`."""
         try:
             envelope.check_request(message)
@@ -173,7 +173,7 @@ class Gate:
             self._admit(session, found)
         return self._answered(found, message, session)
 
-    def _answered(self, identity: Any, message: dict[str, Any], session: GatedSession) -> Written | None:
+    def _answered(self, identity: Any, message: dict[str, Any], session: GatedSession) -> Encoded | None:
         if identity is None:
             return self._dispatcher.refuse(message, self._count_wrong(session))
         if "id" not in message:
@@ -182,7 +182,7 @@ class Gate:
 
     async def _answer_later(
         self, task: asyncio.Task[Any], message: dict[str, Any], session: GatedSession
-    ) -> Written | None:
+    ) -> Encoded | None:
         """The reply to `rpc.authenticate`, when an async function has found the identity."""
         try:
             found = await task
@@ -210,7 +210,7 @@ class Gate:
 
     # -- Dispatch ---------------------------------------------------------------------------------------------------
 
-    def answer(self, message: Any, line: Line, session: Session) -> Written | Later | None:
+    def answer(self, message: Any, line: Line, session: Session) -> Encoded | Later | None:
         assert isinstance(session, GatedSession)
         is_call = type(message) is dict or (type(message) is list and message)
         if not is_call or envelope.is_deeper(line, self._limits.max_depth):
@@ -226,7 +226,7 @@ class Gate:
             return self._authenticate(message, session)
         return self._dispatcher.refuse(message, NotAuthenticated(data=NOT_AUTHENTICATED))
 
-    def _batch(self, members: list[Any], line: Line) -> Written | None:
+    def _batch(self, members: list[Any], line: Line) -> Encoded | None:
         """Refuse each member by itself: a peer must be authenticated before its first batch."""
         if len(members) > self._limits.max_batch:
             return self._dispatcher.too_many(members, line)
@@ -246,7 +246,7 @@ class Gate:
         written = [bytes(reply) for reply in replies if reply is not None]
         return b"[" + b",".join(written) + b"]" if written else None
 
-    def refuse(self, message: Any, error: RpcError) -> Written | None:
+    def refuse(self, message: Any, error: RpcError) -> Encoded | None:
         return self._dispatcher.refuse(message, error)
 
     def goes_on(self, message: Any) -> bool:
@@ -269,7 +269,7 @@ class GatedSession(Session):
         super().connected(channel, is_lasting=is_lasting, splits_values=splits_values)
         self.gate.begin(self)
 
-    def send_reply(self, reply: Written | None) -> None:
+    def send_reply(self, reply: Encoded | None) -> None:
         """Send a reply that belongs to no request; None: send nothing."""
         if reply is not None:
             self.send(reply)

@@ -19,7 +19,7 @@ from ..peer.outgoing import AsyncWaiter, OnProgress
 from ..peer.remote import Peer
 from ..peer.session import Session
 from ..peer.stream import Stream, StreamCall
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 from .address import Address, check_lasting
 from .base import BaseClient, notify_client_params, publish_params
 from .batch import AsyncBatch
@@ -256,7 +256,7 @@ class AsyncClient(BaseClient):
         """Seconds until a call that failed is made again; None if it is not."""
         return None if self._pool.is_closed else self._retries.pause(error, attempt, left)
 
-    async def _send(self, message: Written, method: str, timeout: Any) -> None:
+    async def _send(self, message: Encoded, method: str, timeout: Any) -> None:
         """Send a message that has no answer."""
         loop = asyncio.get_running_loop()
         seconds = self._timeout if timeout is NOT_GIVEN else timeout

@@ -24,7 +24,7 @@ from ..peer.marshal import NOT_GIVEN, Marshaller, Soon, check_params, params_of,
 from ..peer.pending import PendingCalls, Waiter
 from ..peer.proxy import Method, Methods, remote_name
 from ..wire import envelope
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 
 #: What a server refuses a batch with as a whole, in an array with this error alone.
 _OF_ALL = frozenset((BatchTooLarge.CODE, MessageTooLarge.CODE, InvalidRequest.CODE))
@@ -122,7 +122,7 @@ class Batch:
     def _notify(self, method: str, /, *args: Any, **kwargs: Any) -> None:
         self._members.append((method, params_of(method, args, kwargs)))
 
-    def _outgoing(self) -> BatchExchange | Written | None:
+    def _outgoing(self) -> BatchExchange | Encoded | None:
         """What is to be sent: calls that wait for replies, notifications alone, or nothing."""
         calls = [member for member in self._members if isinstance(member, BatchCall)]
         if calls:
@@ -232,7 +232,7 @@ class BatchExchange:
     def call_ids(self) -> list[int | str]:
         return [member.call_id for member in self._waits.values()]
 
-    def encode(self, left: float) -> Written:
+    def encode(self, left: float) -> Encoded:
         timeout = told(left) if self.tells_time else None
         message = [
             envelope.request(member.method, member.params, call_id=self._waits[member].call_id, timeout=timeout)

@@ -15,8 +15,8 @@ from ..codec import payloads
 from ..errors import MethodNotFound, ParseError, RpcError
 from ..peer.interfaces import Later
 from ..wire import envelope
+from ..wire.buffers import Encoded
 from ..wire.framing import Oversize
-from ..wire.pieces import Written
 from .options import Settings
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class ClientDispatcher:
         self._close = close
         self._get_dispatcher = get_dispatcher
 
-    def answer(self, message: Any, line: bytes | bytearray, session: Any = None) -> Written | Later | None:
+    def answer(self, message: Any, line: bytes | bytearray, session: Any = None) -> Encoded | Later | None:
         """Handle a message that is not one reply; gives what is to be sent for it, if anything."""
         dispatcher = self._get_dispatcher()
         if type(message) is not list or not message:
@@ -158,7 +158,7 @@ class ClientDispatcher:
         requests, line = self._without_replies(message, line)
         return dispatcher.answer(requests, line, session) if requests else None
 
-    def refuse(self, message: Any, error: RpcError) -> Written | None:
+    def refuse(self, message: Any, error: RpcError) -> Encoded | None:
         """As `Dispatch.refuse`.
 
         A message that is not JSON closes the connection. A reply that is too large fails its call; if its call cannot

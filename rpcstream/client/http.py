@@ -17,7 +17,7 @@ from ..peer.marshal import Outgoing
 from ..peer.session import Session
 from ..peer.uploads import holds_streams
 from ..wire import envelope
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 from .dial import failure
 from .http_connection import KeptConnection
 from .http_exchange import Exchange
@@ -87,7 +87,7 @@ class HttpChannel:
 
     # -- what the session says (Channel) ------------------------------------------------------------------------
 
-    def send(self, messages: list[Written]) -> None:
+    def send(self, messages: list[Encoded]) -> None:
         for message in messages:
             said = outline(message)
             method = said.get("method") if type(said) is dict and "id" not in said else None
@@ -124,7 +124,7 @@ class HttpChannel:
 
     # -- messages -----------------------------------------------------------------------------------------------
 
-    def _take(self, message: Written, said: Any) -> None:
+    def _take(self, message: Encoded, said: Any) -> None:
         exchange = Exchange(
             self._session, message, said, address=self.address, trace=self._trace, on_over=self._exchange_over
         )
@@ -136,7 +136,7 @@ class HttpChannel:
         self._waiting.append(exchange)
         self._unsent += len(exchange.message)
 
-    def _show(self, message: Written) -> None:
+    def _show(self, message: Encoded) -> None:
         if self._trace is not None:
             self._trace("send", bytes(message))
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import httptools
 
 from ..transports.connection import why_lost
-from ..wire.pieces import parts_of
+from ..wire.buffers import parts_of
 from .http_exchange import Exchange
 from .readiness import Wait, waiter
 

@@ -28,8 +28,8 @@ from ..peer import control_messages
 from ..peer.session import Session
 from ..text import get_logger
 from ..wire import envelope
+from ..wire.buffers import Encoded
 from ..wire.framing import LONG
-from ..wire.pieces import Written
 from .http_text import LINES, Splitter, without_items, words
 from .options import Trace
 
@@ -59,7 +59,7 @@ class Exchange:
     def __init__(
         self,
         session: Session,
-        message: Written,
+        message: Encoded,
         outline: Any,
         *,
         address: str,

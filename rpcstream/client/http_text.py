@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
+from ..wire.buffers import Encoded, MessageParts, parts_of
 from ..wire.framing import LONG
-from ..wire.pieces import Pieces, Written, parts_of
 
 #: The type of a body of many messages.
 LINES = "application/x-ndjson"
@@ -59,7 +59,7 @@ class Splitter:
         self._size += len(data)
 
 
-def outline(message: Written) -> Any:
+def outline(message: Encoded) -> Any:
     """A message of ours as data; of a long request, what stands before its params."""
     if len(message) >= LONG:
         head = parts_of(message)[0][:1024]
@@ -78,11 +78,11 @@ def outline(message: Written) -> Any:
     return found
 
 
-def without_items(request: Written) -> Written:
+def without_items(request: Encoded) -> Encoded:
     """A request of ours, saying that its result is wanted whole though the answer may be lines."""
     head, *rest = parts_of(request)
     head = head.replace(b"{", b'{"stream":null,', 1)
-    return Pieces([head, *rest]) if rest else head
+    return MessageParts([head, *rest]) if rest else head
 
 
 def words(body: bytes) -> str:

@@ -95,7 +95,7 @@ class Inbox:
         except TooManyValues as error:
             return self._handle_one(error.stand_in(line), messages, position)
         except orjson.JSONDecodeError as error:
-            if values := envelope.values_in(line):
+            if values := envelope.split_values(line):
                 messages[position:position] = values
                 return None
             with self._state:

@@ -19,7 +19,7 @@ from ..errors import ConnectionLost
 from ..peer.marshal import Outgoing
 from ..peer.outgoing import OnProgress
 from ..text import get_logger
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 from .aio import AsyncClient
 from .bridge import ClientBridge, ClientStream, ClientSubscription, Closed
 from .callbacks import Callbacks
@@ -95,7 +95,7 @@ class LoopThread:
         outgoing.params = stepped_in_threads(outgoing.params)
         return self._bridge.call(lambda: self._client._perform(outgoing, seconds, on_progress), outgoing.method)
 
-    def send(self, message: Written, method: str, seconds: float | None) -> None:
+    def send(self, message: Encoded, method: str, seconds: float | None) -> None:
         """Send something that has no answer."""
         self._bridge.call(lambda: self._client._send(message, method, seconds), method)
 

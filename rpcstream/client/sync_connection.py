@@ -19,8 +19,8 @@ from ..peer.deadline import INFINITE
 from ..peer.marshal import Outgoing
 from ..peer.pending import Waiter as AnyWaiter
 from ..wire import envelope
+from ..wire.buffers import Encoded, parts_of
 from ..wire.framing import LONG
-from ..wire.pieces import Written, parts_of
 from .inbox import Inbox
 from .options import Settings
 from .readiness import milliseconds, waiter
@@ -183,7 +183,7 @@ class SyncConnection(ConnectionState):
 
     # -- sending ----------------------------------------------------------------------------------------------
 
-    def send(self, message: Written, deadline: float, method: str) -> None:
+    def send(self, message: Encoded, deadline: float, method: str) -> None:
         """Write one message.
 
         Raises:
@@ -197,7 +197,7 @@ class SyncConnection(ConnectionState):
                 raise self._unsent_in_time(method)
         self._write(message, deadline, method, False)
 
-    def _write(self, message: Written, deadline: float, method: str, reads: bool) -> None:
+    def _write(self, message: Encoded, deadline: float, method: str, reads: bool) -> None:
         """The same for a thread that holds `_sending`, which is released. `reads`: it has the reader role too."""
         self._was_used = True
         try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CallTimeout, ConnectFailed, ConnectionLost, EncodeError, ProviderGone, RpcError
 from ..peer.deadline import INFINITE, inherited, time_left
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller, Outgoing
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 from .address import check_lasting
 from .options import Settings
 from .retry import LOSSES, Unsent, check_idempotent, idempotent_methods, pause_before_retry
@@ -99,7 +99,7 @@ class SyncEngine:
                 self._check_repeatable(outgoing.method, loss, deadline)
         return self.background(outgoing.method).perform(outgoing, _left(deadline), on_progress)
 
-    def send(self, message: Written, method: str, timeout: Any) -> None:
+    def send(self, message: Encoded, method: str, timeout: Any) -> None:
         """Send something that has no answer."""
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
         deadline = INFINITE if seconds is None else monotonic() + seconds

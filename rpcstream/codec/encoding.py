@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ..errors import EncodeError
-from ..wire.pieces import Pieces, Written
+from ..wire.buffers import Encoded, MessageParts
 from .memory import keep_freed_memory
 from .options import ImageOptions
 from .rich_hint import shortened, type_name
@@ -78,7 +78,7 @@ class Encoding:
             raise Spliced
 
 
-def serialize_again(message: object, error: TypeError, shared: Encoding, options: int) -> Written:
+def serialize_again(message: object, error: TypeError, shared: Encoding, options: int) -> Encoded:
     """The message that orjson refused with this error when it was called with `shared.default`.
 
     Raises:
@@ -103,7 +103,7 @@ def line_end_error() -> EncodeError:
     return EncodeError("an orjson.Fragment with a line end has no form on the wire")
 
 
-def _spliced(line: bytes, payloads: list[Any]) -> Written:
+def _spliced(line: bytes, payloads: list[Any]) -> Encoded:
     """The line with the base64 of the payloads in the place of the markers."""
     if LINE_END in line:
         raise line_end_error()
@@ -116,7 +116,7 @@ def _spliced(line: bytes, payloads: list[Any]) -> Written:
     parts = [pieces[0]]
     for data, piece in zip(payloads, pieces[1:], strict=True):
         parts += _base64().encode(data), piece
-    return Pieces(parts)
+    return MessageParts(parts)
 
 
 @functools.cache
@@ -138,7 +138,7 @@ class _Refused(Exception):
         self.path: list[str] = []
 
 
-def _serialize_exactly(message: object, shared: Encoding) -> Written:
+def _serialize_exactly(message: object, shared: Encoding) -> Encoded:
     import msgspec
 
     payloads: list[Any] = []

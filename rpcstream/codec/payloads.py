@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
+from ..wire.buffers import Encoded, MessageParts
 from ..wire.framing import HEAD_SIZE, Oversize
-from ..wire.pieces import Pieces, Written
-from ..wire.structure import values_over
+from ..wire.json_scan import values_over
 from .memory import BIG, collector_paused, keep_freed_memory
 from .rich_hint import TAG_KEY
 
@@ -60,7 +60,7 @@ class TooManyValues(orjson.JSONDecodeError):
     """A message has more values than may be. It was not parsed: perhaps it is no JSON either.
 
     Attributes:
-        values: how many at least, as `wire.structure` counts them.
+        values: how many at least, as `wire.json_scan` counts them.
         limit: how many it may have.
     """
 
@@ -101,7 +101,7 @@ def parse(line: bytes, max_values: int | None = None) -> tuple[Any, bytes]:
     """A line as `orjson.loads` reads it, but with its payloads cut out; and the line to look at further.
 
     Args:
-        max_values: as `wire.structure` counts them; None: any number. Counted before it is parsed.
+        max_values: as `wire.json_scan` counts them; None: any number. Counted before it is parsed.
 
     Raises:
         TooManyValues: it has more.
@@ -175,13 +175,13 @@ def is_json(line: bytes | bytearray) -> bool:
     return True
 
 
-def whole(data: bytes, line: bytes | bytearray) -> Written:
+def whole(data: bytes, line: bytes | bytearray) -> Encoded:
     """Something that was written with parts of a line that was parsed before: its long strings put back in."""
     if not isinstance(line, CutLine):
         return data
     pieces: list[Any] = _PLACEHOLDER.split(data)
     pieces[1::2] = [line.strings[int(number)] for number in pieces[1::2]]
-    return Pieces(pieces)
+    return MessageParts(pieces)
 
 
 def disguised(text: bytes) -> bytes:

@@ -17,8 +17,8 @@ import orjson
 
 from ..errors import EncodeError
 from ..limits import DEFAULT_LIMITS, Limits
+from ..wire.buffers import Encoded
 from ..wire.framing import LONG
-from ..wire.pieces import Written
 from . import payloads
 from .encoders import Encoder, find_encoder, is_built_in
 from .encoding import LINE_END, Encoding, Spliced, line_end_error, serialize_again
@@ -146,7 +146,7 @@ class Codec:
         """One JSON document as bytes; see `serialize`."""
         return bytes(self.serialize(message))
 
-    def serialize(self, message: object) -> Written:
+    def serialize(self, message: object) -> Encoded:
         """One JSON document without a line end in it, every rich value in it a tagged object.
 
         NaN and infinities become null, as JSON has none; in arrays and complex numbers they stay. An `orjson.Fragment`

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar, get_args
 
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 
 #: What is dropped when a queue is full: the oldest event, the new one, or the subscriber with all its events.
 Policy = Literal["drop_oldest", "drop_newest", "disconnect"]
@@ -36,7 +36,7 @@ class QueuedEvent:
 
     __slots__ = ("holders", "message", "topic")
 
-    def __init__(self, topic: str, message: Written) -> None:
+    def __init__(self, topic: str, message: Encoded) -> None:
         self.topic = topic
         self.message = message
         self.holders = 0

@@ -7,7 +7,7 @@ one thread at a time.
 from __future__ import annotations
 
 from ..errors import ServerBusy
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 from .patterns import compiled, is_pattern
 
 
@@ -22,13 +22,13 @@ class Retained:
     def __init__(self, max_topics: int, max_bytes: int) -> None:
         self._max_topics = max_topics
         self._max_bytes = max_bytes
-        self._messages: dict[str, Written] = {}
+        self._messages: dict[str, Encoded] = {}
         self._size = 0
 
     def __len__(self) -> int:
         return len(self._messages)
 
-    def keep(self, topic: str, message: Written) -> None:
+    def keep(self, topic: str, message: Encoded) -> None:
         """Let this be the last message of the topic, in the place of the one before.
 
         Raises:
@@ -54,7 +54,7 @@ class Retained:
             self._size -= len(message)
         return message is not None
 
-    def newest(self, pattern: str, denied: tuple[str, ...] = ()) -> list[tuple[str, Written]]:
+    def newest(self, pattern: str, denied: tuple[str, ...] = ()) -> list[tuple[str, Encoded]]:
         """The topics that the pattern matches and none of the denied ones does, with their messages; those that were
         published last come first."""
         if not self._messages:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ..errors import ServerBusy
 from ..limits import Limits
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 from .event_queue import EVENT_COST, EventQueue, QueuedEvent
 from .patterns import PatternTable, compiled, is_pattern, matches, overlaps
 
@@ -56,7 +56,7 @@ class SubscribedConnection(Protocol):
     @property
     def flows(self) -> WriteState: ...
 
-    def send(self, message: Written) -> None: ...
+    def send(self, message: Encoded) -> None: ...
 
     def abort(self, reason: str) -> None: ...
 

@@ -17,7 +17,7 @@ from ..errors import InvalidParams, NotPermitted
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..wire import envelope
-from ..wire.pieces import Written, kept
+from ..wire.buffers import Encoded, trimmed_message
 from .delivery import EventDelivery
 from .event_queue import EVENT_COST, EventQueue, Policy, QueuedEvent, QueueMemory, check_options
 from .patterns import RESERVED, fault_of_pattern, fault_of_topic, is_pattern, matches
@@ -100,7 +100,7 @@ class Topics(Mapping[str, int]):
         """Publish to a topic of rpcstream's own, whose name is not checked."""
         return self._publish(topic, value, False)
 
-    def forward(self, topic: str, message: Written, *, retain: bool = False) -> int:
+    def forward(self, topic: str, message: Encoded, *, retain: bool = False) -> int:
         """Publish a `$/event` message of this topic that is ready to be sent.
 
         Its value is kept with `retain`, also if that is null: use `forget` then.
@@ -140,17 +140,17 @@ class Topics(Mapping[str, int]):
             self._counters.events_published += 1
         return 0
 
-    def _encoded(self, topic: str, value: Any) -> Written:
+    def _encoded(self, topic: str, value: Any) -> Encoded:
         message = self._codec.serialize(envelope.request(envelope.EVENT, {"topic": topic, "value": value}))
-        return kept(self._checked(message))
+        return trimmed_message(self._checked(message))
 
-    def _checked(self, message: Written) -> Written:
+    def _checked(self, message: Encoded) -> Encoded:
         """Return the message, or raise MessageTooLarge if it is longer than an event may be."""
         if len(message) > self._max_size:
             raise envelope.oversize(len(message), self._max_size, side="server")
         return message
 
-    def _put(self, topic: str, message: Written) -> int:
+    def _put(self, topic: str, message: Encoded) -> int:
         """Queue an event for each subscriber; even those that take events at once are sent it in the next turn."""
         counters, delivery = self._counters, self._delivery
         counters.events_published += 1

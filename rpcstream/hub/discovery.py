@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from ..wire.pieces import exact
+from ..wire.buffers import trimmed
 from .directory import Directory, Route
 from .members import Member
 
@@ -96,4 +96,4 @@ def members(directory: Directory) -> Iterator[bytes]:
 
 
 def _dumps(value: Any) -> bytes:
-    return exact(orjson.dumps(value))
+    return trimmed(orjson.dumps(value))

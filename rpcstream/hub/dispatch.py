@@ -21,8 +21,8 @@ from ..peer.flow_control import CREDIT_MAX
 from ..peer.interfaces import Later
 from ..peer.state import ConversationState
 from ..wire import envelope
+from ..wire.buffers import Encoded
 from ..wire.envelope import VERSION
-from ..wire.pieces import Written
 from . import passthrough
 from .directory import Balance, Directory, Route
 from .listing import Listing, reply_with
@@ -80,7 +80,7 @@ class HubDispatcher(Dispatcher):
 
     def answer(
         self, message: Any, line: Line, session: ConversationState, tagged: Tagged = None
-    ) -> Written | Later | None:
+    ) -> Encoded | Later | None:
         """Answer as `Dispatcher.answer` does; a call of a member's method becomes a `Relay`."""
         if type(message) is not dict:
             return super().answer(message, line, session, tagged)
@@ -94,7 +94,7 @@ class HubDispatcher(Dispatcher):
 
     def _answer_own(
         self, name: Any, message: dict[str, Any], line: Line, session: ConversationState, tagged: Tagged
-    ) -> Written | Later | None:
+    ) -> Encoded | Later | None:
         """Answer a call of the hub's own methods, or of one that does not exist."""
         if type(name) is str and name in self._methods:
             if session.is_lasting and name not in SIGNS_OF_LIFE:
@@ -109,7 +109,7 @@ class HubDispatcher(Dispatcher):
 
     def _pass(
         self, function: PassingMethod, message: dict[str, Any], line: Line, session: ConversationState
-    ) -> Written | None:
+    ) -> Encoded | None:
         """Answer a call of a method whose params are not decoded."""
         self._counters.requests += 1
         try:
@@ -120,7 +120,7 @@ class HubDispatcher(Dispatcher):
 
     def _list(
         self, listing: Listing, message: dict[str, Any], line: Line, session: ConversationState
-    ) -> Written | Later | None:
+    ) -> Encoded | Later | None:
         """Answer a call of a method whose reply is a long list: now, or when that is written."""
         self._counters.requests += 1
         try:
@@ -141,7 +141,7 @@ class HubDispatcher(Dispatcher):
 
     async def _list_soon(
         self, listing: Listing, version: int, message: dict[str, Any], session: ConversationState, *, in_batch: bool
-    ) -> Written | None:
+    ) -> Encoded | None:
         """Answer when the list is written; `in_batch`: of which the replies that are kept have a bound of their own."""
         found, flows = await listing.soon(version), session.flows
         if in_batch:
@@ -153,7 +153,7 @@ class HubDispatcher(Dispatcher):
         flows.unsent += len(reply or b"")
         return reply
 
-    def _listed(self, message: dict[str, Any], found: bytes | RpcError) -> Written | None:
+    def _listed(self, message: dict[str, Any], found: bytes | RpcError) -> Encoded | None:
         if not isinstance(found, RpcError):
             reply = reply_with(orjson.dumps(message["id"]), found, self._limits.max_message_size)
             if not isinstance(reply, RpcError):
@@ -169,8 +169,8 @@ class HubDispatcher(Dispatcher):
         message: dict[str, Any],
         line: Line,
         session: ConversationState,
-        future: asyncio.Future[Written | None] | None = None,
-    ) -> Written | Relay | None:
+        future: asyncio.Future[Encoded | None] | None = None,
+    ) -> Encoded | Relay | None:
         """Forward a call; return an error reply if that cannot be done, and None for a notification.
 
         Args:
@@ -200,9 +200,9 @@ class HubDispatcher(Dispatcher):
 
     async def _forward_from_batch(
         self, route: Route, message: dict[str, Any], session: ConversationState
-    ) -> Written | None:
+    ) -> Encoded | None:
         """Forward a call that stands in a batch, and wait for its reply."""
-        future: asyncio.Future[Written | None] = session.loop.create_future()
+        future: asyncio.Future[Encoded | None] = session.loop.create_future()
         relay = self._forward(route, message, b"", session, future)
         if not isinstance(relay, Relay):
             return relay
@@ -293,11 +293,11 @@ class HubDispatcher(Dispatcher):
             return self._rules.permits(session.identity, "call", method)
         return self._rules.permits_call(session.identity, method, provider.name or "")
 
-    def _not_sent(self, message: dict[str, Any], error: RpcError) -> Written | None:
+    def _not_sent(self, message: dict[str, Any], error: RpcError) -> Encoded | None:
         """Write the error reply; a message that is not JSON always gets one (JSON-RPC 2.0, section 5)."""
         return self._error_to({"id": message.get("id")} if isinstance(error, ParseError) else message, error)
 
-    def _write_error(self, call_id: Any, error: RpcError) -> Written | None:
+    def _write_error(self, call_id: Any, error: RpcError) -> Encoded | None:
         return self._error_to({"id": call_id}, error)
 
 

@@ -12,7 +12,7 @@ from time import perf_counter
 
 from ..errors import RpcError
 from ..wire import envelope
-from ..wire.pieces import Pieces, Written
+from ..wire.buffers import Encoded, MessageParts
 
 #: Seconds for which the loop writes at a list before others have their turn.
 SLICE = 0.005
@@ -165,10 +165,10 @@ class _Writing:
         return b"".join(self._done)
 
 
-def reply_with(call_id: bytes, listed: bytes, max_size: int) -> Written | RpcError:
+def reply_with(call_id: bytes, listed: bytes, max_size: int) -> Encoded | RpcError:
     """The reply with such a list, to the request with this id (as JSON); an error if that is too long."""
     head = b'{"jsonrpc":"2.0","id":%b,"result":' % call_id
     size = len(head) + len(listed) + 1
     if size > max_size:
         return envelope.oversize(size, max_size, side="server")
-    return head + listed + b"}" if size <= JOINED else Pieces([head, listed, b"}"])
+    return head + listed + b"}" if size <= JOINED else MessageParts([head, listed, b"}"])

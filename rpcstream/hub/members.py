@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import ServerBusy
 from ..events.event_queue import QueueMemory
 from ..peer.state import ConversationState
-from ..wire.pieces import Written, kept
+from ..wire.buffers import Encoded, trimmed_message
 from .offers import Offer
 
 #: Bytes of memory that a message takes besides its own while it waits.
@@ -70,7 +70,7 @@ class Member:
     def __init__(self, session: ConversationState, memory: QueueMemory) -> None:
         self.session = session
         self._memory = memory
-        self._queue: deque[tuple[Written, Callable[[], bool] | None]] = deque()
+        self._queue: deque[tuple[Encoded, Callable[[], bool] | None]] = deque()
         self.address = session.channel.address if session.channel is not None else ""
         self.name: str | None = None
         self.key = ""
@@ -107,7 +107,7 @@ class Member:
             return "stalled"
         return "busy" if self.load else "idle"
 
-    def send(self, message: Written, is_wanted: Callable[[], bool] | None = None) -> None:
+    def send(self, message: Encoded, is_wanted: Callable[[], bool] | None = None) -> None:
         """Send a message behind all earlier ones; while the member does not read, it waits.
 
         Args:
@@ -125,7 +125,7 @@ class Member:
         if self.waiting >= limits.max_queue or is_full or size > self._memory.free:
             data = {"reason": f"{self.name} does not read what it is sent", "waiting": self.waiting}
             raise ServerBusy("Server busy: the provider takes no more calls at present", data)
-        self._queue.append((kept(message), is_wanted))
+        self._queue.append((trimmed_message(message), is_wanted))
         self.waiting += 1
         self.waiting_size += size
         self._memory.reserve(size)

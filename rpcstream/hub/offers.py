@@ -14,7 +14,7 @@ import orjson
 from ..errors import InvalidParams, ServerBusy
 from ..events.patterns import CLIENT_NAME
 from ..limits import Limits
-from ..wire.pieces import exact
+from ..wire.buffers import trimmed
 
 #: Characters of a method's name. Names that people write are shorter; each is kept once for every client.
 METHOD_MAX = 256
@@ -109,7 +109,7 @@ def read_offers(methods: list[Any], components: dict[str, Any], *, owner: str, l
 def text_of(described: Any, where: str) -> bytes:
     """A description, or a part of it, as JSON. InvalidParams if it is none."""
     try:
-        return exact(orjson.dumps(described))
+        return trimmed(orjson.dumps(described))
     except TypeError as error:  # a tagged object, which was decoded
         raise fault(where, f"a description is plain JSON: {error}") from None
 

@@ -22,7 +22,7 @@ from ..peer.flow_control import StreamReceiver
 from ..peer.inflight import ForwardedCall
 from ..peer.state import ConversationState
 from ..wire import envelope
-from ..wire.pieces import Written, exact
+from ..wire.buffers import Encoded, trimmed
 
 Line = bytes | bytearray
 
@@ -128,7 +128,7 @@ def text_of(value: Any) -> bytes:
 
     It may be put beside parts of a line that was cut, so it never looks like a placeholder.
     """
-    return b"%d" % value if type(value) is int else payloads.disguised(exact(orjson.dumps(value)))
+    return b"%d" % value if type(value) is int else payloads.disguised(trimmed(orjson.dumps(value)))
 
 
 def request(
@@ -140,7 +140,7 @@ def request(
     timeout: float | None = None,
     stream: int | None = None,
     params: bytes | None = None,
-) -> Written:
+) -> Encoded:
     """Write a request that is passed on, or a notification where `call_id` is None.
 
     Args:
@@ -166,7 +166,7 @@ def request(
     return _written(b'{"jsonrpc":"2.0","id":%d,"method":%b%b}' % (call_id, method, more), line)
 
 
-def reply(line: Line, call_id: bytes, *, is_error: bool) -> Written:
+def reply(line: Line, call_id: bytes, *, is_error: bool) -> Encoded:
     """Write the reply to the request with this id (as JSON)."""
     read = _read_reply(line)
     if is_error:
@@ -174,7 +174,7 @@ def reply(line: Line, call_id: bytes, *, is_error: bool) -> Written:
     return _written(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (call_id, read.result), line)
 
 
-def carrier(line: Line, method: str, name: str, to: bytes) -> Written:
+def carrier(line: Line, method: str, name: str, to: bytes) -> Encoded:
     """Write a notification that carries one `value`, an item or progress, for another call or stream.
 
     Args:
@@ -186,14 +186,14 @@ def carrier(line: Line, method: str, name: str, to: bytes) -> Written:
     return _written(b'%b,"value":%b}}' % (head, value), line)
 
 
-def event(line: Line, topic: str) -> Written:
+def event(line: Line, topic: str) -> Encoded:
     """Write the event that an `rpc.publish` request publishes."""
     value = _member(line, *PASSED["rpc.publish"])
     head = b'{"jsonrpc":"2.0","method":"%b","params":{"topic":%b' % (envelope.EVENT.encode(), text_of(topic))
     return _written(b'%b,"value":%b}}' % (head, value), line)
 
 
-def notification(line: Line, method: str, *, has_params: bool) -> Written:
+def notification(line: Line, method: str, *, has_params: bool) -> Encoded:
     """Write the notification that an `rpc.notify` request sends, with params if it `has_params`."""
     more = b',"params":%b' % _member(line, *PASSED["rpc.notify"]) if has_params else b""
     return _written(b'{"jsonrpc":"2.0","method":%b%b}' % (text_of(method), more), line)
@@ -259,7 +259,7 @@ def _more_members(line: Line) -> bytes:
     return b"".join([b",%b:%b" % (orjson.dumps(name), members[name]) for name in members if name not in _KNOWN])
 
 
-def _written(data: bytes, line: Line) -> Written:
+def _written(data: bytes, line: Line) -> Encoded:
     # A line end is white space where the message came from, but may end the message where it goes.
     if b"\n" in data or b"\r" in data:
         data = data.translate(_BLANKS)

@@ -19,14 +19,14 @@ from ..peer.flow_control import Item
 from ..peer.inflight import ForwardedCall
 from ..peer.state import ConversationState
 from ..wire import envelope
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 from . import passthrough
 from .members import Member
 from .passthrough import Line
 from .relayed_streams import ArgumentStream, ReplyStream
 
 #: Writes the error reply to the request with an id.
-WriteError = Callable[[Any, RpcError], Written | None]
+WriteError = Callable[[Any, RpcError], Encoded | None]
 
 
 class Relay(ForwardedCall):
@@ -74,7 +74,7 @@ class Relay(ForwardedCall):
         self.method = method
         self.provider = provider
         self.deadline = deadline
-        self.future: asyncio.Future[Written | None] | None = None
+        self.future: asyncio.Future[Encoded | None] | None = None
         self._caller = caller
         self._id_text = passthrough.text_of(call_id)
         self._write_error = write_error
@@ -84,13 +84,13 @@ class Relay(ForwardedCall):
         self._reply_stream: ReplyStream | None = None
         self._argument_streams: Sequence[ArgumentStream] = ()
         #: The latest progress, while the caller does not read.
-        self._latest: Written | None = None
+        self._latest: Encoded | None = None
         self._is_over = False
         self.pending_id = provider.session.pending.add(self)
 
     # -- to the provider ----------------------------------------------------------------------------------------------
 
-    def send(self, message: Written) -> None:
+    def send(self, message: Encoded) -> None:
         """Send the request to the provider; from then on its reply is waited for.
 
         Raises:
@@ -175,7 +175,7 @@ class Relay(ForwardedCall):
         if message is not None and not self._is_over:
             self._caller.send(message)
 
-    def _checked(self, reply: dict[str, Any], line: Line) -> Written:
+    def _checked(self, reply: dict[str, Any], line: Line) -> Encoded:
         """Write the reply as it goes back; ValueError if it is malformed."""
         depth = self._caller.limits.max_depth
         if len(line) > 2 * depth and envelope.is_deeper(line, depth):
@@ -190,7 +190,7 @@ class Relay(ForwardedCall):
             raise ValueError("neither result nor error")
         return passthrough.reply(line, self._id_text, is_error=error is not None)
 
-    def _carried(self, params: dict[str, Any], line: Line, method: str, name: str) -> Written | None:
+    def _carried(self, params: dict[str, Any], line: Line, method: str, name: str) -> Encoded | None:
         """Write an item or progress for the caller; None if it cannot be read."""
         line = passthrough.line_of(line, {"params": params})
         depth = self._caller.limits.max_depth
@@ -234,7 +234,7 @@ class Relay(ForwardedCall):
         if session.pending.discard(self.pending_id) and session.channel is not None:
             session.send(envelope.cancel(self.pending_id))
 
-    def _finish(self, reply: Written | None) -> None:
+    def _finish(self, reply: Encoded | None) -> None:
         if self._is_over:
             return
         if self._latest is not None:

@@ -21,7 +21,7 @@ from ..codec import Codec
 from ..errors import MessageTooLarge, ServerBusy
 from ..peer.slices import SLICE
 from ..wire import envelope
-from ..wire.pieces import Pieces, Written
+from ..wire.buffers import Encoded, MessageParts
 
 #: Items that are held as they are, at most. Encoding some together takes a tenth of the time of one by one.
 HELD = 256
@@ -187,11 +187,11 @@ class CollectedItems:
         finally:
             close_generator(items)
 
-    def reply(self, call_id: Any) -> Written:
+    def reply(self, call_id: Any) -> Encoded:
         """The reply with the array."""
         empty = bytes(self._serialize({"jsonrpc": envelope.VERSION, "id": call_id, "result": []}))
         parts = [empty[:-2], *self._parts, bytes(self._last + b"]}")]
-        reply: Written = Pieces(parts) if self._parts else b"".join(parts)
+        reply: Encoded = MessageParts(parts) if self._parts else b"".join(parts)
         self._check_size(len(reply))
         return reply
 
@@ -237,7 +237,7 @@ class CollectedItems:
         self._size += size
         last = self._last
         last += comma
-        if isinstance(written, Pieces):
+        if isinstance(written, MessageParts):
             last += written.parts[0][1:]
             self._parts += bytes(last), *written.parts[1:-1]
             last[:] = written.parts[-1][:-1]

@@ -36,9 +36,9 @@ from ..peer.interfaces import Later
 from ..peer.slices import TimeSlices
 from ..peer.state import ConversationState, Hold
 from ..wire import envelope
+from ..wire.buffers import Encoded
 from ..wire.envelope import VERSION
 from ..wire.framing import Oversize
-from ..wire.pieces import Written
 from .after_reply import AfterReplyTasks
 from .collected_items import HELD, CollectedItems, CollectionBudget, are_few, first_items
 from .image_decoding import ArgumentsWithImages, HandlerRunner, ImageCallRunner, ImageMemory
@@ -120,11 +120,11 @@ class Dispatcher:
         #: The task that a call is made in, where it is not made as its message is read.
         self._task_now: asyncio.Task[Any] | None = None
 
-    def too_many(self, members: list[Any], line: Line) -> Written | None:
+    def too_many(self, members: list[Any], line: Line) -> Encoded | None:
         """The reply to a batch over `max_batch`, of which nothing is carried out."""
         return self._batches.too_many(members, line)
 
-    def refuse(self, message: Any, error: RpcError) -> Written | None:
+    def refuse(self, message: Any, error: RpcError) -> Encoded | None:
         """As `Dispatch.refuse`. Counts calls that are cancelled or turned away."""
         if isinstance(message, Oversize):
             call_id = envelope.id_in_head(message.head)
@@ -140,7 +140,7 @@ class Dispatcher:
             self._counters.cancelled += 1
         return self._error_to(message, error)
 
-    def _error_to(self, message: Any, error: RpcError) -> Written | None:
+    def _error_to(self, message: Any, error: RpcError) -> Encoded | None:
         """The error reply to a request (no batch); None to a notification."""
         is_readable = type(message) is dict and envelope.has_valid_id(message)
         return self._error(message.get("id", _ABSENT) if is_readable else None, error)
@@ -172,7 +172,7 @@ class Dispatcher:
 
     def answer(
         self, message: Any, line: Line, session: ConversationState, tagged: Tagged = None
-    ) -> Written | Later | None:
+    ) -> Encoded | Later | None:
         """The reply to a request or a batch; None for notifications; a coroutine that gives it, if one must wait.
 
         From the request to the reply, without a detour for what nearly every message is: a well-formed call.
@@ -224,7 +224,7 @@ class Dispatcher:
 
     def _unusual_request(
         self, message: dict[str, Any], line: Line, session: ConversationState
-    ) -> tuple[Method | None, Any, Written | None]:
+    ) -> tuple[Method | None, Any, Encoded | None]:
         """Notifications, ids that are null or a float, methods that are not for all, and all that is wrong.
 
         Returns:
@@ -256,7 +256,7 @@ class Dispatcher:
         kwargs: dict[str, Any],
         timeout: float | None,
         session: ConversationState,
-    ) -> Written | Later | None:
+    ) -> Encoded | Later | None:
         """A handler with a context, streams, items or a place in the order."""
         call_id = message.get("id", _ABSENT)
         credit: int | None = None
@@ -295,7 +295,7 @@ class Dispatcher:
         line: Line,
         session: ConversationState,
         tagged: Tagged,
-    ) -> Written | Later | None:
+    ) -> Encoded | Later | None:
         """A handler whose images are decoded in another thread, or take memory that is counted until it is done."""
         try:
             timeout = timeout_of(method.name, method.timeout, message, session.waited)
@@ -322,7 +322,7 @@ class Dispatcher:
         limit: _Limit | None,
         hold: Hold | None,
         batch: RpcBatch | None,
-    ) -> Written | None:
+    ) -> Encoded | None:
         """Decode the images, then go on as with any other call."""
         deadline: asyncio.Timeout | None = None
         lease: ImageMemory | None = None
@@ -331,7 +331,7 @@ class Dispatcher:
                 (args, kwargs), lease = await decode()
             if method.inline:
                 return self._reply(method, call_id, method.function(*args, **kwargs))
-            later: Written | Later | None
+            later: Encoded | Later | None
             if hold is None:
                 later = self._call_later(self._invoker, method, call_id, args, kwargs, limit)
             else:
@@ -343,7 +343,7 @@ class Dispatcher:
                     self._batches.current = self._task_now = None
                 hold.release()
             del args, kwargs
-            return later if later is None or isinstance(later, Written) else await later  # type: ignore[misc]
+            return later if later is None or isinstance(later, Encoded) else await later  # type: ignore[misc]
         except KeyboardInterrupt:
             raise
         except asyncio.CancelledError:
@@ -374,7 +374,7 @@ class Dispatcher:
         kwargs: dict[str, Any],
         timeout: float | None,
         session: ConversationState,
-    ) -> Written | Later | None:
+    ) -> Encoded | Later | None:
         """A generator whose caller wants no stream. One in the event loop begins at once, and most are over then."""
         call_id = message.get("id", _ABSENT)
         limit = None if timeout is None else _Limit(timeout, session.loop.time() + timeout)
@@ -407,7 +407,7 @@ class Dispatcher:
 
     def _collect_now(
         self, method: Method, call_id: Any, generator: Any, session: ConversationState, context: Context | None
-    ) -> tuple[CollectedItems | None, Written | None]:
+    ) -> tuple[CollectedItems | None, Encoded | None]:
         """The first slices of a generator: what has its items so far; nothing but the reply if these were all."""
         keeps = call_id is not _ABSENT
         collection = None
@@ -454,7 +454,7 @@ class Dispatcher:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         limit: _Limit | None,
-    ) -> Written | None:
+    ) -> Encoded | None:
         try:
             if limit is not None:
                 left = limit.ends - asyncio.get_running_loop().time()
@@ -488,7 +488,7 @@ class Dispatcher:
         except BaseException as error:
             return self._failed(method, call_id, error, getattr(starter, "session", None))
 
-    def _reply(self, method: Method, call_id: Any, result: Any) -> Written | None:
+    def _reply(self, method: Method, call_id: Any, result: Any) -> Encoded | None:
         if type(result) is not method.returns and method.check_result is not None:
             result = method.check_result(result)
         if call_id is _ABSENT:
@@ -500,7 +500,7 @@ class Dispatcher:
 
     # -- errors -----------------------------------------------------------------------------------------------------
 
-    def _too_deep(self, message: Any) -> Written | None:
+    def _too_deep(self, message: Any) -> Encoded | None:
         reason = f"more than {self._max_depth} arrays and objects inside each other (the {self._side}'s max_depth)"
         error = InvalidRequest(data={"reason": reason, "limit": self._max_depth})
         if type(message) is list and (of_first := envelope.id_of_batch(message, b"")) is not None:
@@ -510,12 +510,12 @@ class Dispatcher:
             call_id = None
         return self._error(call_id, error)
 
-    def _too_late(self, method: Method, call_id: Any, seconds: float) -> Written | None:
+    def _too_late(self, method: Method, call_id: Any, seconds: float) -> Encoded | None:
         return self._error(call_id, DeadlineExceeded(data={"method": method.name, "timeout": seconds}))
 
     def _failed(
         self, method: Method, call_id: Any, error: BaseException, session: ConversationState | None
-    ) -> Written | None:
+    ) -> Encoded | None:
         """The error reply for what was raised while answering; nothing internal goes out unless debugging."""
         # An RpcError that came from somewhere else, through a client, is not this handler's answer.
         if isinstance(error, RpcError) and getattr(error, "address", None) is None:
@@ -530,7 +530,7 @@ class Dispatcher:
             data = {"type": type(error).__name__, "message": _text_of(error), "traceback": text}
         return self._error(call_id, InternalError(data=data))
 
-    def _error(self, call_id: Any, error: RpcError) -> Written | None:
+    def _error(self, call_id: Any, error: RpcError) -> Encoded | None:
         """The reply for an error; never fails, whatever a handler put into the error."""
         if call_id is _ABSENT:
             return None

@@ -21,18 +21,18 @@ from ..peer.interfaces import Later
 from ..peer.slices import TimeSlices
 from ..peer.state import ConversationState, Hold
 from ..wire import envelope
-from ..wire.pieces import Pieces, Written
+from ..wire.buffers import Encoded, MessageParts
 from .after_reply import AfterReplyTasks, Giver
 from .rpc_batch_state import RpcBatch
 
 Line = bytes | bytearray
 
 #: As `Dispatcher.answer`, with what the images of the batch cost; as `Dispatcher._error`.
-Answer = Callable[[Any, Line, ConversationState, ImageTotal], Written | Later | None]
-ErrorReply = Callable[[Any, RpcError], Written | None]
+Answer = Callable[[Any, Line, ConversationState, ImageTotal], Encoded | Later | None]
+ErrorReply = Callable[[Any, RpcError], Encoded | None]
 
 
-def refused_batch(error_reply: ErrorReply, call_id: Any, error: RpcError) -> Written | None:
+def refused_batch(error_reply: ErrorReply, call_id: Any, error: RpcError) -> Encoded | None:
     """One error for a batch as a whole: in an array, and with the id of one of its calls.
 
     Clients look for their calls by id in an array; some never end a call that finds nothing there.
@@ -58,7 +58,7 @@ class RpcBatches:
         answer: Answer,
         *,
         error_reply: ErrorReply,
-        refuse: Callable[[Any, RpcError], Written | None],
+        refuse: Callable[[Any, RpcError], Encoded | None],
         goes_on: Callable[[Any], bool],
         report_slow: Callable[[Any, float], None],
         codec: Codec,
@@ -80,7 +80,7 @@ class RpcBatches:
         self._slices = slices
         self._afterwards = afterwards
 
-    def answer(self, members: Any, line: Line, session: ConversationState) -> Written | Later | None:
+    def answer(self, members: Any, line: Line, session: ConversationState) -> Encoded | Later | None:
         """One array of replies in one message; nothing where there are none."""
         if type(members) is not list:
             return self._error(None, InvalidRequest(data={"reason": "a request must be an object, a batch an array"}))
@@ -100,7 +100,7 @@ class RpcBatches:
             return self._batch_in_turns(batch, begun, Hold(session))
         return self._batch_later(batch) if batch.waiting else self._joined(batch)
 
-    def too_many(self, members: list[Any], line: Line) -> Written | None:
+    def too_many(self, members: list[Any], line: Line) -> Encoded | None:
         """The reply to a batch over `max_batch`, of which nothing is carried out."""
         error = BatchTooLarge(data={"size": len(members), "limit": self._limits.max_batch})
         return refused_batch(self._error, envelope.id_of_batch(members, line), error)
@@ -121,7 +121,7 @@ class RpcBatches:
         try:
             for place in range(batch.taken, len(members)):
                 member = members[place]
-                reply: Written | Later | None
+                reply: Encoded | Later | None
                 if type(member) is not dict:
                     reason = {"reason": "a member of a batch must be an object"}
                     reply = self._error(None, InvalidRequest(data=reason))
@@ -139,7 +139,7 @@ class RpcBatches:
                     continue
                 else:
                     reply = answer(member, b"", session, total)
-                if type(reply) is bytes or reply is None or isinstance(reply, bytes | Pieces):
+                if type(reply) is bytes or reply is None or isinstance(reply, bytes | MessageParts):
                     put(place, reply)
                 else:
                     assert not isinstance(reply, ForwardedCall), "a member of a batch is waited for here"
@@ -157,7 +157,7 @@ class RpcBatches:
             batch.taken = place + 1
         return None
 
-    async def _batch_in_turns(self, batch: RpcBatch, begun: asyncio.Future[None] | None, hold: Hold) -> Written | None:
+    async def _batch_in_turns(self, batch: RpcBatch, begun: asyncio.Future[None] | None, hold: Hold) -> Encoded | None:
         """The same for one that takes longer than a turn. The requests behind it wait until all members are taken.
 
         Args:
@@ -191,12 +191,12 @@ class RpcBatches:
             session.work.end_batch()
             hold.release()
 
-    async def _batch_later(self, batch: RpcBatch) -> Written | None:
+    async def _batch_later(self, batch: RpcBatch) -> Encoded | None:
         for place, message in await batch.finish(self._slices, self._limits.max_calls):
             batch.put(place, self._refuse(message, CallCancelled()))
         return self._joined(batch, asyncio.current_task())
 
-    def _joined(self, batch: RpcBatch, giver: Giver = None) -> Written | None:
+    def _joined(self, batch: RpcBatch, giver: Giver = None) -> Encoded | None:
         """The replies in one array. Where they are too long together, each call is told so: by an error with its id.
 
         One without an id would fail whatever else waits at the client.

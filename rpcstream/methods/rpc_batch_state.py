@@ -15,7 +15,7 @@ from ..peer.interfaces import Waiting
 from ..peer.request_queue import name_of_id
 from ..peer.slices import TimeSlices
 from ..peer.state import ConversationState
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 
 
 class _Member(NamedTuple):
@@ -59,7 +59,7 @@ class RpcBatch:
         self.afterwards: list[Any] = []
         self._max_size = max_size
         self._begun: dict[int, asyncio.Task[None]] = {}
-        self._replies: dict[int, Written] = {}
+        self._replies: dict[int, Encoded] = {}
         self.taken = 0
         #: Cancels may have overtaken it.
         self._is_overtaken = session.backlog.noted > 0
@@ -113,7 +113,7 @@ class RpcBatch:
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
-    def put(self, place: int, reply: Written | None) -> None:
+    def put(self, place: int, reply: Encoded | None) -> None:
         """A member was answered."""
         if reply is not None:
             self.size += len(reply) + 1

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import CallCancelled
 from ..wire import envelope
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 from .blocking import Bridge
 from .credentials import Credentials
 from .deadline import INFINITE, now
@@ -53,7 +53,7 @@ class Context:
         self.bridge = None if is_async else Bridge(session.loop)
         self._peer: Peer | BlockingPeer | None = None
         self._is_cancelled = self._is_over = False
-        self._latest: Written | None = None
+        self._latest: Encoded | None = None
         self._is_due = False
         #: What is to be called when the reply is on its way.
         self.afterwards: list[Callable[[], object]] = []
@@ -178,7 +178,7 @@ class Context:
         self._send_latest()
         self._is_over = True
 
-    def _send_soon(self, message: Written) -> None:
+    def _send_soon(self, message: Encoded) -> None:
         if self._is_over:
             return
         self._latest = message

@@ -6,11 +6,11 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
 from ..errors import RpcError
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 from .inflight import ForwardedCall
 
 #: A handler that waits, and gives the reply.
-Waiting = Coroutine[Any, Any, Written | None]
+Waiting = Coroutine[Any, Any, Encoded | None]
 
 #: What there is in the place of a reply that comes later: who waits for it here, or elsewhere.
 Later = Waiting | ForwardedCall
@@ -28,7 +28,7 @@ class Channel(Protocol):
     #: Why it was lost, if the peer did not simply close it.
     reason: str | None
 
-    def send(self, messages: list[Written]) -> None:
+    def send(self, messages: list[Encoded]) -> None:
         """Write these messages, in order, with one write. May call `blocked` before it returns."""
 
     def pause(self) -> None:
@@ -50,7 +50,7 @@ class Channel(Protocol):
 class Dispatch(Protocol[S_contra]):
     """Answers the requests of a session: one parsed message in, one reply out, now or later."""
 
-    def answer(self, message: Any, line: bytes | bytearray, session: S_contra) -> Written | Later | None:
+    def answer(self, message: Any, line: bytes | bytearray, session: S_contra) -> Encoded | Later | None:
         """Carry out a request or a batch.
 
         Args:
@@ -63,7 +63,7 @@ class Dispatch(Protocol[S_contra]):
         """
         ...
 
-    def refuse(self, message: Any, error: RpcError) -> Written | None:
+    def refuse(self, message: Any, error: RpcError) -> Encoded | None:
         """The error reply to a message that is not carried out; None where no reply is due.
 
         Args:

@@ -15,7 +15,7 @@ from ..codec.image_budget import ImageTotal, image_budget
 from ..errors import BatchTooLarge, InternalError, RpcError, error_from_wire
 from ..limits import Limits
 from ..wire import envelope
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 from .pending import PendingCalls, Waiter
 
 _UNREADABLE = "The server's reply cannot be read"
@@ -61,7 +61,7 @@ class Outgoing(Protocol):
         """The ids that it has in that table."""
         ...
 
-    def encode(self, left: float) -> Written:
+    def encode(self, left: float) -> Encoded:
         """The message. `left` is the time until the caller gives up, in seconds (may be infinite)."""
         ...
 
@@ -113,7 +113,7 @@ class Marshaller:
         self._max_batch = limits.max_batch
         self._checkers: dict[Any, Callable[[Any], Any]] = {}
 
-    def encode(self, message: object, method: str) -> Written:
+    def encode(self, message: object, method: str) -> Encoded:
         """The bytes of a message.
 
         Raises:
@@ -127,7 +127,7 @@ class Marshaller:
             raise error
         return data
 
-    def encode_batch(self, members: list[dict[str, Any]], method: str) -> Written:
+    def encode_batch(self, members: list[dict[str, Any]], method: str) -> Encoded:
         """The bytes of a batch (section 6).
 
         Raises, besides what `encode` raises:
@@ -141,7 +141,7 @@ class Marshaller:
             raise error
         return self.encode(members, method)
 
-    def notification(self, method: str, params: list[Any] | dict[str, Any] | None) -> Written:
+    def notification(self, method: str, params: list[Any] | dict[str, Any] | None) -> Encoded:
         """The bytes of a notification (section 4.1)."""
         return self.encode(envelope.request(method, params), method)
 
@@ -298,7 +298,7 @@ class Call:
     def call_ids(self) -> tuple[int]:
         return (self._call_id,)
 
-    def encode(self, left: float) -> Written:
+    def encode(self, left: float) -> Encoded:
         marshaller = self._marshaller
         timeout = told(left) if self.tells_time else None
         message = envelope.request(self.method, self.params, call_id=self._call_id, timeout=timeout)
@@ -342,7 +342,7 @@ class RawCall:
     def call_ids(self) -> tuple[int | str]:
         return (self._message["id"],)
 
-    def encode(self, left: float) -> Written:
+    def encode(self, left: float) -> Encoded:
         return self._marshaller.encode(self._message, self.method)
 
     def leave(self, pending: PendingCalls) -> list[int | str]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from ..wire.structure import values_roughly
+from ..wire.json_scan import values_roughly
 
-#: Bytes of memory for each value of a parsed message (as `wire.structure` counts them): measured, a little more than
+#: Bytes of memory for each value of a parsed message (as `wire.json_scan` counts them): measured, a little more than
 #: what short strings in objects take, which take most.
 A_VALUE = 64
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from ..errors import CallTimeout, EncodeError
 from ..text import get_logger
 from ..wire import envelope
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 from .deadline import INFINITE
 from .flow_control import Item, StreamReceiver
 from .marshal import Marshaller, Outgoing
@@ -48,7 +48,7 @@ class Conversation(Protocol):
     @property
     def flows(self) -> StreamTable: ...
 
-    def send(self, message: Written) -> None:
+    def send(self, message: Encoded) -> None:
         """Send a message with the others of this turn."""
 
 
@@ -218,7 +218,7 @@ class OutgoingCalls:
             raise
         return outgoing.outcome(reply, line)
 
-    def send(self, message: Written) -> None:
+    def send(self, message: Encoded) -> None:
         """Send something that has no answer."""
         self._session.send(message)
 

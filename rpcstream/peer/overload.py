@@ -15,8 +15,8 @@ from ..codec import payloads
 from ..codec.payloads import TooManyValues
 from ..errors import RpcError
 from ..wire import envelope
+from ..wire.buffers import Encoded
 from ..wire.framing import LONG, Message, Oversize
-from ..wire.pieces import Written
 from . import control_messages, parsing
 from .parsing import ParseLong, Refuse
 from .request_queue import Chunk, EarlyMessage, busy
@@ -91,7 +91,7 @@ class OverloadSorter:
         except TooManyValues as error:
             return self._left_of(error.stand_in(line), chunk)
         except orjson.JSONDecodeError:
-            values = envelope.values_in(line) if state.splits_values else []
+            values = envelope.split_values(line) if state.splits_values else []
             self._queue.put_in(chunk, values)
             return [] if values else [line]
         if type(message) is list:
@@ -145,7 +145,7 @@ class OverloadSorter:
         elif not self._queue.keep(chunk, rest):
             state.add_reply(self._refusal(rest, chunk, busy(state.limits.max_held_total, "max_held_total")))
 
-    def _refusal(self, line: Message, chunk: Chunk, error: RpcError) -> Written | None:
+    def _refusal(self, line: Message, chunk: Chunk, error: RpcError) -> Encoded | None:
         """The reply to a request that can neither be kept nor left unread."""
         state = self._state
         if isinstance(line, Oversize):

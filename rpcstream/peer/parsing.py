@@ -13,12 +13,12 @@ import orjson
 
 from ..errors import RpcError
 from ..wire import envelope
+from ..wire.buffers import Encoded
 from ..wire.framing import Oversize
-from ..wire.pieces import Written
 from .state import ConversationState
 
 #: As `Dispatch.refuse`.
-Refuse = Callable[[Any, RpcError], Written | None]
+Refuse = Callable[[Any, RpcError], Encoded | None]
 
 #: Parses a long message that came on a conversation; results and errors as of `Codec.parse`.
 ParseLong = Callable[[bytes, ConversationState], tuple[Any, bytes]]
@@ -39,19 +39,19 @@ def fail_call_of(message: Oversize, state: ConversationState) -> bool:
     return state.pending.settled_too_long(message, state.limits.max_message_size, state.side)
 
 
-def refuse_oversize(message: Oversize, state: ConversationState, refuse: Refuse) -> Written | None:
+def refuse_oversize(message: Oversize, state: ConversationState, refuse: Refuse) -> Encoded | None:
     """The error reply to a request that is too large."""
     return refuse(message, envelope.refusal_of(message, state.limits.max_message_size, side=state.side))
 
 
 def split_or_refuse(
     line: bytes, error: orjson.JSONDecodeError, state: ConversationState, refuse: Refuse
-) -> tuple[list[bytes], Written | None]:
+) -> tuple[list[bytes], Encoded | None]:
     """What a message that is not JSON comes to: the messages that stand in it one after the other; or an error reply.
 
     If it begins like a reply, the call that waits for it fails, and nothing is answered.
     """
-    values = envelope.values_in(line)
+    values = envelope.split_values(line)
     if values and state.splits_values:
         return values, None
     reason = envelope.unreadable(line, error)

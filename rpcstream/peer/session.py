@@ -21,8 +21,8 @@ from ..errors import CallCancelled, RpcError
 from ..limits import Limits
 from ..text import get_logger
 from ..wire import envelope
+from ..wire.buffers import Encoded
 from ..wire.framing import LONG, Message, Oversize
-from ..wire.pieces import Written
 from . import control_messages, parsing
 from .inflight import ForwardedCall
 from .interfaces import Channel, Dispatch, Later, Waiting
@@ -43,7 +43,7 @@ _loads: Callable[[Any], Any] = orjson.loads
 MakeError = Callable[[str], Exception]
 
 #: As `Dispatch.answer`.
-Answer = Callable[[Any, "bytes | bytearray", "Session"], Written | Later | None]
+Answer = Callable[[Any, "bytes | bytearray", "Session"], Encoded | Later | None]
 
 
 class Session(ConversationState):
@@ -209,7 +209,7 @@ class Session(ConversationState):
         size = position = 0
         began = before = now = perf_counter()
         end = began + self.turn_time
-        reply: Written | Later | None
+        reply: Encoded | Later | None
         line: Any
         try:
             for line in messages:
@@ -262,7 +262,7 @@ class Session(ConversationState):
             self._is_calm, self._rests = False, True
         self._schedule()
 
-    def _answer_batch(self, message: Any, line: bytes) -> Written | Later | None:
+    def _answer_batch(self, message: Any, line: bytes) -> Encoded | Later | None:
         """The reply to what is neither a request nor all replies."""
         is_refused = self.memory.is_full and len(line) >= COUNTED and type(message) is list
         if is_refused and not any(map(envelope.is_reply, message)):
@@ -271,13 +271,13 @@ class Session(ConversationState):
 
     def _answer_unless_cancelled(
         self, message: Any, line: bytes | bytearray, session: Session
-    ) -> Written | Later | None:
+    ) -> Encoded | Later | None:
         """As `Dispatch.answer`, while some of the requests that waited were cancelled before they were read."""
         if type(message) is dict and self.backlog.was_cancelled(message):
             return self._dispatch.refuse(message, CallCancelled())
         return self._dispatch.answer(message, line, session)
 
-    def _refuse(self, message: Any, error: RpcError) -> Written | None:
+    def _refuse(self, message: Any, error: RpcError) -> Encoded | None:
         return self._dispatch.refuse(message, error)
 
     def _long(self, line: Message) -> tuple[Any, bytes]:
@@ -287,7 +287,7 @@ class Session(ConversationState):
 
     def _unparsed(
         self, line: Message, error: orjson.JSONDecodeError, messages: list[Message], position: int
-    ) -> Written | None:
+    ) -> Encoded | None:
         """Not JSON: too long, several values without a delimiter, or an error."""
         if isinstance(error, TooManyValues):
             line = error.stand_in(line)  # type: ignore[arg-type]  # it was read
@@ -296,18 +296,18 @@ class Session(ConversationState):
         messages[position:position], reply = parsing.split_or_refuse(line, error, self, self._refuse)
         return reply
 
-    def _take(self, reply: Written | Later, message: Any, line: bytes) -> int:
+    def _take(self, reply: Encoded | Later, message: Any, line: bytes) -> int:
         """A reply to send, or what will give one; how many bytes that is now."""
         if isinstance(reply, ForwardedCall):
             self.work.enter(reply)
             return 0
-        ready = reply if isinstance(reply, Written) else self._start(reply, message, line)
+        ready = reply if isinstance(reply, Encoded) else self._start(reply, message, line)
         if ready is None:
             return 0
         self._outbox.append(ready)
         return len(ready)
 
-    def _start(self, later: Waiting, message: Any, line: bytes) -> Written | None:
+    def _start(self, later: Waiting, message: Any, line: bytes) -> Encoded | None:
         """Run a handler that waits; its reply now, if it did not wait after all."""
         held = memory_of(line) if len(line) >= COUNTED else 0
         if held and self.memory.is_full and type(message) is dict:
@@ -323,7 +323,7 @@ class Session(ConversationState):
         task.add_done_callback(self._finished)
         return None
 
-    def _finished(self, task: asyncio.Task[Written | None]) -> None:
+    def _finished(self, task: asyncio.Task[Encoded | None]) -> None:
         reply = self._reply_of(task, self.work.finish(task))
         if self.channel is None:
             self._report_gone()
@@ -332,7 +332,7 @@ class Session(ConversationState):
             self._outbox.append(reply)
         self._schedule()
 
-    def _reply_of(self, task: asyncio.Task[Written | None], message: Any) -> Written | None:
+    def _reply_of(self, task: asyncio.Task[Encoded | None], message: Any) -> Encoded | None:
         """What a handler's task gave. Whoever cancelled it, the caller is told, if there still is one."""
         try:
             return task.result()

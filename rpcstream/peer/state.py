@@ -14,8 +14,8 @@ from typing import Any
 from ..codec import Codec
 from ..errors import ServerBusy
 from ..limits import Limits
+from ..wire.buffers import Encoded
 from ..wire.framing import LONG
-from ..wire.pieces import Written
 from .deadline import free_context
 from .inflight import ForwardedCall, RunningCalls
 from .interfaces import Channel
@@ -141,7 +141,7 @@ class ConversationState:
         self._max_calls = limits.max_calls
         self._max_held = limits.max_held_size
         #: Messages to send, written together at the end of the turn.
-        self._outbox: list[Written] = []
+        self._outbox: list[Encoded] = []
         # Handlers begin in whatever callback has read their request, or made room for it: that may be another call's.
         self._context = free_context()
         #: A turn is due.
@@ -164,7 +164,7 @@ class ConversationState:
         self._calls = OutgoingCalls(self, marshaller)
         return self._calls
 
-    def send(self, message: Written) -> None:
+    def send(self, message: Encoded) -> None:
         """Send a message that is no reply to one just received; it is written with all others of this turn."""
         if self.channel is None:  # what is sent by a handler that goes on without its caller would pile up
             return
@@ -172,7 +172,7 @@ class ConversationState:
         self.flows.unsent += len(message)
         self._schedule()
 
-    def pass_on(self, message: Written) -> None:
+    def pass_on(self, message: Encoded) -> None:
         """Send a message that has just come on another connection: a long one at once, while caches have it."""
         if len(message) < LONG or self.flows.stalled or self.channel is None:
             self.send(message)
@@ -182,12 +182,12 @@ class ConversationState:
         self._outbox.clear()
         self.channel.send(messages)
 
-    def add_reply(self, reply: Written | None) -> None:
+    def add_reply(self, reply: Encoded | None) -> None:
         """Have a reply written at the end of the turn that is going on."""
         if reply is not None:
             self._outbox.append(reply)
 
-    def finish(self, call: ForwardedCall, reply: Written | None) -> None:
+    def finish(self, call: ForwardedCall, reply: Encoded | None) -> None:
         """End a forwarded call, with its reply. Only the first reply counts."""
         if not self.work.leave(call):
             return

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from ..wire import envelope
-from ..wire.pieces import Written
+from ..wire.buffers import Encoded
 from .flow_control import StreamReceiver
 from .marshal import NOT_GIVEN, Call, Marshaller, told
 from .outgoing import OnProgress, OutgoingCalls, StreamWaiter
@@ -33,7 +33,7 @@ class StreamCall(Call):
         super().__init__(marshaller, method, params, timeout, returns)
         self.window = window
 
-    def encode(self, left: float) -> Written:
+    def encode(self, left: float) -> Encoded:
         timeout = told(left) if self.tells_time else None
         message = envelope.request(self.method, self.params, call_id=self._call_id, timeout=timeout, stream=self.window)
         return self._marshaller.encode(message, self.method)

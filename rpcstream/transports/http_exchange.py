@@ -15,8 +15,8 @@ from ..errors import ConnectionLost
 from ..limits import Limits
 from ..peer.credentials import Credentials
 from ..peer.session import Session
+from ..wire.buffers import Encoded, parts_of
 from ..wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, preferred_type, problem
-from ..wire.pieces import Written, parts_of
 from .connection import JOIN_MAX
 from .message_connection import trace_all
 
@@ -138,7 +138,7 @@ class HttpExchange:
         self._connection: HttpConnection | None = None
         self._plan: Plan
         self._kind = JSON
-        self._replies: list[Written] = []
+        self._replies: list[Encoded] = []
         self._begun = False
         #: The session has not been told that the peer says nothing more.
         self._is_simple = True
@@ -195,7 +195,7 @@ class HttpExchange:
 
     # -- what the session says (Channel) ----------------------------------------------------------------------
 
-    def send(self, messages: list[Written]) -> None:
+    def send(self, messages: list[Encoded]) -> None:
         connection = self._connection
         if connection is None:
             return
@@ -261,7 +261,7 @@ class HttpExchange:
             response = Response(200, reply, JSON if reply else None)
             connection.write(parts_of_response(response, plan.request, keeps, plan.more))
 
-    def _write_stream(self, messages: Iterable[Written]) -> None:
+    def _write_stream(self, messages: Iterable[Encoded]) -> None:
         connection = self._connection
         assert connection is not None
         plan = self._plan

@@ -14,9 +14,9 @@ from ..errors import RpcError
 from ..limits import Limits
 from ..peer.memory import Reception
 from ..peer.session import Session
+from ..wire.buffers import Encoded, parts_of
 from ..wire.envelope import error_reply
 from ..wire.framing import LineFramer
-from ..wire.pieces import Written, parts_of
 from .connection import JOIN_MAX, JOINED_MAX, undelivered
 from .message_connection import SECOND_BLANK, MessageConnection, Trace, trace_all
 
@@ -87,7 +87,7 @@ class LineStream(MessageConnection):
 
     # -- what the session says (Channel) ----------------------------------------------------------------------
 
-    def send(self, messages: list[Written]) -> None:
+    def send(self, messages: list[Encoded]) -> None:
         transport = self._transport
         if transport is None:
             return
@@ -109,7 +109,7 @@ class LineStream(MessageConnection):
         if self._is_full:
             self._check_unread(transport)
 
-    def _delimited(self, messages: list[Written]) -> Iterator[bytes]:
+    def _delimited(self, messages: list[Encoded]) -> Iterator[bytes]:
         for message in messages:
             yield from parts_of(message)
             yield self._delimiter

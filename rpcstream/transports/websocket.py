@@ -14,6 +14,7 @@ from ..errors import RpcError
 from ..limits import Limits
 from ..peer.memory import Reception
 from ..peer.session import Session
+from ..wire.buffers import Encoded, parts_of
 from ..wire.frames import (
     CLOSE,
     GOING_AWAY,
@@ -28,7 +29,6 @@ from ..wire.frames import (
     head,
     masked_parts,
 )
-from ..wire.pieces import Written, parts_of
 from .connection import JOIN_MAX, JOINED_MAX, undelivered
 from .message_connection import SECOND_BLANK, MessageConnection, Trace, trace_all
 
@@ -125,7 +125,7 @@ class WebSocketStream(MessageConnection):
 
     # -- what the session says (Channel) ----------------------------------------------------------------------
 
-    def send(self, messages: list[Written]) -> None:
+    def send(self, messages: list[Encoded]) -> None:
         transport = self._transport
         if transport is None or self._closing:
             return

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..codec import Codec
+from ..wire.buffers import Encoded, MessageParts
 from ..wire.http_messages import NOSNIFF, HttpError, Response
-from ..wire.pieces import Pieces, Written
 
 HTML = "text/html; charset=utf-8"
 BYTES = "application/octet-stream"
@@ -66,7 +66,7 @@ def png(image: Any) -> Response:
     return _ok(file.getvalue(), PNG)
 
 
-def _ok(body: Written, type: str) -> Response:
+def _ok(body: Encoded, type: str) -> Response:
     return Response(200, body, type, [NOSNIFF])
 
 
@@ -99,7 +99,7 @@ def check_headers(headers: Iterable[tuple[str, str]], type: str | None) -> None:
 def _checked(response: Response) -> Response:
     """A handler's own response, found wrong here, where its route is known, and not when it is sent."""
     body = response.body
-    if not isinstance(body, bytes | Pieces):
+    if not isinstance(body, bytes | MessageParts):
         raise TypeError(f"the body of a Response is bytes, got {type(body).__name__}")
     if type(response.status) is not int or not 200 <= response.status <= 599:
         raise ValueError(f"the status of a Response is a number from 200 to 599, got {response.status!r}")

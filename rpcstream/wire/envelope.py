@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 
 from ..errors import InvalidRequest, MessageTooLarge, ParseError, RpcError, ServerBusy
-from . import outline
+from . import json_scan
 from .framing import LONG, Oversize
-from .structure import deepest
+from .json_scan import deepest
 
 VERSION = "2.0"
 
@@ -150,14 +150,14 @@ def unreadable(line: bytes | bytearray, error: orjson.JSONDecodeError) -> ParseE
     return ParseError(data={"reason": str(error) if is_place_known else error.msg})
 
 
-def values_in(line: bytes | bytearray) -> list[bytes]:
+def split_values(line: bytes | bytearray) -> list[bytes]:
     """The values of a line that is not JSON because several stand in it, one behind the other; else none.
 
-    At most `outline.VALUES_MAX`, and one more: the rest of the line, to be read when those have been.
+    At most `json_scan.VALUES_MAX`, and one more: the rest of the line, to be read when those have been.
     """
     if len(line) > MAX_LOOKED_THROUGH:
         return []
-    values, rest = outline.values_in(bytes(line))
+    values, rest = json_scan.split_values(bytes(line))
     return [*values, rest] if values else values
 
 
@@ -189,7 +189,7 @@ def _behind_values(line: bytes | bytearray) -> bytes:
     last = max(tail.rfind(b"]", 0, -1), tail.rfind(b"}", 0, -1))
     if last < 0 or tail[-1:] != b"}" or tail[last + 1 : last + 2] == b"}" or len(line) > MAX_LOOKED_THROUGH:
         return b""
-    balance = outline.Balance()
+    balance = json_scan.Balance()
     balance.add(bytes(line))
     return b'{"":0' + tail[last + 1 :] if not balance.depth and not balance.in_string else b""
 

@@ -1,7 +1,7 @@
 """Bytes to messages: lines, values without a line end, and lines that are too long (wire page, "Line stream").
 
 Owns where one message ends and the next begins. Knows that a message may be a JSON array or object only as far as to
-see where its outermost bracket closes (`wire.outline`); does not parse, and knows no socket and no clock.
+see where its outermost bracket closes (`wire.json_scan`); does not parse, and knows no socket and no clock.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .gathered import PieceBuffer
-from .outline import CLOSING, Balance, borders_in, end_of_last_value, may_close
+from .buffers import ReceiveBuffer
+from .json_scan import CLOSING, Balance, end_of_last_value, find_borders, may_end_value
 
 #: Bytes; a message from here on is long: it may have payloads that are better cut out before it is parsed.
 LONG = 16 * 1024
@@ -199,7 +199,7 @@ class LineFramer:
             piece: what has come last of what is held.
         """
         held = self._held
-        if not self._skipping and (borders := borders_in(piece)):
+        if not self._skipping and (borders := find_borders(piece)):
             self._cut(messages, piece, borders)
         if self._skipping or not held.mark:
             held.drop(self._width - 1)  # a delimiter may have begun in it
@@ -260,7 +260,9 @@ class LineFramer:
         tell most often that it is one inside another. Else it costs no more than one look at each byte.
         """
         look = self._look()
-        if not look.is_value or (held.size - look.seen > _GLANCE_FIRST and not may_close(held.last(_GLANCE).rstrip())):
+        if not look.is_value:
+            return False
+        if held.size - look.seen > _GLANCE_FIRST and not may_end_value(held.last(_GLANCE).rstrip()):
             return False
         return look.closes_at(held, held.size)
 
@@ -290,7 +292,7 @@ class LineFramer:
 _BLANK = 0x20
 
 
-class _Held(PieceBuffer):
+class _Held(ReceiveBuffer):
     """Bytes of a message whose end has not come: copied once, when it has.
 
     Attributes:

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ..text import visible
-from .pieces import Written, parts_of
+from .buffers import Encoded, parts_of
 
 #: Status code and reason phrase of each status line.
 _REASONS = {int(status): f"{int(status)} {status.phrase}" for status in HTTPStatus}
@@ -85,7 +85,7 @@ class Response:
     def __init__(
         self,
         status: int,
-        body: Written = b"",
+        body: Encoded = b"",
         type: str | None = None,
         headers: list[tuple[str, str]] | None = None,
     ) -> None:

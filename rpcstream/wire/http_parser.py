@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 import httptools
 
-from .gathered import PieceBuffer
+from .buffers import ReceiveBuffer
 from .http_messages import HttpError, Request, problem, tokens, too_long
 
 # -- heads ------------------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class Body(Protocol):
         """Return the whole body, once it is complete."""
 
 
-class SizedBody(PieceBuffer):
+class SizedBody(ReceiveBuffer):
     """A body with a Content-Length."""
 
     __slots__ = ("_length",)
@@ -237,7 +237,7 @@ class BodyTooLongError(ValueError):
     """A body in chunks is over the limit."""
 
 
-class ChunkedBody(PieceBuffer):
+class ChunkedBody(ReceiveBuffer):
     """A body in chunks (RFC 9112, 7.1), which does not say in advance how long it is.
 
     Args:

@@ -18,7 +18,7 @@ from rpcstream.errors import RpcError
 from rpcstream.hub import Hub, listing
 from rpcstream.hub.listing import Listing, reply_with
 from rpcstream.testing import FakeTimeLoop
-from rpcstream.wire.pieces import Pieces
+from rpcstream.wire.buffers import MessageParts
 
 from .conftest import OpenHub, RunningHub
 
@@ -157,7 +157,7 @@ def test_a_list_that_changes_without_end_takes_a_share_of_the_time(slow: None) -
 def test_a_long_reply_shares_the_list() -> None:
     listed = b"[" + b"1," * listing.JOINED + b"1]"
     reply = reply_with(b'"x"', listed, 10**9)
-    assert isinstance(reply, Pieces)
+    assert isinstance(reply, MessageParts)
     assert reply.parts[1] is listed
     assert orjson.loads(bytes(reply))["result"] == orjson.loads(listed)
     assert reply_with(b"7", b"[]", 100) == b'{"jsonrpc":"2.0","id":7,"result":[]}'

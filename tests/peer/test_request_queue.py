@@ -19,7 +19,7 @@ from rpcstream.peer.overload import OverloadSorter
 from rpcstream.peer.request_queue import EarlyMessage, RequestQueue
 from rpcstream.peer.session import Session
 from rpcstream.wire import envelope
-from rpcstream.wire.pieces import Written
+from rpcstream.wire.buffers import Encoded
 
 LIMITS = Limits(max_calls=2, write_buffer=100_000)
 
@@ -34,7 +34,7 @@ class Channel:
         self.sent: list[Any] = []
         self.is_paused = False
 
-    def send(self, messages: list[Written]) -> None:
+    def send(self, messages: list[Encoded]) -> None:
         self.sent += [orjson.loads(bytes(message)) for message in messages]
 
     def pause(self) -> None:

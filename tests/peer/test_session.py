@@ -18,7 +18,7 @@ from rpcstream.codec import Codec
 from rpcstream.hub import Hub
 from rpcstream.peer.marshal import Call
 from rpcstream.peer.session import Session
-from rpcstream.wire.pieces import Written
+from rpcstream.wire.buffers import Encoded
 
 LIMITS = Limits(max_calls=3, write_buffer=4000, max_values=20_000, max_held_size=200_000, max_held_total=500_000)
 
@@ -30,10 +30,10 @@ class Channel:
     reason: str | None = None
 
     def __init__(self) -> None:
-        self.sent: list[Written] = []
+        self.sent: list[Encoded] = []
         self.ended: list[str] = []
 
-    def send(self, messages: list[Written]) -> None:
+    def send(self, messages: list[Encoded]) -> None:
         self.sent += messages
 
     def pause(self) -> None: ...

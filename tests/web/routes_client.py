@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from rpcstream import Codec
 from rpcstream.methods.invoke import Invoker
 from rpcstream.web import Request, Response, Routes
-from rpcstream.wire.pieces import parts_of
+from rpcstream.wire.buffers import parts_of
 
 
 def request(target: str, method: str = "GET", **headers: str) -> Request:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpcstream.wire import envelope, outline
+from rpcstream.wire import envelope, json_scan
 from rpcstream.wire.framing import HEAD_SIZE, LineFramer, Oversize
 
 
@@ -80,13 +80,13 @@ def test_a_value_and_the_line_end_of_the_one_before_in_one_piece() -> None:
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of each look for the end of a value."""
     sizes: list[int] = []
-    add = outline.Balance.add
+    add = json_scan.Balance.add
 
-    def counting(self: outline.Balance, piece: bytes) -> None:
+    def counting(self: json_scan.Balance, piece: bytes) -> None:
         sizes.append(len(piece))
         add(self, piece)
 
-    monkeypatch.setattr(outline.Balance, "add", counting)
+    monkeypatch.setattr(json_scan.Balance, "add", counting)
     return sizes
 
 
@@ -260,7 +260,7 @@ def single_values(messages: list[bytes]) -> list[bytes]:
     found = []
     while messages:
         message = messages.pop(0)
-        values = [] if is_json(message) else envelope.values_in(message)
+        values = [] if is_json(message) else envelope.split_values(message)
         if values:
             messages[:0] = values
         else:
@@ -319,7 +319,7 @@ def test_such_values_may_be_cut_anywhere(stream: bytes) -> None:
             assert not framer.partial
 
 
-LARGE = b'{"large":"' + b"}{ x" * (outline.VALUES_MAX // 16) * 32 + b"0123456789abcdef" * 2**16 + b'"}'
+LARGE = b'{"large":"' + b"}{ x" * (json_scan.VALUES_MAX // 16) * 32 + b"0123456789abcdef" * 2**16 + b'"}'
 
 
 @pytest.mark.parametrize("off", [-2, -1, 0, 1, 2])
@@ -377,10 +377,10 @@ def test_no_text_of_brackets_and_quotes_is_lost_or_taken_twice(tokens: list[byte
 @given(st.lists(st.sampled_from([b"[", b"]", b"{", b"}", b'"', b"\\", b'\\"', b"a", b'"a"']), max_size=30), cuts)
 def test_brackets_are_counted_in_any_pieces(tokens: list[bytes], sizes: list[int]) -> None:
     text = b"".join(tokens)
-    balance = outline.Balance()
+    balance = json_scan.Balance()
     for piece in cut(text, sizes):
         balance.add(piece)
-    whole = outline.Balance()
+    whole = json_scan.Balance()
     whole.add(text)
     assert (balance.depth, balance.in_string) == (whole.depth, whole.in_string)
 
@@ -388,8 +388,8 @@ def test_brackets_are_counted_in_any_pieces(tokens: list[bytes], sizes: list[int
 @given(values, values, st.integers(1, 30))
 def test_where_a_value_closes_is_never_denied(first: bytes, second: bytes, size: int) -> None:
     for text in (first, first + second, first + b" \t" + second):
-        assert outline.may_close(text)
-        assert outline.may_close(text[-size:])
+        assert json_scan.may_end_value(text)
+        assert json_scan.may_end_value(text[-size:])
 
 
 def test_blanks_are_no_message_and_are_not_kept() -> None:
@@ -407,8 +407,8 @@ def test_many_values_are_taken_in_shares() -> None:
     text = b"[1]{}" * 10_000
     shares = 0
     rest, found = text, []
-    while values := envelope.values_in(rest):
-        assert len(values) <= outline.VALUES_MAX + 1
+    while values := envelope.split_values(rest):
+        assert len(values) <= json_scan.VALUES_MAX + 1
         found += values[:-1]
         rest = values[-1]
         shares += 1
@@ -418,6 +418,6 @@ def test_many_values_are_taken_in_shares() -> None:
 
 def test_brackets_in_strings_cannot_keep_the_search_busy() -> None:
     text = b'{"a":"' + b"}{" * 500_000 + b'"}'
-    assert outline.values_in(text) == ([], text)
+    assert json_scan.split_values(text) == ([], text)
     few = b'{"a":"' + b"}{" * 5000 + b'"}[]'
-    assert [len(value) for value in envelope.values_in(few)] == [len(few) - 2, 2]
+    assert [len(value) for value in envelope.split_values(few)] == [len(few) - 2, 2]

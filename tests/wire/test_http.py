@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rpcstream.wire.buffers import MessageParts
 from rpcstream.wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, preferred_type, problem
 from rpcstream.wire.http_parser import (
     HEAD_MAX,
@@ -20,7 +21,6 @@ from rpcstream.wire.http_parser import (
     body_length,
     parse_head,
 )
-from rpcstream.wire.pieces import Pieces
 
 from ..transports.raw_http import chunked, post
 
@@ -71,7 +71,7 @@ def test_a_status_without_a_name() -> None:
 
 
 def test_a_body_in_pieces_has_its_length() -> None:
-    assert "Content-Length: 5" in head_of(Response(200, Pieces([b"ab", b"cde"])))
+    assert "Content-Length: 5" in head_of(Response(200, MessageParts([b"ab", b"cde"])))
 
 
 @pytest.mark.parametrize("bad", ["a\r\nb", "a\nb", "a\rb", "a\0b", "a\x0bb", "a\x7fb", "a\x85b", "a\u2028b", "a€b"])
@@ -379,7 +379,7 @@ def test_limits_of_a_head() -> None:
 
 
 def test_a_whole_response_is_kept_for_its_line() -> None:
-    response = Response(200, Pieces([b"ab", b"c"]), "text/plain")
+    response = Response(200, MessageParts([b"ab", b"c"]), "text/plain")
     first, second = b"Date: 1\r\n", b"Date: 2\r\n"
     for line in (first, first, second, first):
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n"

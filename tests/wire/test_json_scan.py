@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpcstream.wire import envelope, structure
-from rpcstream.wire.structure import deepest, values_over, values_roughly
+from rpcstream.wire import envelope, json_scan
+from rpcstream.wire.json_scan import deepest, values_over, values_roughly
 
 TEXTS = st.text(alphabet='abc"\\[]{},:é\n', max_size=8)
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -44,8 +44,8 @@ def test_values_and_depth_are_what_a_parser_finds(value: Any) -> None:
     for text in (orjson.dumps(value), json.dumps(value, indent=1).encode()):
         assert deepest(text) == depth_of(value)
         count = quarters_of(value) // 4
-        assert structure._exactly(text) == count
-        assert structure._roughly(text) >= count
+        assert json_scan._exactly(text) == count
+        assert json_scan._roughly(text) >= count
         assert values_roughly(text) >= count
 
 
@@ -53,10 +53,10 @@ def test_values_and_depth_are_what_a_parser_finds(value: Any) -> None:
 @given(st.lists(VALUES, min_size=2, max_size=4), st.integers(1, 70))
 def test_pieces_make_no_difference(value: list[Any], piece: int) -> None:
     text = orjson.dumps(value)
-    before = deepest(text), structure._exactly(text), structure._roughly(text)
+    before = deepest(text), json_scan._exactly(text), json_scan._roughly(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(structure, "_PIECE", piece)
-        assert (deepest(text), structure._exactly(text), structure._roughly(text)) == before
+        patch.setattr(json_scan, "_BLOCK", piece)
+        assert (deepest(text), json_scan._exactly(text), json_scan._roughly(text)) == before
 
 
 @settings(deadline=None)

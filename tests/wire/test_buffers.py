@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from rpcstream import Codec
-from rpcstream.wire.pieces import Pieces, parts_of
+from rpcstream.wire.buffers import MessageParts, parts_of
 
 
 def test_pieces_are_the_message() -> None:
     message = {"result": [np.arange(50_000), "between", bytes(100_000)]}
     whole = Codec().dumps(message)
     pieces = Codec().serialize(message)
-    assert isinstance(pieces, Pieces)
+    assert isinstance(pieces, MessageParts)
     assert bytes(pieces) == b"".join(parts_of(pieces)) == whole
     assert len(pieces) == len(whole)
     assert len(pieces.parts) == 5
