@@ -26,14 +26,14 @@ from ..peer.proxy import Method, Methods, remote_name
 from ..wire import envelope
 from ..wire.buffers import Encoded
 
-#: What a server refuses a batch with as a whole, in an array with this error alone.
-_OF_ALL = frozenset((BatchTooLarge.CODE, MessageTooLarge.CODE, InvalidRequest.CODE))
+#: Codes of the errors with which a server refuses a whole batch, as the only member of its array of replies.
+_REFUSALS = frozenset((BatchTooLarge.CODE, MessageTooLarge.CODE, InvalidRequest.CODE))
 
 _NO_ANSWER = "The server's reply to the batch has no answer for this call"
 
 
 class BatchCall:
-    """One call of a batch; its result is there after the block of the batch."""
+    """One call of a batch; its result is known after the `with` block of the batch."""
 
     __slots__ = ("_error", "_has_ended", "_returns", "_value", "method", "params")
 
@@ -46,12 +46,12 @@ class BatchCall:
         self._has_ended = False
 
     def result(self) -> Any:
-        """The result.
+        """The result of the call.
 
         Raises:
             RpcError: the server answered this call with an error.
-            ConnectionLost, CallTimeout: what became of the batch before this call was answered.
-            RuntimeError: the batch has not been sent yet, or never was.
+            ConnectionLost, CallTimeout: the batch failed before this call was answered.
+            RuntimeError: the batch has not been sent.
         """
         error = self.error
         if error is not None:
@@ -60,13 +60,19 @@ class BatchCall:
 
     @property
     def error(self) -> Exception | None:
-        """What `result` raises, or None. RuntimeError as with `result`."""
+        """The error that `result` raises, or None. Raises RuntimeError if the batch has not been sent."""
         if not self._has_ended:
             raise RuntimeError(f"the batch with the call of {self.method!r} has not been sent")
         return self._error
 
     def settle(self, marshaller: Marshaller, reply: dict[str, Any], total: ImageTotal) -> None:
-        """The reply is there."""
+        """Take the reply to the call.
+
+        Args:
+            marshaller: decodes it.
+            reply: the response object.
+            total: counts the images in the replies of the whole batch against its limits.
+        """
         self._has_ended = True
         try:
             if self._returns is NOT_GIVEN and not total.is_tagged:
@@ -81,7 +87,7 @@ class BatchCall:
             self._error = error
 
     def fail(self, error: Exception) -> None:
-        """There is no reply."""
+        """Take the error that stands for a reply."""
         self._has_ended, self._error = True, error
 
     def __repr__(self) -> str:
@@ -90,23 +96,25 @@ class BatchCall:
 
 
 class Batch:
-    """Collects calls: `batch.name(…)`, `batch.call("name", …)`, `batch.notify.name(…)`.
+    """Collects calls for one message: `batch.name(…)`, `batch.call("name", …)`, `batch.notify.name(…)`.
 
-    Each call gives a BatchCall. All go out in one message when the block ends without an exception.
+    Each call gives a `BatchCall`. The message is sent at the end of the `with` block, unless that raises.
+
+    Attributes:
+        notify: adds notifications: `batch.notify.name(…)` or `batch.notify("name", …)`.
     """
 
     def __init__(self, marshaller: Marshaller, timeout: Any) -> None:
         self._marshaller = marshaller
         self._timeout = timeout
         self._members: list[BatchCall | tuple[str, Any]] = []
-        #: For notifications: `batch.notify.name(…)` or `batch.notify("name", …)`.
         self.notify = Methods(self._notify)
 
     def __getattr__(self, name: str) -> Method:
         return Method(self.call, remote_name(self, name))
 
     def call(self, method: str, /, *args: Any, returns: Any = NOT_GIVEN, **kwargs: Any) -> BatchCall:
-        """Add a call; `returns` is the type its result must have."""
+        """Add a call; `returns` is the type that its result must have."""
         if "timeout" in kwargs:
             raise TypeError("a batch has one time-out for all its calls: batch(timeout=…)")
         return self.request(method, params_of(method, args, kwargs), returns=returns)
@@ -114,7 +122,7 @@ class Batch:
     def request(
         self, method: str, params: list[Any] | dict[str, Any] | None = None, *, returns: Any = NOT_GIVEN
     ) -> BatchCall:
-        """Add a call with explicit params."""
+        """As `call`, with the params of the JSON-RPC request: a list, a dict, or None for none."""
         call = BatchCall(method, check_params(method, params), returns)
         self._members.append(call)
         return call
@@ -123,7 +131,7 @@ class Batch:
         self._members.append((method, params_of(method, args, kwargs)))
 
     def _outgoing(self) -> BatchExchange | Encoded | None:
-        """What is to be sent: calls that wait for replies, notifications alone, or nothing."""
+        """The message to send: with calls to wait for, or encoded notifications only; None for an empty batch."""
         calls = [member for member in self._members if isinstance(member, BatchCall)]
         if calls:
             return BatchExchange(self._marshaller, self._members, calls, self._timeout)
@@ -206,7 +214,7 @@ class AsyncBatch(Batch):
 
 
 class BatchExchange:
-    """A batch on its way (an `Outgoing`); may be sent again after it failed."""
+    """The sending of a batch with calls (an `Outgoing` message); it may be sent again after it failed."""
 
     def __init__(
         self, marshaller: Marshaller, members: list[BatchCall | tuple[str, Any]], calls: list[BatchCall], timeout: Any
@@ -218,24 +226,24 @@ class BatchExchange:
         self.params = None
         self.tells_time = timeout is not NOT_GIVEN and timeout is not None
         self.is_repeatable = True
-        self._waits: dict[BatchCall, _Member] = {}
+        self._pending_calls: dict[BatchCall, _MemberCall] = {}
 
     def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
-        gathering = _Gathering(self.method, len(self._calls), pending, waiter, soon)
+        collector = _ReplyCollector(self.method, len(self._calls), pending, waiter, soon)
         deadline = getattr(waiter, "deadline", float("inf"))
-        self._waits = {call: _Member(gathering, call.method, deadline) for call in self._calls}
-        for member in self._waits.values():
+        self._pending_calls = {call: _MemberCall(collector, call.method, deadline) for call in self._calls}
+        for member in self._pending_calls.values():
             member.call_id = pending.add(member)
-        gathering.members = list(self._waits.values())
+        collector.members = list(self._pending_calls.values())
 
     @property
     def call_ids(self) -> list[int | str]:
-        return [member.call_id for member in self._waits.values()]
+        return [member.call_id for member in self._pending_calls.values()]
 
     def encode(self, left: float) -> Encoded:
         timeout = told(left) if self.tells_time else None
         message = [
-            envelope.request(member.method, member.params, call_id=self._waits[member].call_id, timeout=timeout)
+            envelope.request(member.method, member.params, call_id=self._pending_calls[member].call_id, timeout=timeout)
             if isinstance(member, BatchCall)
             else envelope.request(*member)
             for member in self._members
@@ -243,13 +251,13 @@ class BatchExchange:
         return self._marshaller.encode_batch(message, self.method)
 
     def leave(self, pending: PendingCalls) -> list[int | str]:
-        return [member.call_id for member in self._waits.values() if pending.discard(member.call_id)]
+        return [member.call_id for member in self._pending_calls.values() if pending.discard(member.call_id)]
 
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
-        """Give every call what came for it."""
+        """Give every call its reply, or the reason why it has none."""
         answered = []
         refusal = self._refusal()
-        for call, member in self._waits.items():
+        for call, member in self._pending_calls.items():
             if member.error is not None:
                 call.fail(member.error)
             elif member.reply is None:
@@ -257,23 +265,23 @@ class BatchExchange:
             else:
                 answered.append((call, (member.reply, member.line)))
         prepared = self._marshaller.values([got for _, got in answered])
-        for (call, _), (reply, total) in zip(answered, prepared, strict=True):
-            call.settle(self._marshaller, reply, total)
+        for (call, _), (answer, total) in zip(answered, prepared, strict=True):
+            call.settle(self._marshaller, answer, total)
 
     def failed(self, error: Exception) -> None:
-        """The batch as a whole came to nothing: calls that were answered before that keep their answer."""
+        """Fail the calls that have no reply yet, since the batch failed."""
         self.outcome({}, b"")
-        for call, member in self._waits.items():
+        for call, member in self._pending_calls.items():
             if member.reply is None and member.error is None:
                 call.fail(error)
-        for call in self._calls[len(self._waits) :]:
+        for call in self._calls[len(self._pending_calls) :]:
             call.fail(error)
 
     def _refusal(self) -> Any:
-        """The error with which the server refused all of it: the only thing in its array; None if it did not."""
-        replies = [member.reply for member in self._waits.values() if member.reply is not None]
+        """The error with which the server refused the whole batch; None if it did not."""
+        replies = [member.reply for member in self._pending_calls.values() if member.reply is not None]
         error = replies[0].get("error") if len(replies) == 1 else None
-        return error if isinstance(error, dict) and error.get("code") in _OF_ALL else None
+        return error if isinstance(error, dict) and error.get("code") in _REFUSALS else None
 
     def _refused(self, method: str, refusal: Any) -> Exception:
         error = error_from_wire(refusal)
@@ -286,11 +294,11 @@ class BatchExchange:
         return error
 
 
-class _Gathering:
-    """Waits for the replies of a batch: for all of them, or for the array that does not have them all."""
+class _ReplyCollector:
+    """Waits for the replies of a batch: until all have arrived, or the array of replies has been read."""
 
     def __init__(self, method: str, missing: int, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
-        self.members: list[_Member] = []
+        self.members: list[_MemberCall] = []
         self._method = method
         self._missing = missing
         self._pending = pending
@@ -299,7 +307,7 @@ class _Gathering:
         self._ends = False
 
     def count(self, line: bytes | bytearray) -> None:
-        """A member was answered; `line` is the message that its reply stood in."""
+        """Count a reply, which arrived in the message `line`."""
         self._missing -= 1
         if not self._missing:
             self._waiter.answer({}, b"")
@@ -308,6 +316,7 @@ class _Gathering:
             self._soon(self._end)
 
     def fail(self, error: Exception) -> None:
+        """Count a call that will have no reply."""
         self._missing -= 1
         if not self._missing:
             if isinstance(error, ConnectionLost | CallTimeout):
@@ -315,7 +324,7 @@ class _Gathering:
             self._waiter.fail(error)
 
     def _end(self) -> None:
-        """The array of replies has been read: a call without an answer in it will have none."""
+        """End the wait after the array of replies: calls without a reply in it get none."""
         if self._missing:
             self._missing = 0
             for member in self.members:
@@ -324,13 +333,13 @@ class _Gathering:
             self._waiter.answer({}, b"")
 
 
-class _Member:
+class _MemberCall:
     """Waits for the reply to one call of a batch."""
 
-    __slots__ = ("_gathering", "call_id", "deadline", "error", "line", "method", "reply")
+    __slots__ = ("_collector", "call_id", "deadline", "error", "line", "method", "reply")
 
-    def __init__(self, gathering: _Gathering, method: str, deadline: float) -> None:
-        self._gathering = gathering
+    def __init__(self, collector: _ReplyCollector, method: str, deadline: float) -> None:
+        self._collector = collector
         self.method = method
         self.deadline = deadline
         self.call_id = 0
@@ -340,13 +349,14 @@ class _Member:
 
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         self.reply, self.line = reply, line
-        self._gathering.count(line)
+        self._collector.count(line)
 
     def fail(self, error: Exception) -> None:
         self.error = error
-        self._gathering.fail(error)
+        self._collector.fail(error)
 
 
 def _names(calls: list[BatchCall]) -> str:
+    """The text that stands for the method's name in errors."""
     names = list(dict.fromkeys(call.method for call in calls))
     return "batch of " + ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
