@@ -1,5 +1,6 @@
-"""The peer as callers see it: an address, a call, an answer.
+"""The client: `Client` blocks, `AsyncClient` is awaited.
 
-`sync` and `aio` are its two faces; they only move bytes. What both do alike is pure and written once: the address, how
-a call becomes bytes and a reply a value, the attribute sugar, batches, the choice of a connection.
+Both are a `BaseClient` with the same options, batches, retries and marshalling of calls. `AsyncClient` runs on a pool
+of asyncio connections; `Client` calls on blocking sockets, and runs an `AsyncClient` in a thread for all that needs an
+event loop.
 """

@@ -1,4 +1,4 @@
-"""Addresses: the one place that knows how the place of a server is written.
+"""Addresses of servers: parsed, written, and what each kind implies.
 
 Owns the forms `host:port`, `host`, `[ipv6]:port`, `tcp://…`, `tls://…`, `unix:///path`, the URLs of HTTP and WebSocket,
 and the list of schemes. Pure: resolves no name, opens no socket.
@@ -14,14 +14,15 @@ from ..limits import DEFAULT_HOST, DEFAULT_PORT
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a server listens. `str()` gives a form that `parse_address` takes and that errors show.
+    """The address of a server. `str()` gives a form that `parse_address` takes and that errors show.
 
     Attributes:
-        kind: the scheme, of `SCHEMES`; or "custom", which only names what a connector of the user's joins.
-        host, port: unless it is a Unix socket; the host is a name, an IPv4 or an IPv6 address without brackets.
-        path: of a Unix socket: an absolute path, or one that begins with a zero byte (Linux's abstract names); for
+        kind: the scheme, one of `SCHEMES`; or "custom" for a name that stands for the user's own `connect` function.
+        host: a name, an IPv4 address, or an IPv6 address without brackets; empty for a Unix socket.
+        port: the port; 0 for a Unix socket.
+        path: the path of a Unix socket: absolute, or beginning with a zero byte (an abstract name of Linux); for
             "custom" the name.
-        target: for HTTP and WebSocket: what the request asks for, path and query.
+        target: the request target of HTTP and WebSocket: path and query.
     """
 
     kind: str
@@ -43,26 +44,27 @@ class Address:
 
     @property
     def is_unix(self) -> bool:
-        """A socket in the file system, or Linux's abstract ones."""
+        """A Unix socket, in the file system or with an abstract name of Linux."""
         return self.kind in ("unix", "http+unix")
 
     @property
     def is_http(self) -> bool:
-        """Each call is a request of its own; nothing lasts beyond its answer."""
+        """HTTP: each message is a request of its own, and no connection lasts between them."""
         return self.kind in ("http", "https", "http+unix")
 
     @property
     def is_websocket(self) -> bool:
+        """WebSocket, with or without TLS."""
         return self.kind in ("ws", "wss")
 
     @property
     def is_secure(self) -> bool:
-        """TLS is spoken."""
+        """The connection is encrypted with TLS."""
         return self.kind in ("tls", "https", "wss")
 
     @property
     def host_header(self) -> str:
-        """The host as HTTP names it: with the port, unless that is the scheme's."""
+        """The value of the HTTP header `Host`: with the port, unless it is the scheme's default."""
         if self.is_unix:
             return "localhost"
         name = self.host if self.host.isascii() else self.host.encode("idna").decode()
@@ -75,11 +77,11 @@ class Address:
 
 
 def parse_address(text: str | Address) -> Address:
-    """The address that a text means; an Address is given back as it is.
+    """Parse an address; an Address is returned as it is.
 
     Raises:
-        ValueError: the text is none of the known forms; the message says what is wrong and lists the schemes.
-        TypeError: neither text nor Address.
+        ValueError: the text has none of the known forms; the message says what is wrong and lists the schemes.
+        TypeError: neither a str nor an Address.
     """
     if isinstance(text, Address):
         return text
@@ -96,26 +98,26 @@ def parse_address(text: str | Address) -> Address:
 
 
 def check_lasting(address: Address, what: str) -> None:
-    """Raises RuntimeError where there is no connection that lasts, which this needs."""
+    """Raise RuntimeError if the address is an HTTP one, for `what` needs a connection that lasts."""
     if address.is_http:
         raise RuntimeError(
-            f"{what} needs a connection that lasts, and HTTP has none ({address}): use the WebSocket (ws://, wss://) "
-            "or the line stream (host:port, tls://, unix://) of the server"
+            f"{what} needs a connection that lasts, and HTTP has none ({address}): connect to the server by WebSocket "
+            "(ws://, wss://) or line stream (host:port, tls://, unix://)"
         )
 
 
 def _tcp(text: str, rest: str, kind: str) -> Address:
-    host, port = _place(text, rest.removesuffix("/"))
+    host, port = _host_and_port(text, rest.removesuffix("/"))
     return Address(kind=kind, host=host, port=DEFAULT_PORT if port is None else port)
 
 
 def _url(text: str, rest: str, kind: str) -> Address:
-    """As browsers take it, and with their ports where it has none."""
+    """Parse a URL as browsers do, with the scheme's default port."""
     if "#" in rest:
         raise ValueError(f"the address {text!r} has a fragment (#), which is not sent to servers")
     ends = [at for at in (rest.find("/"), rest.find("?")) if at >= 0]
     end = min(ends, default=len(rest))
-    host, port = _place(text, rest[:end])
+    host, port = _host_and_port(text, rest[:end])
     target = rest[end:] if rest[end:].startswith("/") else "/" + rest[end:]
     if any(character <= " " or character == "\x7f" for character in target):
         raise ValueError(f"the address {text!r} has a blank or a control character in it")
@@ -123,10 +125,10 @@ def _url(text: str, rest: str, kind: str) -> Address:
     return Address(kind=kind, host=host, port=_PORTS[kind] if port is None else port, target=written)
 
 
-def _place(text: str, rest: str) -> tuple[str, int | None]:
-    """Host and port."""
-    if "@" in rest:  # and not repeated: what stands before it may be a password
-        raise ValueError("an address has no user and no password (an @ stands in it); what a server asks for is token=")
+def _host_and_port(text: str, rest: str) -> tuple[str, int | None]:
+    """Parse host and port; the port is None if there is none."""
+    if "@" in rest:  # the text is not shown: it may contain a password
+        raise ValueError("an address has no user and no password, but this one has an '@'; to authenticate use token=")
     if rest.startswith("["):
         host, closed, tail = rest[1:].partition("]")
         if not closed or not host or (tail and not tail.startswith(":")):
@@ -138,9 +140,9 @@ def _place(text: str, rest: str) -> tuple[str, int | None]:
         host, colon, port = rest.partition(":")
         has_port = bool(colon)
     if not rest or any(character.isspace() or not character.isprintable() or character in "/?#" for character in host):
-        raise ValueError(f"the address {text!r} has no host that can be understood")
+        raise ValueError(f"the address {text!r} has no valid host")
     if host.isdecimal():
-        raise ValueError(f"the address {text!r} has a number where a host should be; a port alone is written :{host}")
+        raise ValueError(f"the address {text!r} has a number instead of a host; a port alone is written :{host}")
     return host or DEFAULT_HOST, _port(text, port) if has_port else None
 
 
@@ -169,8 +171,8 @@ _SCHEMES: dict[str, Callable[[str, str, str], Address]] = {
     "http+unix": _unix,
 }
 
-#: Where servers of the web listen.
+#: Default ports of URLs.
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
-#: How an address may begin.
+#: The schemes of addresses.
 SCHEMES = tuple(_SCHEMES)

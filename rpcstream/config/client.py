@@ -1,4 +1,7 @@
-"""The options of a client, and what its constructor gets of them."""
+"""The client's options in configuration files and environment variables, as arguments of its constructor.
+
+Owns which of the options of `client.options` can be written in a file, and how. Defaults are the constructor's.
+"""
 
 from __future__ import annotations
 
@@ -47,15 +50,16 @@ def client_options(
     *,
     environ: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Keyword arguments for `Client` and `AsyncClient`, out of arguments, the environment (`RPCSTREAM_…`) and a file.
+    """Keyword arguments for `Client` and `AsyncClient` from arguments, environment variables (`RPCSTREAM_…`) and a file.
 
     Args:
-        source: a file (TOML, or JSON with comments), or a mapping of what could stand in it; None for neither.
-        arguments: count more than all else: options as in a file, and whatever the client takes besides.
-        environ: in the place of `os.environ`.
+        source: a file (TOML, or JSON with comments), or a mapping with the same options; None for neither.
+        arguments: these take precedence: the same options, and others that the client takes.
+        environ: replaces `os.environ`.
 
     Raises:
-        ConfigError: an unknown option, a value that makes no sense; the text says where it stands.
+        ConfigError: an option is unknown, or its value makes no sense; the text says where it was given.
+        TypeError: `limits` are no Limits.
         OSError: the file cannot be read.
     """
     own: dict[str, Any] = {}
