@@ -38,14 +38,6 @@ class SizeLimited(Protocol):
         """Take messages of at most so many bytes; None: as many as the server's limits say."""
 
 
-class GuardedDispatch(Dispatch[Session], Protocol):
-    """The dispatcher behind a gate."""
-
-    def too_many(self, members: list[Any], line: Line) -> Encoded | None:
-        """The reply to a batch over `max_batch`."""
-        ...
-
-
 class Gate:
     """The `Dispatch` of one session until its peer is authenticated.
 
@@ -57,7 +49,7 @@ class Gate:
 
     __slots__ = ("_authenticator", "_deadline", "_dispatcher", "_is_closed", "_limits", "_lookup", "_wrong_tokens")
 
-    def __init__(self, dispatcher: GuardedDispatch, authenticator: Authenticator, limits: Limits) -> None:
+    def __init__(self, dispatcher: Dispatch[Session], authenticator: Authenticator, limits: Limits) -> None:
         self._dispatcher = dispatcher
         self._authenticator = authenticator
         self._limits = limits
@@ -212,7 +204,7 @@ class Gate:
 
     def answer(self, message: Any, line: Line, session: Session) -> Encoded | Later | None:
         assert isinstance(session, GatedSession)
-        is_call = type(message) is dict or (type(message) is list and message)
+        is_call = type(message) is dict or (type(message) is list and 0 < len(message) <= self._limits.max_batch)
         if not is_call or envelope.is_deeper(line, self._limits.max_depth):
             return self._dispatcher.answer(message, line, session)  # which answers with an error, and calls nothing
         if type(message) is list:
@@ -228,8 +220,6 @@ class Gate:
 
     def _batch(self, members: list[Any], line: Line) -> Encoded | None:
         """Refuse each member by itself: a peer must be authenticated before its first batch."""
-        if len(members) > self._limits.max_batch:
-            return self._dispatcher.too_many(members, line)
         if any(type(member) is dict and type(member.get("id")) is float for member in members):
             envelope.with_exact_ids(members, line)
         replies = []

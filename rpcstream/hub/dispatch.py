@@ -14,7 +14,8 @@ import orjson
 
 from ..codec import payloads
 from ..errors import CallCancelled, InvalidParams, InvalidRequest, NotPermitted, ParseError, RpcError
-from ..methods.dispatch import Dispatcher, credit_of, timeout_of
+from ..methods.dispatch import Dispatcher
+from ..methods.request_options import credit_of, timeout_of
 from ..methods.signature import Tagged
 from ..peer.deadline import INFINITE
 from ..peer.flow_control import CREDIT_MAX
@@ -100,7 +101,7 @@ class HubDispatcher(Dispatcher):
             if session.is_lasting and name not in SIGNS_OF_LIFE:
                 self._directory.find(session)
             if not self._may_call(session, name):
-                return self._error_to(message, NotPermitted(data={"method": name}))
+                return self.replies.error_to(message, NotPermitted(data={"method": name}))
             if name in self._passing:
                 return self._pass(self._passing[name], message, line, session)
             if name in self._listings:
@@ -295,10 +296,10 @@ class HubDispatcher(Dispatcher):
 
     def _not_sent(self, message: dict[str, Any], error: RpcError) -> Encoded | None:
         """Write the error reply; a message that is not JSON always gets one (JSON-RPC 2.0, section 5)."""
-        return self._error_to({"id": message.get("id")} if isinstance(error, ParseError) else message, error)
+        return self.replies.error_to({"id": message.get("id")} if isinstance(error, ParseError) else message, error)
 
     def _write_error(self, call_id: Any, error: RpcError) -> Encoded | None:
-        return self._error_to({"id": call_id}, error)
+        return self.replies.error_to({"id": call_id}, error)
 
 
 def _initial_credit(message: dict[str, Any], session: ConversationState) -> int | None:

@@ -48,7 +48,7 @@ def _describe(method: Method, codec: Codec, components: dict[str, Any]) -> dict[
         "params": [_parameter(parameter, codec, components) for parameter in signature.parameters],
         "result": {"name": "result", "schema": _schema(signature.returns, components)},
     }
-    if method.items is not None:
+    if method.generator is not None:
         described["x-stream"] = True
     if method.idempotent:
         described["x-idempotent"] = True

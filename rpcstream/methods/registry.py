@@ -35,9 +35,9 @@ class Method:
         bind: gives the arguments for the function (`Signature.bind`).
         returns: a result of this very class needs no `check_result`.
         inline: a plain sync function: it runs in the event loop and answers at once. All others are looked at closer.
-        extras: what the handler gets that is not among the arguments on the wire; None for nothing.
-        items: the generator function, where the handler is one.
-        stream: the same method for callers that take the items one by one; None where there are none.
+        injection: what the handler gets beside the arguments on the wire; None for nothing.
+        generator: the function, if it is a generator function.
+        stream: the same method for callers that take the items one by one; None unless it is a generator function.
         ordered: one call at a time on each connection, in the order in which they came.
         detached: goes on when its caller is gone.
         idempotent: may be carried out twice; callers are told.
@@ -54,8 +54,8 @@ class Method:
     check_result: Callable[[Any], Any] | None
     returns: type | None
     inline: bool
-    extras: Injection | None
-    items: Callable[..., Any] | None
+    injection: Injection | None
+    generator: Callable[..., Any] | None
     stream: Method | None
     check_item: Callable[[Any], Any] | None
     ordered: bool
@@ -148,8 +148,8 @@ class MethodRegistry(Mapping[str, Method]):
         signature = Signature(
             function, method=name, codec=self._codec, namespace=namespace, in_thread=offload == "thread"
         )
-        extras = Injection.of(signature, is_async=is_async, offload=offload)
-        inline = not (is_async or offload or streams or extras or ordered)
+        injection = Injection.of(signature, is_async=is_async, offload=offload)
+        inline = not (is_async or offload or streams or injection or ordered)
         signature.decode_images(here=0 if offload else INLINE_PIXELS, reports=not inline)
         method = Method(
             name=name,
@@ -162,8 +162,8 @@ class MethodRegistry(Mapping[str, Method]):
             check_result=signature.check_result if check_result else None,
             returns=signature.exact_result,
             inline=inline,
-            extras=extras,
-            items=function if streams else None,
+            injection=injection,
+            generator=function if streams else None,
             stream=None,
             check_item=signature.check_item if check_result else None,
             ordered=ordered,

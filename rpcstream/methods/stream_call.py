@@ -1,7 +1,7 @@
-"""How a call is carried out that takes part in the conversation: with a context, a place in the order, items.
+"""Runs calls with a Context, ordering or streaming.
 
-Owns one such call from its start to its end. A plain call never comes here; it is started by the `Invoker` alone, whose
-`start` this one has too. Knows no message; makes only those that carry items.
+Owns one such call from its start to its end, and the messages that carry the items of a generator. A plain call is run
+by the `Invoker` alone. Knows neither requests nor replies.
 """
 
 from __future__ import annotations
@@ -29,16 +29,19 @@ from .registry import Method
 
 
 class CallRunner:
-    """One call. `start` is called once, or not at all: what is cancelled before it begins is over when it is dropped.
+    """Runs the handler of one call.
+
+    `start` is called once, or never, if the task is cancelled before its first step; what the call holds is then
+    released when this object is dropped.
 
     Args:
-        slices: when a generator may go on that has kept the event loop for some time.
+        slices: share the event loop out among generators that run for long.
         credit: items that the caller permits at first; None if it wants no stream.
-        collection: gets the items of a generator whose caller wants no stream.
-        begun: such a generator in the event loop that has given some items already.
-        hold: keeps the connection until that is over: sync handlers are carried out one after the other.
         tokens: the streams among the arguments, closed when the handler is done.
-        ordered: it has its place in the order from now on.
+        ordered: the call takes its place among the ordered calls of the connection now.
+        collected: gets the items of a generator whose caller wants no stream.
+        generator: such a generator, in the event loop, that has given its first items already.
+        hold: keeps requests from being taken up until the call is over, since sync handlers run one after the other.
     """
 
     def __init__(
@@ -50,33 +53,33 @@ class CallRunner:
         credit: int | None,
         tokens: list[str],
         ordered: bool,
-        collection: CollectedItems | None = None,
-        begun: Iterator[Any] | None = None,
+        collected: CollectedItems | None = None,
+        generator: Iterator[Any] | None = None,
         hold: Hold | None = None,
     ) -> None:
         self.context = context
         self.session = session = context.session
         self._invoker = invoker
         self._slices = slices
-        self._collection = collection
-        self._begun = begun
+        self._collected = collected
+        self._generator = generator
         self._hold = hold
         self._address = context.address
         self._tokens = tokens
         self._key = reply_key(context.request_id)
-        # From now on, not only from its start: credit may come with the very request.
+        # Opened here, not in `start`: more credit may come in the same read as the request.
         self._sender = None if credit is None else session.flows.open_sender(self._key, credit)
-        self._turn = OrderTicket(session) if ordered else None
+        self._ticket = OrderTicket(session) if ordered else None
         self._has_begun = False
 
     async def start(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Gives the handler's result, or raises its exception."""
         self._has_begun = True
         try:
-            if self._turn is not None:
-                await self._turn.come()
-            if self._collection is not None:
-                return await self._collect(method, args, kwargs, self._collection)
+            if self._ticket is not None:
+                await self._ticket.wait()
+            if self._collected is not None:
+                return await self._collect(method, args, kwargs, self._collected)
             if self._sender is not None:
                 return await self._stream(method, args, kwargs, self._sender)
             if method.is_async or method.offload is not None:
@@ -90,62 +93,63 @@ class CallRunner:
         except ConnectionLost as error:
             if error.address != self._address:
                 raise
-            # The caller is gone, or says nothing more, and was asked: that is no failure of the handler.
+            # The handler has called its caller, which is gone or silent: that is no failure of the handler.
             raise CallCancelled("Cancelled: the caller left before it had answered") from error
         finally:
             self._end()
 
     def __del__(self) -> None:
-        # The task was cancelled before its first step: nothing of it ever runs.
+        # The task was cancelled before its first step, so `start` never ran.
         if not self._has_begun:
             self._end()
 
     def _end(self) -> None:
-        if self._begun is not None:
-            close_generator(self._begun)
+        """Release all that the call holds."""
+        if self._generator is not None:
+            close_generator(self._generator)
         if self._hold is not None:
             self._hold.release()
-        if self._collection is not None:
-            self._collection.release()
-        if self._turn is not None:
-            self._turn.over()
+        if self._collected is not None:
+            self._collected.release()
+        if self._ticket is not None:
+            self._ticket.release()
         if self._sender is not None:
             self.session.flows.close_sender(self._key, self._sender)
         stream_params.close(self.session, self._tokens)
         self.context.finish()
 
     async def _stream(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], sender: StreamSender) -> Any:
-        """Send the items; gives what the generator returns."""
-        assert method.items is not None
+        """Send the items as a stream; gives what the generator returns."""
+        assert method.generator is not None
         if method.offload == "process":
-            return await self._send(method, _ItemReader(await self._made_elsewhere(method, args, kwargs)), sender)
-        items = method.items(*args, **kwargs)
+            return await self._send(method, _ItemReader(await self._items_from_process(method, args, kwargs)), sender)
+        items = method.generator(*args, **kwargs)
         if isinstance(items, AsyncIterator):
             return await self._send(method, _AsyncItemReader(items), sender)
         if method.offload == "thread":
             return await self._send(method, _ThreadItemReader(items, self._invoker), sender)
         return await self._send(method, _ItemReader(items), sender)
 
-    async def _send(self, method: Method, steps: _ItemReader, sender: StreamSender) -> Any:
+    async def _send(self, method: Method, reader: _ItemReader, sender: StreamSender) -> Any:
         since = perf_counter()
         try:
             while True:
-                # One item is made ahead of its credit: so the end of the stream needs none.
-                is_over, item = await steps.next()
+                # Each item is made before there is credit for it, so that the end of the stream needs none.
+                is_over, item = await reader.next()
                 if is_over:
                     return item
-                message = self._item(method, item)
+                message = self._item_message(method, item)
                 await sender.wait_for_credit()
                 self.session.send(message)
                 if perf_counter() - since > SLICE:
-                    await self._others_first()
+                    await self._give_way()
                     since = perf_counter()
         finally:
             with self.session.work.undisturbed():
-                await steps.close()
+                await reader.close()
 
-    async def _others_first(self) -> None:
-        """Give way: also to those who wait until the connection takes more."""
+    async def _give_way(self) -> None:
+        """Let other work of the event loop go on; if the connection takes no more, until it does."""
         if self.session.flows.waiting:
             await self.session.flows.flowing()
         else:
@@ -154,81 +158,83 @@ class CallRunner:
     # -- a generator whose caller wants no stream -------------------------------------------------------------------
 
     async def _collect(
-        self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], collection: CollectedItems
+        self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], collected: CollectedItems
     ) -> Any:
-        """Collect the items; gives them as they are if they are few, else what has them as JSON."""
-        assert method.items is not None
+        """Collect the items of a generator; gives a list if they are few, else the `CollectedItems`."""
+        assert method.generator is not None
         if method.offload == "thread":
-            await self._collect_in_thread(method.items(*args, **kwargs), collection)
+            await self._collect_in_thread(method.generator(*args, **kwargs), collected)
         elif method.offload == "process":
-            await self._collect_here(await self._made_elsewhere(method, args, kwargs, collection), collection)
-        elif self._begun is not None:
+            await self._collect_here(await self._items_from_process(method, args, kwargs, collected), collected)
+        elif self._generator is not None:
             await self._slices.come(self.session)
-            await self._collect_here(self._begun, collection)
+            await self._collect_here(self._generator, collected)
         else:
             if self._slices.are_used:
                 await self._slices.come(self.session)
-            items = method.items(*args, **kwargs)
+            items = method.generator(*args, **kwargs)
             if isinstance(items, AsyncIterator):
                 try:
-                    await collection.take_async(items, partial(self._slices.come, self.session))
+                    await collected.take_async(items, partial(self._slices.come, self.session))
                 except BaseException:
                     with self.session.work.undisturbed():
                         await _AsyncItemReader(items).close()
                     raise
             else:
-                await self._collect_here(iter(items), collection)
-        if (few := collection.few) is not None:
+                await self._collect_here(iter(items), collected)
+        if (few := collected.few) is not None:
             return few
-        while not collection.finish():
+        while not collected.finish():
             await self._slices.come(self.session)
-        return collection
+        return collected
 
-    async def _collect_here(self, items: Iterator[Any], collection: CollectedItems) -> None:
+    async def _collect_here(self, items: Iterator[Any], collected: CollectedItems) -> None:
         try:
-            while not collection.take(items):
+            while not collected.take(items):
                 await self._slices.come(self.session)
         finally:
             close_generator(items)
 
-    async def _collect_in_thread(self, items: Iterator[Any], collection: CollectedItems) -> None:
+    async def _collect_in_thread(self, items: Iterator[Any], collected: CollectedItems) -> None:
         try:
-            await asyncio.wrap_future(self._invoker.submit(partial(collection.collect, items)))
+            await asyncio.wrap_future(self._invoker.submit(partial(collected.collect, items)))
         finally:
-            collection.is_stopped = True
+            collected.is_stopped = True
 
-    async def _made_elsewhere(
-        self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], collection: CollectedItems | None = None
+    async def _items_from_process(
+        self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], collected: CollectedItems | None = None
     ) -> Iterator[Any]:
-        """All items of a generator in another process, where it cannot be left half run."""
-        assert method.items is not None
+        """All items of a generator that ran to its end in a worker process."""
+        assert method.generator is not None
         limit = self.session.limits.max_message_size
-        keeps = collection is None or collection.keeps
-        function = partial(collect_packed, method.items, limit, self.context.remaining, keeps)
+        keeps = collected is None or collected.keeps
+        function = partial(collect_packed, method.generator, limit, self.context.remaining, keeps)
         return unpacked(await self._invoker.start(replace(method, function=function), args, kwargs))
 
     # -- a stream ---------------------------------------------------------------------------------------------------
 
-    def _item(self, method: Method, item: Any) -> Any:
+    def _item_message(self, method: Method, item: Any) -> Any:
         if method.check_item is not None:
             item = method.check_item(item)
         params = {"id": self.context.request_id, "value": item}
         try:
             return self.session.calls.marshaller.encode(envelope.request(envelope.ITEM, params), method.name)
         except MessageTooLarge as error:
-            raise MessageTooLarge(error.message, error.data) from None  # this handler's, not one from elsewhere
+            raise MessageTooLarge(error.message, error.data) from None  # without an address: it is this handler's error
 
 
 class _ItemReader:
-    """A generator, step by step: `next` gives whether it is over, and the item or what the generator returned."""
+    """Reads the items of a generator one by one."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self._items = iter(items)
 
     async def next(self) -> tuple[bool, Any]:
+        """Whether the generator is at its end, and the item; at the end, what the generator returned."""
         return self._step()
 
     async def close(self) -> None:
+        """Close the generator."""
         self._close()
 
     def _step(self) -> tuple[bool, Any]:
@@ -242,7 +248,7 @@ class _ItemReader:
 
 
 class _ThreadItemReader(_ItemReader):
-    """Each step in a thread, perhaps another one each time."""
+    """Runs each step of the generator in a thread of the pool, not always the same one."""
 
     def __init__(self, items: Iterable[Any], invoker: Invoker) -> None:
         super().__init__(items)
@@ -256,13 +262,15 @@ class _ThreadItemReader(_ItemReader):
 
     async def close(self) -> None:
         if self._running is not None and not self._running.done():
-            # It cannot be interrupted: its thread closes the generator when the step is done.
+            # The step cannot be interrupted: its thread closes the generator when it is done.
             self._running.add_done_callback(lambda _: self._close())
         else:
             await asyncio.wrap_future(self._invoker.submit(self._close, always=True))
 
 
 class _AsyncItemReader(_ItemReader):
+    """Reads the items of an async generator."""
+
     def __init__(self, items: AsyncIterator[Any]) -> None:
         self._async_items = items
 
@@ -279,18 +287,18 @@ class _AsyncItemReader(_ItemReader):
 
 
 class OrderTicket:
-    """A place in the order of the calls of one connection that keep theirs."""
+    """The place of a call among the ordered calls of its connection, which run one after the other."""
 
     def __init__(self, session: ConversationState) -> None:
         self._before, self._mine = session.next_in_order()
 
-    async def come(self) -> None:
-        """Wait until all calls before this one are over."""
+    async def wait(self) -> None:
+        """Wait until the ordered calls before this one are over."""
         if self._before is not None:
             await asyncio.shield(self._before)
 
-    def over(self) -> None:
-        """The next one may run; if this one was cancelled while it waited, not before its turn had come."""
+    def release(self) -> None:
+        """Let the next call run; if this one was cancelled while it waited, once the calls before it are over."""
         before = self._before
         if before is None or before.done():
             self._mine.set_result(None)

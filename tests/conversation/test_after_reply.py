@@ -219,7 +219,7 @@ async def test_a_function_that_fails_is_logged_and_hurts_nobody(network: Network
     async with network.raw(server) as raw:
         await raw.reply("work")
         assert (await raw.receive())["method"] == "told"
-    errors.expect("what 'work' wanted done after its reply failed.*\n(.*\n)*.*ZeroDivisionError")
+    errors.expect("a function that method 'work' gave to after_reply failed.*\n(.*\n)*.*ZeroDivisionError")
 
 
 async def test_what_cannot_be_done_after_a_reply_is_said_at_once(network: Network) -> None:
