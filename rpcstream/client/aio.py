@@ -265,7 +265,7 @@ class AsyncClient(BaseClient):
         while True:
             try:
                 connection = self._pool.ready(loop) or await self._pool.get(method, deadline)
-                return connection.calls.send(message)
+                return connection.calls.notify(message, method)
             except (ConnectFailed, ConnectionLost) as error:
                 pause = self._pause(error, attempt, deadline - loop.time())
                 if pause is None:

@@ -240,7 +240,11 @@ class BatchExchange:
     def call_ids(self) -> list[int | str]:
         return [member.call_id for member in self._pending_calls.values()]
 
-    def encode(self, left: float) -> Encoded:
+    @property
+    def window(self) -> None:
+        return None
+
+    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
         timeout = told(left) if self.tells_time else None
         message = [
             envelope.request(member.method, member.params, call_id=self._pending_calls[member].call_id, timeout=timeout)

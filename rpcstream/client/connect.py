@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 from ..errors import ConnectFailed
 from ..transports.connection import why_lost
 from ..transports.stream import LineStream
+from ..wire.http_messages import readable_text
 from .connection import ClientConnection
-from .http_text import words
 from .options import Settings, hide_token
 from .readiness import waiter
 
@@ -34,9 +34,10 @@ async def join(connection: ClientConnection, settings: Settings) -> None:
         OSError, ConnectFailed: no connection could be made.
     """
     if settings.address.is_http:
-        from .http import HttpChannel
+        from .http import HttpCalls, HttpChannel
 
         http = HttpChannel(connection.session, settings, lambda make: _dial(settings, make))
+        connection.use(HttpCalls(connection.session, connection.calls.marshaller, http))
         await http.open()
         connection.poll, connection.refresh = http.has_none, http.renew
         return
@@ -151,7 +152,7 @@ class _Handshake(asyncio.Protocol):
                     await self._receive()
         except TimeoutError:
             pass
-        return words(bytes(self._received))
+        return readable_text(bytes(self._received))
 
     def _is_whole(self, head: bytes) -> bool:
         for line in head.lower().split(b"\r\n"):

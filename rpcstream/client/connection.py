@@ -52,7 +52,7 @@ class ClientConnection:
         self.session = Session(
             dispatch, codec=settings.codec, limits=limits, side="client", on_slow=dispatch.report_slow
         )
-        self.calls: OutgoingCalls = self.session.use(marshaller)
+        self.use(OutgoingCalls(self.session, marshaller))
         self.poll: Wait | None = None
         self.has_received: Callable[[], bool] = lambda: True
         self.reason: Callable[[], str | None] = lambda: None
@@ -62,6 +62,11 @@ class ClientConnection:
         self.closed: asyncio.Future[None] = self._session_lost
         self.force_close: Callable[[str], object] = self.abort
         self.session.add_lost_callback(self._set_lost)
+
+    def use(self, calls: OutgoingCalls) -> None:
+        """Make the calls on this connection in this way, before the first of them."""
+        self.calls = calls
+        self.session.use(calls)
 
     @property
     def is_open(self) -> bool:

@@ -1,38 +1,69 @@
-"""HTTP for a client: each message of its session is a POST of its own, over connections that are kept.
+"""HTTP for a client: each call of its session is a POST of its own, over connections that are kept.
 
-Owns the connections of one link, which of them carries what, and what waits for one. What an answer means for its calls
-is the exchange's matter, how a connection is made, the caller's.
+Owns the connections to one server, which call each of them carries, and the calls that wait for one. Knows neither what
+an answer means for its calls (`http_exchange`) nor the bytes of HTTP (`http_connection`), nor how to connect.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
 
 from ..errors import ConnectFailed, ConnectionLost, EncodeError
 from ..peer.deadline import free_context
-from ..peer.marshal import Outgoing
+from ..peer.marshal import Marshaller, Outgoing
+from ..peer.outgoing import OutgoingCalls, TimedWaiter
 from ..peer.session import Session
 from ..peer.uploads import holds_streams
-from ..wire import envelope
 from ..wire.buffers import Encoded
+from ..wire.http_messages import JSON, NDJSON
 from .dial import failure
 from .http_connection import KeptConnection
 from .http_exchange import Exchange
-from .http_text import LINES, outline
 from .options import Settings
 
 #: Makes a connection with the protocol that the given function makes.
 Dial = Callable[[Callable[[], KeptConnection]], Awaitable[KeptConnection]]
 
 
+class HttpCalls(OutgoingCalls):
+    """The calls that a client makes over HTTP: each is handed to the channel as it is, as one POST.
+
+    Args:
+        channel: carries the calls.
+    """
+
+    __slots__ = ("_channel",)
+
+    def __init__(self, session: Session, marshaller: Marshaller, channel: HttpChannel) -> None:
+        super().__init__(session, marshaller)
+        self._channel = channel
+
+    def _send_call(self, outgoing: Outgoing, waiter: TimedWaiter, left: float) -> None:
+        # To hear of its progress the answer must be lines; then the server must be told that items are not wanted.
+        says_whole = outgoing.window is None and getattr(waiter, "on_progress", None) is not None
+        message = outgoing.encode(left, says_whole=says_whole)
+        self._channel.post(message, outgoing.method, outgoing.call_ids, outgoing.window, as_lines=says_whole)
+
+    def notify(self, message: Encoded, method: str) -> None:
+        self._channel.post(message, method)
+
+    def permit(self, outgoing: Outgoing, n: int) -> None:
+        for call_id in outgoing.call_ids:
+            self._channel.permit(call_id, n)
+
+    def cancel(self, call_ids: list[int | str]) -> None:
+        """As `OutgoingCalls.cancel`. The server learns it by the end of the connection that carries the calls."""
+        for call_id in call_ids:
+            self._channel.cancel(call_id)
+
+
 class HttpChannel:
     """The channel of a client's session (`peer.interfaces.Channel`) to an HTTP server.
 
-    The session lasts as long as the client wants: that the server closes a connection between two calls is nothing
-    special. It is lost when no connection can be made, or the last one broke off.
+    The session lasts as long as the client wants: a connection that the server closes between two calls does not end
+    it. It is lost when no connection can be made, or the last one broke off.
 
     Args:
         dial: makes one more connection.
@@ -43,76 +74,133 @@ class HttpChannel:
         self.reason: str | None = None
         self._session = session
         self._dial = dial
-        self._limit = settings.connect_timeout
-        self._most = settings.http_connections
+        self._connect_timeout = settings.connect_timeout
+        self._max_connections = settings.http_connections
         self._trace = settings.trace
-        self._answer_time = settings.limits.message_timeout
+        self._answer_timeout = settings.limits.message_timeout
         self._write_buffer = settings.limits.write_buffer
         self._loop = asyncio.get_running_loop()
-        self._heads = _heads(settings)
-        #: All connections, and those that carried something and are free, the one used last at the end.
+        self._heads = _request_heads(settings)
+        #: All connections; and those that carry nothing, the one used last at the end.
         self._connections: set[KeptConnection] = set()
         self._free: list[KeptConnection] = []
         self._dialling: set[asyncio.Task[None]] = set()
+        #: Exchanges that wait for a connection, and the bytes of their messages.
         self._waiting: deque[Exchange] = deque()
         self._unsent = 0
-        #: By the ids of their calls, those that are not over; and the others, with what ends the wait for each.
-        self._by_id: dict[Any, Exchange] = {}
-        self._silent: dict[Exchange, asyncio.TimerHandle | None] = {}
+        #: Exchanges that are not over: by the ids of their calls; and notifications, with the timer of their answer.
+        self._by_id: dict[int | str, Exchange] = {}
+        self._notifications: dict[Exchange, asyncio.TimerHandle | None] = {}
         self._is_full = self._is_closing = self._is_lost = False
 
-    # -- what the client says -----------------------------------------------------------------------------------
+    # -- for the connection of the client -----------------------------------------------------------------------
 
     async def open(self) -> None:
         """Connect, so that a call finds a connection.
 
         Raises:
-            OSError, ConnectFailed: nobody is there.
+            OSError, ConnectFailed: no connection could be made.
         """
         self._join(await self._dial(self._make))
         self._session.connected(self)
 
     def has_none(self, milliseconds: int = 0) -> bool:
-        """Is there no connection that a call could be sent on, now or when another one is over?"""
+        """Whether there is no connection that could carry a call, now or once its present call is over."""
         if any(connection.exchange is not None for connection in self._connections) or self._dialling:
             return False
         return self._take_free(keep=True) is None
 
     async def renew(self) -> None:
-        """See that there is a connection again. If none can be made, the session is lost."""
+        """Make a connection if there is none. If that fails, the session is lost."""
         if self.has_none() and not self._is_lost:
             self._begin_dialling()
         if self._dialling:
             await asyncio.wait(set(self._dialling), return_when=asyncio.FIRST_COMPLETED)
 
-    # -- what the session says (Channel) ------------------------------------------------------------------------
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def post(
+        self,
+        message: Encoded,
+        method: str,
+        call_ids: Sequence[int | str] = (),
+        window: int | None = None,
+        *,
+        as_lines: bool = False,
+    ) -> None:
+        """Send a message as a POST, as soon as there is a connection for it.
+
+        Args:
+            method: for errors.
+            call_ids: of its calls; none for a notification.
+            window: items of a stream that its reader has room for; None where none is asked for.
+            as_lines: progress is wanted, so the answer may be many messages, a line each.
+        """
+        if self._is_lost:
+            return
+        exchange = Exchange(
+            self._session,
+            message,
+            method,
+            call_ids,
+            window,
+            as_lines=as_lines,
+            address=self.address,
+            trace=self._trace,
+            on_over=self._exchange_over,
+        )
+        for call_id in exchange.call_ids:
+            self._by_id[call_id] = exchange
+        if not exchange.call_ids:
+            self._notifications[exchange] = None
+        if self._trace is not None:
+            self._trace("send", bytes(message))
+        self._waiting.append(exchange)
+        self._unsent += len(message)
+        self._carry_waiting()
+
+    def permit(self, call_id: int | str, n: int) -> None:
+        """The reader of a call's stream has room for `n` more items."""
+        exchange = self._by_id.get(call_id)
+        if exchange is not None:
+            exchange.permit(n)
+
+    def cancel(self, call_id: int | str) -> None:
+        """The answer to this call is not wanted. When that is so for all calls of a POST, its connection is closed."""
+        exchange = self._by_id.get(call_id)
+        if exchange is None or not exchange.cancel(call_id):
+            return
+        if exchange in self._waiting:
+            self._waiting.remove(exchange)
+            self._unsent -= len(exchange.message)
+        for connection in self._connections:
+            if connection.exchange is exchange:
+                connection.leave()
+        exchange.drop()
+
+    # -- for the session (Channel) ------------------------------------------------------------------------------
 
     def send(self, messages: list[Encoded]) -> None:
+        """As `Channel.send`; each is a notification."""
         for message in messages:
-            said = outline(message)
-            method = said.get("method") if type(said) is dict and "id" not in said else None
-            if type(method) is str and method.startswith(envelope.CONTROL):
-                self._show(message)
-                self._heed(method, said.get("params"))
-            elif not self._is_lost:
-                self._take(message, said)
-        self._next()
+            self.post(message, "")
 
     def pause(self) -> None:
-        """Never needed: what comes is answers, which are always taken."""
+        """As `Channel.pause`. Never needed: only answers are received, and they are always taken."""
 
     def resume(self) -> None:
-        pass
+        """As `Channel.resume`."""
 
     def probe(self) -> None:
-        pass
+        """As `Channel.probe`. A connection that carries a call is read, so its end is noticed anyway."""
 
     def close(self) -> None:
-        """No more calls: wait for the answers to what was sent without waiting for it, then close."""
+        """Take no more calls; close once the notifications that were sent are answered."""
         self._is_closing = True
-        self._see_end()
+        self._end_if_done()
 
     def abort(self, reason: str) -> None:
+        """As `Channel.abort`."""
         self.reason = reason
         self._is_closing = True
         self._fail_waiting(lambda method: ConnectionLost(reason, method=method, address=self.address))
@@ -120,66 +208,22 @@ class HttpChannel:
             task.cancel()
         for connection in list(self._connections):
             connection.abort(reason)
-        self._see_end()
-
-    # -- messages -----------------------------------------------------------------------------------------------
-
-    def _take(self, message: Encoded, said: Any) -> None:
-        exchange = Exchange(
-            self._session, message, said, address=self.address, trace=self._trace, on_over=self._exchange_over
-        )
-        for call_id in exchange.ids:
-            self._by_id[call_id] = exchange
-        if not exchange.ids:
-            self._silent[exchange] = None
-        self._show(exchange.message)
-        self._waiting.append(exchange)
-        self._unsent += len(exchange.message)
-
-    def _show(self, message: Encoded) -> None:
-        if self._trace is not None:
-            self._trace("send", bytes(message))
-
-    def _heed(self, word: str, params: Any) -> None:
-        """A word of the conversation: what HTTP has for it. There is nobody to hear the others."""
-        call_id = params.get("id") if type(params) is dict else None
-        exchange = self._by_id.get(call_id) if type(call_id) in (int, str) else None
-        if exchange is None:
-            return
-        if word == envelope.CREDIT:
-            exchange.permit(params["n"])
-        elif word == envelope.CANCEL and exchange.given_up():
-            if exchange in self._waiting:
-                self._waiting.remove(exchange)
-                self._unsent -= len(exchange.message)
-            for connection in self._connections:
-                if connection.exchange is exchange:
-                    connection.leave()
-            exchange.drop()
-
-    def _exchange_over(self, exchange: Exchange) -> None:
-        for call_id in exchange.ids:
-            if self._by_id.get(call_id) is exchange:
-                del self._by_id[call_id]
-        timer = self._silent.pop(exchange, None)
-        if timer is not None:
-            timer.cancel()
-        self._see_end()
+        self._end_if_done()
 
     # -- which connection carries what --------------------------------------------------------------------------
 
-    def _next(self) -> None:
+    def _carry_waiting(self) -> None:
         """Send what waits, in order, as far as there are connections; make more as far as that is allowed."""
         while self._waiting and not self._is_lost:
             connection = self._take_free()
             if connection is None:
                 break
             self._carry(connection, self._waiting.popleft())
-        room = self._most - len(self._connections) - len(self._dialling)
+        room = self._max_connections - len(self._connections) - len(self._dialling)
         if self._waiting and not room:
-            # Whoever was answered, and has been waiting for the end of the answer, leaves its place.
+            # An exchange whose calls are answered, but whose answer has not ended, gives up its connection.
             for connection in self._connections:
-                if connection.exchange is not None and connection.exchange.given_up():
+                if connection.exchange is not None and connection.exchange.is_settled():
                     connection.leave()
         for _ in range(min(len(self._waiting) - len(self._dialling), room)):
             self._begin_dialling()
@@ -191,15 +235,24 @@ class HttpChannel:
     def _carry(self, connection: KeptConnection, exchange: Exchange) -> None:
         size = len(exchange.message)
         self._unsent -= size
-        if exchange in self._silent and self._answer_time is not None:
-            # Nobody else would mind that there is no answer, and the connection would be taken for ever.
-            self._silent[exchange] = self._loop.call_later(
-                self._answer_time, connection.abort, "the server did not answer a notification (message_timeout)"
+        if exchange in self._notifications and self._answer_timeout is not None:
+            # A notification has no deadline: without an answer the connection would be taken for ever.
+            self._notifications[exchange] = self._loop.call_later(
+                self._answer_timeout, connection.abort, "the server did not answer a notification (message_timeout)"
             )
-        connection.begin(b"%s%d\r\n\r\n" % (self._heads[exchange.wants_lines], size), exchange)
+        connection.begin(b"%s%d\r\n\r\n" % (self._heads[exchange.as_lines], size), exchange)
+
+    def _exchange_over(self, exchange: Exchange) -> None:
+        for call_id in exchange.call_ids:
+            if self._by_id.get(call_id) is exchange:
+                del self._by_id[call_id]
+        timer = self._notifications.pop(exchange, None)
+        if timer is not None:
+            timer.cancel()
+        self._end_if_done()
 
     def _take_free(self, *, keep: bool = False) -> KeptConnection | None:
-        """The free connection that was used last, unless the server has closed it; those are closed here, too."""
+        """The free connection that was used last and is still open; those found closed by the server are closed."""
         while self._free:
             connection = self._free[-1]
             if connection.is_free:
@@ -217,8 +270,8 @@ class HttpChannel:
 
     def _freed(self, connection: KeptConnection) -> None:
         self._free.append(connection)
-        self._next()
-        self._see_end()
+        self._carry_waiting()
+        self._end_if_done()
 
     def _lost(self, connection: KeptConnection, broke: bool) -> None:
         self._connections.discard(connection)
@@ -227,32 +280,35 @@ class HttpChannel:
         if broke and not (self._connections or self._dialling or self._waiting):
             self._is_closing = True
             self._end(self.reason or "the server closed the connection")
-        self._next()
-        self._see_end()
+        self._carry_waiting()
+        self._end_if_done()
 
     # -- making connections -------------------------------------------------------------------------------------
 
     def _begin_dialling(self) -> None:
-        # It is not only for the call that wants it first, which may have a deadline.
+        # Without the context of the call that wants it first, which may have a deadline: others may use it, too.
         task = self._loop.create_task(self._connect(), context=free_context())
         self._dialling.add(task)
         task.add_done_callback(self._dialled)
 
     async def _connect(self) -> None:
-        async with asyncio.timeout(self._limit):
+        async with asyncio.timeout(self._connect_timeout):
             self._join(await self._dial(self._make))
 
     def _dialled(self, task: asyncio.Task[None]) -> None:
         self._dialling.discard(task)
         error = None if task.cancelled() else task.exception()
-        # While there are other connections, what waits has its turn on those.
+        # While there are other connections, calls can wait for those.
         if error is not None and not (self._connections or self._dialling):
-            reason = failure(error, self._limit) if isinstance(error, OSError) else f"could not connect: {error!r}"
+            if isinstance(error, OSError):
+                reason = failure(error, self._connect_timeout)
+            else:
+                reason = f"could not connect: {error!r}"
             self._is_closing = True
             self._fail_waiting(lambda method: ConnectFailed(reason, method=method, address=self.address))
             self._end(reason)
-        self._next()
-        self._see_end()
+        self._carry_waiting()
+        self._end_if_done()
 
     def _fail_waiting(self, make_error: Callable[[str], Exception]) -> None:
         waiting, self._waiting = self._waiting, deque()
@@ -262,33 +318,30 @@ class HttpChannel:
 
     # -- the end ------------------------------------------------------------------------------------------------
 
-    def _see_end(self) -> None:
-        """If the client wants no more, and nothing is expected any more: close the connections, then be lost."""
-        if not self._is_closing or self._is_lost or self._by_id or self._silent:
+    def _end_if_done(self) -> None:
+        """Once the channel is closing and every exchange is over: close the connections, then end the session."""
+        if not self._is_closing or self._is_lost or self._by_id or self._notifications:
             return
-        self._close_free()
-        if not (self._connections or self._dialling):
-            self._loop.call_soon(self._end, self.reason or "the client was closed")
-
-    def _close_free(self) -> None:
         for task in self._dialling:
             task.cancel()
         for connection in list(self._connections):
             if connection.exchange is None:
                 connection.close()
+        if not (self._connections or self._dialling):
+            self._loop.call_soon(self._end, self.reason or "the client was closed")
 
     def _end(self, reason: str) -> None:
         if self._is_lost:
             return
         self._is_lost = True
         self.reason = reason
-        for exchange in {*self._by_id.values(), *self._silent}:
+        for exchange in {*self._by_id.values(), *self._notifications}:
             exchange.lose(reason)
         self._session.lost(lambda method: ConnectionLost(reason, method=method, address=self.address))
 
 
 def check_params(outgoing: Outgoing, address: str) -> None:
-    """Raises EncodeError for an iterator: over HTTP the server could not say when the next item may come."""
+    """Raise EncodeError for an iterator among the params: over HTTP the server could not give credit for its items."""
     if holds_streams(outgoing.params):
         raise EncodeError(
             f"an iterator as an argument of {outgoing.method!r} cannot be sent over HTTP ({address}): use the "
@@ -296,8 +349,8 @@ def check_params(outgoing: Outgoing, address: str) -> None:
         )
 
 
-def _heads(settings: Settings) -> dict[bool, bytes]:
-    """The head of each request, up to the number of its Content-Length: for one answer, and for lines of them."""
+def _request_heads(settings: Settings) -> dict[bool, bytes]:
+    """The head of each POST up to the number of its Content-Length; by whether the answer may be lines."""
     from .. import __version__
 
     address = settings.address
@@ -313,4 +366,4 @@ def _heads(settings: Settings) -> dict[bool, bytes]:
     def head(accept: str) -> bytes:
         return "\r\n".join([*lines, f"Accept: {accept}", "Content-Length: "]).encode("ascii")
 
-    return {False: head("application/json"), True: head(LINES)}
+    return {False: head(JSON), True: head(NDJSON)}

@@ -1,7 +1,7 @@
 """One connection to an HTTP server, kept from one exchange to the next.
 
-Owns the bytes of HTTP/1.1 in both directions: one request goes out, its answer comes back whole, and only then the
-connection is free again. What an answer means is the exchange's matter.
+Owns the bytes of HTTP/1.1 in both directions: a request is sent, its answer received, and only then the connection is
+free again. Knows nothing of what an answer means (`http_exchange`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from .readiness import Wait, waiter
 #: Bytes of the head of an answer, its trailers included.
 HEAD_MAX = 64 * 1024
 
-#: What stands around the pieces of a body may be so many times as much as those, and a head.
-AROUND = 8
+#: Bytes of an answer, besides `HEAD_MAX`, for each byte of its body: chunks of one byte take six.
+OVERHEAD = 8
 
 
 class KeptConnection(asyncio.Protocol):
     """Carries one exchange at a time.
 
     Args:
-        on_free: called when it may have the next exchange; not for one that cannot be used again.
-        on_lost: called when the connection is gone, with whether it broke off.
+        on_free: called when an exchange is over and the connection can be used for the next one.
+        on_lost: called when the connection is gone, with whether it was lost in the middle of an exchange.
+
+    Attributes:
+        exchange: what it carries now; None while it is free, or about to be closed.
     """
 
     def __init__(
@@ -39,31 +42,31 @@ class KeptConnection(asyncio.Protocol):
         self._on_free = on_free
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
-        self._glance: Wait | None = None
+        self._wait_readable: Wait | None = None
         self._was_used = self._is_held = False
         self._broke = False
-        # What follows is about one answer.
+        # The state of one answer.
         self._parser: Any = None
         self._headers: dict[bytes, bytes] = {}
         self._reason = ""
         self._fault: str | None = None
-        #: Bytes that came, and those of the body among them.
-        self._fed = self._size = 0
+        #: Bytes received, and those of the body among them.
+        self._received = self._size = 0
         self._has_head = self._is_complete = self._keeps = self._ends_with_connection = False
         self._is_wanted = True
 
     @property
     def is_free(self) -> bool:
-        """A request may be sent: nothing has come meanwhile, such as the end of the connection."""
+        """Whether a request can be sent: nothing has come since the last one, not even the end of the connection."""
         transport = self._transport
         if self.exchange is not None or transport is None or transport.is_closing():
             return False
-        # What may be there to read on a new one are the tickets of TLS.
+        # On a new connection with TLS session tickets may be there to read.
         is_new = not self._was_used and transport.get_extra_info("ssl_object") is not None
-        return is_new or self._glance is None or not self._glance(0)
+        return is_new or self._wait_readable is None or not self._wait_readable(0)
 
     def begin(self, head: bytes, exchange: Exchange) -> None:
-        """Send a request; `head` is all of it but the message."""
+        """Send a request: this head and the message of the exchange."""
         assert self._transport is not None
         self._was_used = True
         self._reset(exchange)
@@ -76,41 +79,43 @@ class KeptConnection(asyncio.Protocol):
             self._transport.write(part)
 
     def close(self) -> None:
-        """Close it; an exchange that it carries is lost."""
+        """Close the connection; an exchange that it carries is lost."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, reason: str | None = None) -> None:
-        """Close it at once."""
+        """Close the connection at once, for this reason."""
         self._fault = self._fault or reason
         if self._transport is not None:
             self._transport.abort()
 
     def leave(self) -> None:
-        """Nobody waits for the answer any more: without reading it nothing else can be sent, so this is the end."""
+        """Drop the exchange and close: nothing else could be sent before its answer is read, which is not wanted."""
         self.exchange = None
         self.abort()
 
-    # -- what asyncio says --------------------------------------------------------------------------------------
+    # -- callbacks of asyncio -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
-        self._glance = waiter(sock, read=True) if sock is not None else None
+        self._wait_readable = waiter(sock, read=True) if sock is not None else None
 
     def data_received(self, data: bytes) -> None:
-        if self.exchange is None:  # nothing was asked: whatever it is, an answer to the next request must not follow it
+        if self.exchange is None:  # without a request: the next answer could not be told from it
             self.abort()
             return
-        self._fed += len(data)
+        self._received += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fault = "the server changed to another protocol, unasked"
+            self._fault = "the server changed to another protocol without being asked"
         except httptools.HttpParserError as error:
             self._fault = self._fault or f"the server's answer is not HTTP: {error}"
-        if self._fed > HEAD_MAX + AROUND * self._size and not self._is_complete:
+        if self._received > HEAD_MAX + OVERHEAD * self._size and not self._is_complete:
             self._fault = self._fault or f"the server's answer has more than {HEAD_MAX} bytes besides its body"
+        if self.exchange is None:  # it was dropped while its answer was handled
+            return
         if self._is_complete:
             self._finish()
         elif self._fault is not None:
@@ -125,7 +130,7 @@ class KeptConnection(asyncio.Protocol):
         self._transport = None
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
-            exchange.hold = _nothing
+            exchange.hold = _hold_nothing
             if self._ends_with_connection and exc is None and self._fault is None:
                 exchange.complete()
             else:
@@ -136,15 +141,15 @@ class KeptConnection(asyncio.Protocol):
     def _how_lost(self, exc: Exception | None) -> str:
         if exc is not None and str(exc):
             return why_lost(exc)
-        return "the server closed the connection" + (" in the middle of its answer" if self._fed else "")
+        return "the server closed the connection" + (" in the middle of its answer" if self._received else "")
 
-    # -- what the parser says -----------------------------------------------------------------------------------
+    # -- callbacks of httptools ---------------------------------------------------------------------------------
 
     def on_status(self, reason: bytes) -> None:
         self._reason += reason.decode("latin-1")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._has_head:  # and no trailer
+        if not self._has_head:  # else it is a trailer
             self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
@@ -157,7 +162,9 @@ class KeptConnection(asyncio.Protocol):
         if coding is not None and coding.strip().lower() != b"chunked":
             self._fault = f"the server's answer is in a transfer coding that was not asked for: {_text(coding)}"
         elif headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
-            self._fault = f"the server's answer is compressed, unasked: {_text(headers[b'content-encoding'])}"
+            self._fault = (
+                f"the server's answer is compressed without being asked: {_text(headers[b'content-encoding'])}"
+            )
         elif exchange is not None:
             kind = _text(headers.get(b"content-type", b"")).partition(";")[0].strip().lower()
             exchange.begin(status, self._reason, kind)
@@ -190,17 +197,17 @@ class KeptConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers = {}
         self._reason, self._fault = "", None
-        self._fed = self._size = 0
+        self._received = self._size = 0
         self._has_head = self._is_complete = self._keeps = self._ends_with_connection = False
         self._is_wanted = True
 
     def _finish(self) -> None:
-        """The answer is whole. The connection can be used again if the server says so, and has read the request."""
+        """Complete the exchange; keep the connection if the server allows it and has read the whole request."""
         exchange, transport = self.exchange, self._transport
         assert exchange is not None
         assert transport is not None
         self.exchange = None
-        exchange.hold = _nothing
+        exchange.hold = _hold_nothing
         self._hold(False)
         is_free = False
         if transport.get_write_buffer_size():
@@ -214,14 +221,16 @@ class KeptConnection(asyncio.Protocol):
             self._on_free(self)
 
     def _break(self, reason: str) -> None:
+        """Close the connection because of what the server sent."""
         exchange, self.exchange = self.exchange, None
         self._broke = True
         if exchange is not None:
-            exchange.hold = _nothing
+            exchange.hold = _hold_nothing
             exchange.lose(reason)
         self.abort()
 
     def _hold(self, held: bool) -> None:
+        """Stop reading, or read on."""
         transport = self._transport
         if transport is None or transport.is_closing() or held is self._is_held:
             return
@@ -232,8 +241,8 @@ class KeptConnection(asyncio.Protocol):
             transport.resume_reading()
 
 
-def _nothing(held: bool) -> None:
-    """There is nothing to hold any more."""
+def _hold_nothing(held: bool) -> None:
+    """The `hold` of an exchange that no connection carries."""
 
 
 def _text(value: bytes) -> str:

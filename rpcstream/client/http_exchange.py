@@ -1,13 +1,13 @@
-"""One message to an HTTP server, and what comes back for it.
+"""One POST of a client and its answer.
 
-Owns what an answer means for the calls of its message: replies, items and progress are for those alone, and when the
-answer is over each of them has its outcome. Knows neither sockets nor the bytes of HTTP.
+Owns what an answer means for the calls in its POST: replies, items and progress are taken for those calls only, and
+when the answer is over each of them has its outcome. Knows neither sockets nor the bytes of HTTP.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -30,83 +30,88 @@ from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.framing import LONG
-from .http_text import LINES, Splitter, without_items, words
+from ..wire.http_messages import NDJSON, readable_text
 from .options import Trace
 
 log = get_logger("rpcstream.client")
 
-#: Statuses that say the same as an error of ours.
-_REFUSALS = {401: NotAuthenticated, 403: NotPermitted, 413: MessageTooLarge, 429: ServerBusy, 503: ServerBusy}
+#: Statuses that stand for an error of this library.
+_ERRORS_OF_STATUS = {401: NotAuthenticated, 403: NotPermitted, 413: MessageTooLarge, 429: ServerBusy, 503: ServerBusy}
 
+#: Makes the error of a call from the name of its method.
 MakeError = Callable[[str], Exception]
 
 
 class Exchange:
-    """A message and its answer.
+    """One POST and its answer.
 
     Args:
-        outline: the message as data, see `outline`.
+        message: the body of the POST.
+        method: for errors.
+        call_ids: of the calls in it; none for a notification.
+        window: items of a stream that its reader has room for; None where none is asked for.
+        as_lines: the answer may be many messages, a line each; always so with a window.
         address: for errors.
-        on_over: called once, when nothing more is expected and nothing waits for its reader.
+        on_over: called once, when nothing more is expected and nothing is kept for its reader.
 
     Attributes:
-        message: what is sent.
-        ids: of its calls.
-        wants_lines: the answer may be many messages, a line each.
-        hold: called with whether the answer is to be read no further for now.
+        message, call_ids: as given.
+        as_lines: whether the answer may be many messages.
+        hold: called with True to stop reading the answer for now, with False to go on.
     """
 
     def __init__(
         self,
         session: Session,
         message: Encoded,
-        outline: Any,
+        method: str,
+        call_ids: Sequence[int | str],
+        window: int | None,
         *,
+        as_lines: bool,
         address: str,
         trace: Trace | None,
         on_over: Callable[[Exchange], None],
     ) -> None:
-        members = [each for each in (outline if type(outline) is list else [outline]) if type(each) is dict]
         self.message = message
-        self.ids = [each["id"] for each in members if type(each.get("id")) in (int, str)]
+        self.call_ids = call_ids
+        self.as_lines = as_lines or window is not None
         self.hold: Callable[[bool], None] = lambda held: None
         self._session = session
         self._address = address
         self._trace = trace
         self._on_over = on_over
         self._max_size = session.limits.max_message_size
-        self._method = ", ".join(str(each.get("method")) for each in members[:3])
+        self._method = method
         #: Items that the reader of a stream has room for; None where none was asked for.
-        self._credit: int | None = next((each["stream"] for each in members if type(each.get("stream")) is int), None)
-        has_progress = any(map(self._has_progress, self.ids))
-        self.wants_lines = self._credit is not None or has_progress
-        if has_progress and self._credit is None:
-            self.message = without_items(message)
+        self._credit = window
+        #: Calls whose answer is not wanted any more.
+        self._cancelled: set[int | str] = set()
         self._status, self._reason = 0, ""
-        self._splitter: Splitter | None = None
+        self._splitter: LineSplitter | None = None
         self._body: list[bytes] = []
         self._size = 0
-        #: Messages that came and wait for room; the first, once it was read.
+        #: Messages that were received and wait until their reader has room; the first of them, once it was parsed.
         self._lines: deque[bytes] = deque()
         self._next: tuple[Any, bytes, bytes] | None = None
-        #: Items, as they came, for calls that want them as one array, and their size.
-        self._gathered: dict[Any, list[bytes]] = {}
-        #: Something was answered; in an array.
+        #: Items, as received, of calls that want them as one array.
+        self._collected: dict[Any, list[bytes]] = {}
+        #: A call of this exchange was answered; a reply stood in an array.
         self._has_reply = self._has_array = False
-        #: Nothing more comes, and with which error the calls that are left are to fail.
+        #: Set once nothing more is received: makes the error of the calls that have no answer.
         self._ending: MakeError | None = None
         self.is_over = False
 
-    # -- what the connection says -------------------------------------------------------------------------------
+    # -- for the connection that carries it ---------------------------------------------------------------------
 
     def begin(self, status: int, reason: str, kind: str) -> None:
-        """The head of the answer has come; `kind` is the media type of its body."""
+        """Take the head of the answer: its status, reason phrase, and the media type of its body."""
         self._status, self._reason = status, reason
-        if 200 <= status < 300 and kind == LINES:
-            self._splitter = Splitter(self._max_size)
+        if 200 <= status < 300 and kind == NDJSON:
+            self._splitter = LineSplitter(self._max_size)
 
     def feed(self, data: bytes) -> bool:
-        """A piece of the body; false if the rest of it is not wanted."""
+        """Take a piece of the body; returns whether the rest of it is wanted."""
         if self._splitter is None:
             self._size += len(data)
             if self._size > self._max_size:
@@ -115,17 +120,17 @@ class Exchange:
         else:
             lines, size = self._splitter.feed(data)
             self._lines += lines
-            self._go_on()
+            self._handle_received()
             if size:
                 return self._too_large(size)
         return not self.is_over
 
     def expect(self, size: int) -> bool:
-        """So much will come; false if that is not wanted."""
+        """Take the length of the body (bytes), before it comes; returns whether it is wanted."""
         return size <= self._max_size or self._too_large(size)
 
     def complete(self) -> None:
-        """The answer has come whole."""
+        """The answer is complete."""
         if self._splitter is not None:
             last = self._splitter.rest()
             if last:
@@ -140,42 +145,48 @@ class Exchange:
         self._end(self._lost("the server's answer has no reply to the call in it"))
 
     def fail(self, make_error: MakeError) -> None:
-        """There is no answer, or no more of it: the calls that are left fail, behind what waits."""
-        if not self.ids and not self.is_over:
-            log.warning("a notification came to nothing: %s", make_error(self._method))
+        """Nothing more will be received: the calls without an answer fail, once what was received is handled."""
+        if not self.call_ids and not self.is_over:
+            log.warning("a notification was not delivered: %s", make_error(self._method))
         self._end(make_error)
 
     def lose(self, reason: str) -> None:
-        """The same, with a ConnectionLost."""
+        """As `fail`, with a ConnectionLost for this reason."""
         self.fail(self._lost(reason))
 
-    # -- what the session says ----------------------------------------------------------------------------------
+    # -- for the channel ----------------------------------------------------------------------------------------
 
     def permit(self, n: int) -> None:
         """The reader of a stream has room for `n` more items."""
         if self._credit is not None:
             self._credit += n
-            self._go_on()
+            self._handle_received()
 
-    def given_up(self) -> bool:
-        """Does nobody wait for it any more?"""
-        return bool(self.ids) and all(self._session.pending.find(call_id) is None for call_id in self.ids)
+    def cancel(self, call_id: int | str) -> bool:
+        """The answer to this call is not wanted; returns whether no other call of the exchange waits either."""
+        self._cancelled.add(call_id)
+        return self.is_settled()
+
+    def is_settled(self) -> bool:
+        """Whether it has calls, and none of them waits for an answer."""
+        find, cancelled = self._session.pending.find, self._cancelled
+        return bool(self.call_ids) and all(each in cancelled or find(each) is None for each in self.call_ids)
 
     def drop(self) -> None:
-        """Nobody waits for it any more."""
+        """Forget what was received: no answer is wanted."""
         self._lines.clear()
         self._next = None
         self._over()
 
     # -- messages -----------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
-        """Hand over what has come, as far as its reader has room."""
+    def _handle_received(self) -> None:
+        """Handle the messages received, as far as the reader of their items has room."""
         while not self.is_over and (self._next is not None or self._lines):
             if self._next is None:
                 line = self._lines.popleft()
                 try:
-                    self._next = self._read(line)
+                    self._next = self._parse(line)
                 except TooManyValues as error:
                     self._refuse_long(error, line)
                     return
@@ -196,18 +207,18 @@ class Exchange:
         if self._ending is not None and not self.is_over:
             self._settle_rest(self._ending)
 
-    def _read(self, line: bytes) -> tuple[Any, bytes, bytes]:
-        """The message, and it without its long payloads, and as it came."""
+    def _parse(self, line: bytes) -> tuple[Any, bytes, bytes]:
+        """The message as a value, its bytes without long payloads, and its bytes as received."""
         if len(line) < LONG:
             return orjson.loads(line), line, line
         return *self._session.codec.parse(line, self._session.limits.max_values), line
 
     def _handle(self, message: Any, read: bytes, line: bytes) -> None:
-        """Replies and words that are for the calls of this exchange; all else is dropped."""
+        """Handle replies and notifications for the calls of this exchange; all others are dropped."""
         if type(message) is dict and "method" in message:
-            self._heed(message, read, line)
+            self._handle_notification(message, read, line)
             return
-        if type(message) is dict and self._gathered and "result" in message:
+        if type(message) is dict and self._collected and "result" in message:
             try:
                 message, read = self._with_items(message, read)
             except TooManyValues as error:
@@ -218,7 +229,7 @@ class Exchange:
             if type(member) is not dict or "method" in member:
                 continue
             if member.get("id") is None and "error" in member:
-                # About something in the message, nobody knows what: all its calls are told.
+                # An error about the POST that names no call: it is the answer to all of them.
                 self._answer_all(member, line)
             elif self._is_own(member.get("id")):
                 self._has_array |= type(message) is list
@@ -227,19 +238,19 @@ class Exchange:
             else:
                 self._session.pending.count_dropped()
 
-    def _heed(self, message: dict[str, Any], read: bytes, line: bytes) -> None:
-        """Something that the handler says on its way."""
+    def _handle_notification(self, message: dict[str, Any], read: bytes, line: bytes) -> None:
+        """Handle progress and items."""
         params = message.get("params")
-        name = params.get("id", params.get("token")) if type(params) is dict else None
-        if "id" in message or not self._is_own(name):
+        call_id = params.get("id", params.get("token")) if type(params) is dict else None
+        if "id" in message or not self._is_own(call_id):
             return
         if self._credit is None and _is_item(message):
-            self._gather(name, line)
+            self._collect(call_id, line)
         else:
             control_messages.handle(self._session, message, read)
 
-    def _gather(self, call_id: Any, line: bytes) -> None:
-        """An item for a call that is no stream, but asked for lines to hear of its progress."""
+    def _collect(self, call_id: Any, line: bytes) -> None:
+        """Keep an item of a call that is no stream, but asked for lines to hear of its progress."""
         import msgspec
 
         self._size += len(line)
@@ -249,20 +260,20 @@ class Exchange:
         params = msgspec.json.decode(line, type=dict[str, msgspec.Raw])["params"]
         value = msgspec.json.decode(params, type=dict[str, msgspec.Raw]).get("value")
         if value is not None:
-            self._gathered.setdefault(call_id, []).append(bytes(value))
+            self._collected.setdefault(call_id, []).append(bytes(value))
 
     def _with_items(self, reply: dict[str, Any], read: bytes) -> tuple[Any, bytes]:
-        """A reply behind the items of its call: those are the result."""
+        """The reply to a call whose items were collected, with these as its result."""
         call_id = reply.get("id")
-        items = self._gathered.pop(call_id, None) if self._is_own(call_id) else None
+        items = self._collected.pop(call_id, None) if self._is_own(call_id) else None
         if items is None:
             return reply, read
         head = orjson.dumps({"jsonrpc": envelope.VERSION, "id": call_id})[:-1]
-        return self._read(b"".join((head, b',"result":[', b",".join(items), b"]}")))[:2]
+        return self._parse(b"".join((head, b',"result":[', b",".join(items), b"]}")))[:2]
 
     def _is_own(self, call_id: Any) -> bool:
-        """1, 1.0 and True are the same to a list; an answer must have the very type of the id that was sent."""
-        return type(call_id) in (int, str) and call_id in self.ids
+        """Whether a call of this exchange has exactly this id (1, 1.0 and True are equal, but not the same id)."""
+        return type(call_id) in (int, str) and call_id in self.call_ids
 
     def _answer_all(self, reply: dict[str, Any], line: bytes) -> None:
         for call_id in self._waiting():
@@ -270,20 +281,17 @@ class Exchange:
 
     def _waiting(self) -> Iterator[Any]:
         find = self._session.pending.find
-        return (call_id for call_id in self.ids if find(call_id) is not None)
-
-    def _has_progress(self, call_id: Any) -> bool:
-        return getattr(self._session.pending.find(call_id), "on_progress", None) is not None
+        return (call_id for call_id in self.call_ids if find(call_id) is not None)
 
     # -- the end ------------------------------------------------------------------------------------------------
 
     def _end(self, make_error: MakeError) -> None:
         if self._ending is None and not self.is_over:
             self._ending = make_error
-            self._go_on()
+            self._handle_received()
 
     def _settle_rest(self, make_error: MakeError) -> None:
-        """Calls that had no answer fail. (Of a batch that was answered they are told by the end of its array.)"""
+        """Fail the calls that had no answer. (Those of a batch that was answered find out at the end of its array.)"""
         pending = self._session.pending
         if not (self._has_array and self._has_reply):
             for call_id in list(self._waiting()):
@@ -299,6 +307,7 @@ class Exchange:
             self._on_over(self)
 
     def _too_large(self, size: int) -> bool:
+        """End the exchange because of a message over the limit; returns False: the rest is not wanted."""
         error = envelope.oversize(size, self._max_size, side="client")
         if not 200 <= self._status < 300:
             self._refused(b"".join(self._body))
@@ -310,14 +319,14 @@ class Exchange:
         self._refuse(envelope.refusal_of(error.stand_in(line), self._max_size, side="client"))
 
     def _refuse(self, error: RpcError) -> None:
-        """The calls that are left have this for their answer."""
-        if not self.ids:
-            log.warning("a notification of %s came to nothing at %s: %s", self._method, self._address, error)
+        """Answer all calls that wait with this error."""
+        if not self.call_ids:
+            log.warning("a notification of %s was refused by %s: %s", self._method, self._address, error)
         self._answer_all(envelope.error_reply(None, error), b"")
         self._over()
 
     def _refused(self, body: bytes) -> None:
-        """A status that is no success, with a reply after all, or with words for people."""
+        """Handle an answer whose status is not 2xx: its body is a reply all the same, or a text for people."""
         try:
             message = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -327,20 +336,20 @@ class Exchange:
             self._end(self._lost(f"the server answered with HTTP {self._status} and no reply to the call"))
             return
         status, said = self._status, f"HTTP {self._status} {self._reason}".rstrip()
-        text = words(body)
+        text = readable_text(body)
         said += f": {text}" if text else ""
-        kind = _REFUSALS.get(status)
+        kind = _ERRORS_OF_STATUS.get(status)
         if kind is not None:
             self._refuse(kind(said))
         elif status >= 500 and status not in (502, 504):
             self._refuse(InternalError(f"The server failed: {said}"))
         else:
-            self._turned_away(status, said)
+            self._fail_with_status(status, said)
 
-    def _turned_away(self, status: int, said: str) -> None:
+    def _fail_with_status(self, status: int, said: str) -> None:
         if 300 <= status < 400:
             said += " (redirects are not followed)"
-        # What stands before a server and cannot reach it, or waits no longer, does not know what became of the call.
+        # A proxy that cannot reach the server, or waits no longer, does not know whether the call was carried out.
         kind = ConnectionLost if status in (408, 502, 504) else ConnectFailed
         self.fail(lambda method: kind(f"the server answered with {said}", method=method, address=self._address))
 
@@ -350,3 +359,42 @@ class Exchange:
 
 def _is_item(message: Any) -> bool:
     return type(message) is dict and message.get("method") == envelope.ITEM
+
+
+class LineSplitter:
+    """Cuts the body of an answer into lines, as it comes; empty ones are left out.
+
+    Args:
+        max_size: bytes of a line.
+    """
+
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
+        self._held: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> tuple[list[bytes], int]:
+        """Take a piece of the body; returns the complete lines, and the size of a too long line behind them, or 0."""
+        lines: list[bytes] = []
+        start = 0
+        while (end := data.find(b"\n", start)) >= 0:
+            self._hold(data[start:end])
+            if self._size > self._max_size:
+                return lines, self._size
+            line = self.rest()
+            if line:
+                lines.append(line)
+            start = end + 1
+        self._hold(data[start:])
+        return lines, self._size if self._size > self._max_size else 0
+
+    def rest(self) -> bytes:
+        """Take out what was received since the last complete line."""
+        line = b"".join(self._held).strip()
+        self._held.clear()
+        self._size = 0
+        return line
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._size += len(data)

@@ -46,12 +46,16 @@ class Outgoing(Protocol):
         params: of a call; None for anything else. An iterator among them is sent item by item.
         tells_time: the peer is told how long the caller waits.
         is_repeatable: it can be sent again; not once an iterator is being sent.
+        window: items of the result that may be sent ahead of its reader; None: the result is wanted whole.
     """
 
     method: str
     params: Any
     tells_time: bool
     is_repeatable: bool
+
+    @property
+    def window(self) -> int | None: ...
 
     def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
         """Take a place in the table of calls that wait, so that `waiter` gets the answer."""
@@ -61,8 +65,13 @@ class Outgoing(Protocol):
         """The ids that it has in that table."""
         ...
 
-    def encode(self, left: float) -> Encoded:
-        """The message. `left` is the time until the caller gives up, in seconds (may be infinite)."""
+    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
+        """The message.
+
+        Args:
+            left: seconds until the caller gives up (may be infinite).
+            says_whole: tell the server that the result is wanted whole, though it could send items.
+        """
         ...
 
     def leave(self, pending: PendingCalls) -> list[int | str]:
@@ -298,10 +307,16 @@ class Call:
     def call_ids(self) -> tuple[int]:
         return (self._call_id,)
 
-    def encode(self, left: float) -> Encoded:
+    @property
+    def window(self) -> int | None:
+        return None
+
+    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
         marshaller = self._marshaller
         timeout = told(left) if self.tells_time else None
         message = envelope.request(self.method, self.params, call_id=self._call_id, timeout=timeout)
+        if says_whole:
+            message = {"stream": None, **message}
         data = marshaller.serialize(message)
         return data if len(data) <= marshaller.max_size else marshaller.encode(message, self.method)
 
@@ -342,7 +357,12 @@ class RawCall:
     def call_ids(self) -> tuple[int | str]:
         return (self._message["id"],)
 
-    def encode(self, left: float) -> Encoded:
+    @property
+    def window(self) -> int | None:
+        window = self._message.get("stream")
+        return window if type(window) is int else None
+
+    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
         return self._marshaller.encode(self._message, self.method)
 
     def leave(self, pending: PendingCalls) -> list[int | str]:

@@ -159,14 +159,12 @@ class OutgoingCalls:
         outgoing.enter(self.pending, waiter, self._loop.call_soon)
         try:
             try:
-                message = outgoing.encode(left)
+                self._send_call(outgoing, waiter, left)
             except EncodeError:
                 # Only now: a look at every argument of every call would cost all those that have no streams.
                 if not holds_streams(outgoing.params):
                     raise
                 self._begin_with_streams(outgoing, waiter, left)
-            else:
-                self.send(message)
         except BaseException:
             outgoing.leave(self.pending)
             raise
@@ -186,6 +184,10 @@ class OutgoingCalls:
     def give_up(self, outgoing: Outgoing) -> None:
         """Nobody waits for the answer any more: the other end is told, and not waited for. Harmless at any time."""
         self.cancel(outgoing.leave(self.pending))
+
+    def _send_call(self, outgoing: Outgoing, waiter: TimedWaiter, left: float) -> None:
+        """Encode and send a call that was entered; `left` as in `Outgoing.encode`."""
+        self._session.send(outgoing.encode(left))
 
     def _begin_with_streams(self, outgoing: Outgoing, waiter: TimedWaiter, left: float) -> None:
         """Send a call with streams among its arguments."""
@@ -221,6 +223,15 @@ class OutgoingCalls:
     def send(self, message: Encoded) -> None:
         """Send something that has no answer."""
         self._session.send(message)
+
+    def notify(self, message: Encoded, method: str) -> None:
+        """Send a notification of this method."""
+        self._session.send(message)
+
+    def permit(self, outgoing: Outgoing, n: int) -> None:
+        """Tell the other end that it may send `n` more items of this call's result."""
+        for call_id in outgoing.call_ids:
+            self._session.send(envelope.credit({"id": call_id}, n))
 
     def cancel(self, call_ids: list[int | str]) -> None:
         """Tell the other end that nobody waits for these calls."""

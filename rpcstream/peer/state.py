@@ -156,13 +156,12 @@ class ConversationState:
         """The calls made to the peer."""
         if self._calls is None:
             address = self.channel.address if self.channel is not None else ""
-            return self.use(Marshaller(self.codec, self.limits, address, side=self.side))
+            self._calls = OutgoingCalls(self, Marshaller(self.codec, self.limits, address, side=self.side))
         return self._calls
 
-    def use(self, marshaller: Marshaller) -> OutgoingCalls:
-        """Make the calls to the peer with this marshaller, which other connections share."""
-        self._calls = OutgoingCalls(self, marshaller)
-        return self._calls
+    def use(self, calls: OutgoingCalls) -> None:
+        """Make the calls to the peer in this way; said before the first of them."""
+        self._calls = calls
 
     def send(self, message: Encoded) -> None:
         """Send a message that is no reply to one just received; it is written with all others of this turn."""

@@ -25,22 +25,24 @@ Open = Callable[[float], Awaitable[ConversationState]]
 class StreamCall(Call):
     """A call whose handler's items are wanted one by one. `returns` is the type of an item."""
 
-    __slots__ = ("window",)
+    __slots__ = ("_window",)
 
     def __init__(
         self, marshaller: Marshaller, method: str, params: Any, timeout: Any, returns: Any, window: int
     ) -> None:
         super().__init__(marshaller, method, params, timeout, returns)
-        self.window = window
+        self._window = window
 
-    def encode(self, left: float) -> Encoded:
+    @property
+    def window(self) -> int:
+        return self._window
+
+    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
         timeout = told(left) if self.tells_time else None
-        message = envelope.request(self.method, self.params, call_id=self._call_id, timeout=timeout, stream=self.window)
+        message = envelope.request(
+            self.method, self.params, call_id=self._call_id, timeout=timeout, stream=self._window
+        )
         return self._marshaller.encode(message, self.method)
-
-    def credit(self, n: int) -> bytes:
-        """Permits `n` more items."""
-        return envelope.credit({"id": self._call_id}, n)
 
     def item(self, params: dict[str, Any], line: bytes | bytearray) -> Any:
         value = self._marshaller.member(self.method, params, line, "value")
@@ -145,7 +147,7 @@ class Stream(AsyncIterator[Any]):
 
 
 def _grant(calls: OutgoingCalls, call: StreamCall, n: int) -> None:
-    calls.send(call.credit(n))
+    calls.permit(call, n)
 
 
 def _give_up(calls: OutgoingCalls, call: StreamCall, waiter: StreamWaiter) -> None:

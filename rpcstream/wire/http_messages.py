@@ -24,6 +24,9 @@ NOSNIFF = ("X-Content-Type-Options", "nosniff")
 #: Control characters that are kept in the text of an error response: it may hold a traceback, in debug mode.
 _LINES = "\n\t"
 
+#: Characters of the text of an error response that are shown.
+_READABLE_MAX = 300
+
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
@@ -196,6 +199,14 @@ def problem(status: int, text: str, headers: list[tuple[str, str]] | None = None
     return Response(
         status, f"{visible(text, keep=_LINES)}\n".encode(), "text/plain; charset=utf-8", [NOSNIFF, *(headers or ())]
     )
+
+
+def readable_text(body: bytes) -> str:
+    """The text of an error response's body for people: short, on one line, without control characters."""
+    text = body[: 8 * _READABLE_MAX].decode(errors="replace")
+    text = "".join(character for character in text if character.isprintable() or character.isspace())
+    text = " ".join(text.split())
+    return text if len(text) <= _READABLE_MAX else text[: _READABLE_MAX - 3] + "..."
 
 
 def too_long(max_size: int) -> Response:

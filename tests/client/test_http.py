@@ -299,9 +299,12 @@ HOSTILE = {
         "is not HTTP",
     ),
     "negative": (b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\n{}", "is not HTTP"),
-    "compressed": (answered(b"{}", more="Content-Encoding: gzip\r\n"), "compressed, unasked: gzip"),
+    "compressed": (answered(b"{}", more="Content-Encoding: gzip\r\n"), "compressed without being asked: gzip"),
     "coded": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "transfer coding"),
-    "upgrade": (b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nabc", "another protocol, unasked"),
+    "upgrade": (
+        b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nabc",
+        "another protocol without being asked",
+    ),
     "a head without end": (b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * 100_000 + b"\r\n", "more than 65536 bytes"),
     "chunks of nothing": (
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1;" + b"x" * 90_000 + b"\r\n{\r\n",
