@@ -1,15 +1,14 @@
-"""Options of hubs and clients out of arguments, the environment and a file, in this order of strength.
+"""The options of hubs and clients from arguments, the environment and a file; the first that has an option counts.
 
-`Hub.from_config`, `Client.from_config` and `AsyncClient.from_config` are the faces of it.
+Used by `Hub.from_config`, `Client.from_config` and `AsyncClient.from_config`.
 """
 
 from ..auth.users import User
 from .client import client_options
-from .errors import ConfigError
-from .files import read_file
+from .files import ConfigError, read_file
 from .hub import HubConfig, hub_options, read_tls
-from .options import ConfigSource
-from .tables import read_token
+from .schema import ConfigSource
+from .shared_options import read_token
 
 __all__ = [
     "ConfigError",

@@ -10,32 +10,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..limits import Limits
-from .errors import ConfigError
-from .kinds import Choice, File, Flag, Seconds, Text, Whole
-from .options import ConfigSource, Option, Resolved, Schema
-from .tables import LIMITS, TOKEN, take_limits, take_token, values_of
+from .files import ConfigError
+from .option_types import FILE, FLAG, SECONDS_OR_NONE, TEXT, choice, whole
+from .schema import ConfigSource, Option, Resolved, Schema
+from .shared_options import LIMITS, TOKEN, take_limits, take_token, values_of
 
 PREFIX = "RPCSTREAM_"
 
 CLIENT = Schema(
     (
-        Option(name="address", kind=Text(), displaces=("host", "port")),
-        Option(name="host", kind=Text(), displaces=("address",)),
-        Option(name="port", kind=Whole(1, 65535), displaces=("address",)),
-        Option(name="name", kind=Text(), aliases=("client_id",)),
-        Option(name="timeout", kind=Seconds(), aliases=("call_timeout",)),
-        Option(name="connect_timeout", kind=Seconds()),
-        Option(name="keepalive", kind=Seconds(), aliases=("keepalive_timeout",)),
-        Option(name="registration_timeout", kind=Seconds()),
-        Option(name="reconnect", kind=Flag()),
-        Option(name="retries", kind=Whole(0)),
-        Option(name="retry", kind=Choice(("all", "idempotent"))),
-        Option(name="pool", kind=Whole(1)),
-        Option(name="http_connections", kind=Whole(1)),
+        Option(name="address", type=TEXT, displaces=("host", "port")),
+        Option(name="host", type=TEXT, displaces=("address",)),
+        Option(name="port", type=whole(1, 65535), displaces=("address",)),
+        Option(name="name", type=TEXT, aliases=("client_id",)),
+        Option(name="timeout", type=SECONDS_OR_NONE, aliases=("call_timeout",)),
+        Option(name="connect_timeout", type=SECONDS_OR_NONE),
+        Option(name="keepalive", type=SECONDS_OR_NONE, aliases=("keepalive_timeout",)),
+        Option(name="registration_timeout", type=SECONDS_OR_NONE),
+        Option(name="reconnect", type=FLAG),
+        Option(name="retries", type=whole(0)),
+        Option(name="retry", type=choice("all", "idempotent")),
+        Option(name="pool", type=whole(1)),
+        Option(name="http_connections", type=whole(1)),
         *TOKEN,
-        Option(name="ca", kind=File()),
-        Option(name="certificate", kind=File()),
-        Option(name="key", kind=File()),
+        Option(name="ca", type=FILE),
+        Option(name="certificate", type=FILE),
+        Option(name="key", type=FILE),
         *LIMITS,
     ),
     what="a client",
@@ -50,7 +50,7 @@ def client_options(
     *,
     environ: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Keyword arguments for `Client` and `AsyncClient` from arguments, environment variables (`RPCSTREAM_…`) and a file.
+    """Read keyword arguments for `Client` and `AsyncClient` from arguments, the environment (`RPCSTREAM_…`) and a file.
 
     Args:
         source: a file (TOML, or JSON with comments), or a mapping with the same options; None for neither.

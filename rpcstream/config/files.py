@@ -1,6 +1,6 @@
-"""Configuration files: TOML, and JSON with comments.
+"""Reads configuration files: TOML, and JSON with comments.
 
-Owns which of both a file is, and that every complaint names the file and the line. Knows no option.
+Owns which of both a file is. Every error names the file, and the line where there is one. Knows no option.
 """
 
 from __future__ import annotations
@@ -12,25 +12,27 @@ import tomllib
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .errors import ConfigError
-
-#: Bytes. A thousand rules are a tenth of it; whoever names a device or a film by mistake is told.
+#: Bytes. A thousand rules are a tenth of it; a device or a film that is named by mistake is refused.
 MAX_FILE_SIZE = 1024 * 1024
 
-#: A string as a whole, so that what looks like a comment in it is none; or a comment; or one that does not end.
+#: A string as a whole, so that nothing in it is taken for a comment; or a comment; or the start of an endless one.
 _STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/|/\*', re.DOTALL)
 _NOT_BLANK = re.compile(r"[^\r\n]")
 
 
+class ConfigError(ValueError):
+    """An option, or a whole file, that cannot be used. The text is one sentence that begins with where it stands."""
+
+
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a file says: names and values.
+    """Read a file: names and values.
 
     `.toml` is TOML, `.json` and `.jsonc` are JSON, in which `//` and `/* */` begin comments. Any other file is JSON if
     it begins with a brace or such a comment, and else TOML.
 
     Raises:
         OSError: it cannot be read.
-        ConfigError: it is not what it should be; the text names the line.
+        ConfigError: it is not valid; the text names the line.
     """
     name = os.fspath(path)
     with open(name, "rb") as file:
@@ -53,17 +55,17 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def parse_json(text: str, name: str) -> dict[str, Any]:
-    """An object of JSON with comments.
+    """Parse an object of JSON with comments.
 
     Args:
         name: of the file, for errors.
 
     Raises:
-        ConfigError: the text is something else; a name stands twice in one object.
+        ConfigError: it is not valid, or a name stands twice in one object.
     """
     plain = _without_comments(text, name)
     try:
-        value = json.loads(plain, object_pairs_hook=_Names(name), parse_constant=_refuse_constant)
+        value = json.loads(plain, object_pairs_hook=_ObjectMaker(name), parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         at = _trailing_comma(plain, error.pos)
         if at is not None:
@@ -89,7 +91,7 @@ def _is_json(ending: str, text: str) -> bool:
 
 
 def _without_comments(text: str, name: str) -> str:
-    """The same text with blanks in the place of comments, so that lines and columns stay what they are."""
+    """Replace comments by blanks, so that lines and columns stay the same."""
 
     def replace(found: re.Match[str]) -> str:
         piece = found[0]
@@ -101,7 +103,7 @@ def _without_comments(text: str, name: str) -> str:
 
 
 def _trailing_comma(plain: str, at: int) -> int | None:
-    """Where it is, if a comma before a closing bracket is what a parser complained about at this place."""
+    """Return the place of a comma before a closing bracket, if that is the parser's error at this place."""
     before = plain[:at].rstrip()
     if plain[at : at + 1] in ("}", "]") and before.endswith(","):
         return len(before) - 1
@@ -116,8 +118,8 @@ def _fail(text: str, name: str, at: int, why: str) -> NoReturn:
     raise ConfigError(f"{name}: line {line}, column {column}: {why}") from None
 
 
-class _Names:
-    """Makes the objects of JSON, each name once."""
+class _ObjectMaker:
+    """Makes an object of its names and values; each name may stand there once."""
 
     def __init__(self, name: str) -> None:
         self._name = name

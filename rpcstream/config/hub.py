@@ -1,19 +1,31 @@
-"""The options of a hub, and what its constructor and its `run` get of them."""
+"""The options of a hub, and the arguments of its constructor and its `run` that they make."""
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..auth.users import User
 from ..limits import Limits
-from .errors import ConfigError
-from .kinds import Choice, File, Flag, Mode, Paths, Seconds, Tables, Text, Texts, Whole
-from .options import ConfigSource, Option, Resolved, Schema, log
-from .tables import LIMITS, TOKEN, take_limits, take_token, values_of
-from .users import read_users
+from .files import ConfigError
+from .option_types import (
+    FILE,
+    FILE_MODE,
+    FLAG,
+    SECONDS,
+    SECONDS_OR_NONE,
+    TEXT,
+    TEXTS,
+    URL_PATHS,
+    choice,
+    tables,
+    whole,
+)
+from .schema import ConfigSource, Option, Resolved, Schema, log
+from .shared_options import LIMITS, TOKEN, read_token, take_limits, take_token, values_of
 
 if TYPE_CHECKING:  # imports ssl, which most do without
     from ..tls import TLS
@@ -22,43 +34,45 @@ PREFIX = "RPCSTREAM_HUB_"
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
-#: Where a hub listens: of `run`, not of the constructor.
+#: The address that a hub listens at: arguments of `run`, not of the constructor.
 WHERE = ("host", "port", "unix", "unix_mode")
 
 #: Seconds; as `Hub` has it.
 PING_INTERVAL = 20.0
 
+_USER_KEYS = ("name", "token", "token_file", "certificate", "roles")
+
 _TLS = ("certificate", "key", "password", "ca")
 
 HUB = Schema(
     (
-        Option(name="host", kind=Text(), displaces=("unix",)),
-        Option(name="port", kind=Whole(0, 65535), displaces=("unix",)),
-        Option(name="unix", kind=File(), displaces=("host", "port")),
-        Option(name="unix_mode", kind=Mode()),
-        Option(name="call_timeout", kind=Seconds()),
-        Option(name="keepalive_timeout", kind=Seconds()),
-        Option(name="ping_interval", kind=Seconds()),
-        Option(name="registration_timeout", kind=Seconds()),
-        Option(name="balance", kind=Choice(("least_in_flight", "round_robin"))),
-        Option(name="rules", kind=Tables()),
+        Option(name="host", type=TEXT, displaces=("unix",)),
+        Option(name="port", type=whole(0, 65535), displaces=("unix",)),
+        Option(name="unix", type=FILE, displaces=("host", "port")),
+        Option(name="unix_mode", type=FILE_MODE),
+        Option(name="call_timeout", type=SECONDS_OR_NONE),
+        Option(name="keepalive_timeout", type=SECONDS_OR_NONE),
+        Option(name="ping_interval", type=SECONDS_OR_NONE),
+        Option(name="registration_timeout", type=SECONDS_OR_NONE),
+        Option(name="balance", type=choice("least_in_flight", "round_robin")),
+        Option(name="rules", type=tables()),
         *TOKEN,
-        Option(name="users", kind=Tables(files=("token_file",)), is_secret=True, displaces=("token", "token_file")),
-        Option(name="tls_certificate", kind=File()),
-        Option(name="tls_key", kind=File()),
-        Option(name="tls_password", kind=Text(), is_secret=True),
-        Option(name="tls_ca", kind=File()),
-        Option(name="hosts", kind=Texts()),
-        Option(name="origins", kind=Texts()),
-        Option(name="path", kind=Paths()),
-        Option(name="drain_timeout", kind=Seconds(takes_none=False)),
-        Option(name="drain_delay", kind=Seconds(takes_none=False)),
-        Option(name="event_queue", kind=Whole(1)),
-        Option(name="event_policy", kind=Choice(("drop_oldest", "drop_newest", "disconnect"))),
-        Option(name="title", kind=Text()),
-        Option(name="debug", kind=Flag()),
-        Option(name="log_level", kind=Choice(LOG_LEVELS)),
-        Option(name="thread_count", kind=Whole(1)),
+        Option(name="users", type=tables(files=("token_file",)), is_secret=True, displaces=("token", "token_file")),
+        Option(name="tls_certificate", type=FILE),
+        Option(name="tls_key", type=FILE),
+        Option(name="tls_password", type=TEXT, is_secret=True),
+        Option(name="tls_ca", type=FILE),
+        Option(name="hosts", type=TEXTS),
+        Option(name="origins", type=TEXTS),
+        Option(name="path", type=URL_PATHS),
+        Option(name="drain_timeout", type=SECONDS),
+        Option(name="drain_delay", type=SECONDS),
+        Option(name="event_queue", type=whole(1)),
+        Option(name="event_policy", type=choice("drop_oldest", "drop_newest", "disconnect")),
+        Option(name="title", type=TEXT),
+        Option(name="debug", type=FLAG),
+        Option(name="log_level", type=choice(*LOG_LEVELS)),
+        Option(name="thread_count", type=whole(1)),
         *LIMITS,
     ),
     what="a hub",
@@ -70,13 +84,13 @@ _MAY_BE_NONE = ("call_timeout", "keepalive_timeout", "ping_interval", "registrat
 
 @dataclass(frozen=True, kw_only=True)
 class HubConfig:
-    """What a hub is made of.
+    """The configuration of a hub, as arguments and tables.
 
     Attributes:
-        options: keyword arguments of `Hub`, all but `rules` and what `users` says.
+        options: keyword arguments of `Hub`, all but those for `rules` and `users`.
         where: keyword arguments of `Hub.run`.
-        users: those who may connect; None where nothing says any.
-        rules: tables, see `Rules.from_config`; None where nothing says any.
+        users: those that may connect; None if the configuration has none.
+        rules: tables, see `Rules.from_config`; None if the configuration has none.
         rules_place: where these stand, for errors.
         log_level: for the logger "rpcstream", in small letters.
     """
@@ -95,19 +109,19 @@ def hub_options(
     *,
     environ: Mapping[str, str] | None = None,
 ) -> HubConfig:
-    """The options of a hub, out of arguments, the environment (`RPCSTREAM_HUB_…`) and a file.
+    """Read the options of a hub from arguments, the environment (`RPCSTREAM_HUB_…`) and a file.
 
     Args:
-        source: a file (TOML, or JSON with comments), or a mapping of what could stand in it; None for neither.
-        arguments: count more than all else: options as in a file, and whatever `Hub` takes besides.
-        environ: in the place of `os.environ`.
+        source: a file (TOML, or JSON with comments), or a mapping with the same options; None for neither.
+        arguments: count most: options as in a file, and all else that `Hub` takes.
+        environ: replaces `os.environ`.
 
     Raises:
-        ConfigError: an unknown option, a value that makes no sense; the text says where it stands.
+        ConfigError: an unknown option, or a wrong value; the text says where it stands.
         OSError: the file cannot be read.
     """
     environ = os.environ if environ is None else environ
-    own, passed = _parted(arguments or {})
+    own, passed = _split(arguments or {})
     found = HUB.resolve(source, own, prefix=PREFIX, environ=environ)
     HUB.warn_of_unknown(environ, PREFIX)
     if "authenticate" in passed:  # takes the place of what stands elsewhere
@@ -141,8 +155,8 @@ def hub_options(
     )
 
 
-def _parted(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments that are options here, and those that only Python can say: objects, functions."""
+def _split(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Part arguments into options, and those that only Python can give: objects, functions."""
     own: dict[str, Any] = {}
     passed: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -161,7 +175,7 @@ def _is_tables(value: Any) -> bool:
 
 
 def _set_ping_interval(found: dict[str, Resolved]) -> None:
-    """To a third of the keep-alive timeout, where only that is given and the usual interval is longer."""
+    """Set it to a third of the keep-alive timeout, if only that is given and the default interval is longer."""
     keepalive = found.get("keepalive_timeout")
     if keepalive is not None and keepalive.value is not None and "ping_interval" not in found:
         seconds = min(PING_INTERVAL, keepalive.value / 3)
@@ -169,7 +183,7 @@ def _set_ping_interval(found: dict[str, Resolved]) -> None:
 
 
 def _take_tls(found: dict[str, Resolved]) -> dict[str, Any]:
-    """The certificate, out of what was found."""
+    """Take the certificate out of the options that were found."""
     given = {name: found.pop(f"tls_{name}") for name in _TLS if f"tls_{name}" in found}
     given = {name: each for name, each in given.items() if each.value is not None}
     if not given:
@@ -183,14 +197,14 @@ def _take_tls(found: dict[str, Resolved]) -> dict[str, Any]:
 
 
 def read_tls(place: str, **files: Any) -> TLS:
-    """A certificate, read once to see whether it is one.
+    """Make a certificate's settings; its files are read once to check them.
 
     Args:
-        place: who names the files, for errors.
+        place: where the files are named, for errors.
         files: as for `TLS`.
 
     Raises:
-        ConfigError: they cannot be read, or are something else.
+        ConfigError: they cannot be read, or hold no certificate.
     """
     import ssl
 
@@ -203,3 +217,44 @@ def read_tls(place: str, **files: Any) -> TLS:
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"{place}: no certificate with its key: {error}") from None
     return tls
+
+
+def read_users(tables: Iterable[Mapping[str, Any]], place: str) -> tuple[User, ...]:
+    """Read the users in these tables, and the files of their tokens.
+
+    Raises:
+        ConfigError: a table is no user, or two have the same token or certificate; the text has the table's number,
+            from 1, and no token.
+    """
+    users = tuple(_user(table, f"{place}: user {number}") for number, table in enumerate(tables, 1))
+    for number, user in enumerate(users):
+        for other in users[:number]:
+            if user.token is not None and user.token == other.token:
+                raise ConfigError(f"{place}: users {other.name!r} and {user.name!r} have the same token")
+            if user.certificate is not None and user.certificate == other.certificate:
+                raise ConfigError(f"{place}: users {other.name!r} and {user.name!r} have the same certificate")
+    return users
+
+
+def _user(table: Mapping[str, Any], place: str) -> User:
+    for key in table:
+        if key not in _USER_KEYS:
+            near = difflib.get_close_matches(str(key)[:100], _USER_KEYS, 1)
+            raise ConfigError(f"{place}: unknown field {key!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+    for key in ("name", "token", "token_file", "certificate"):
+        value = table.get(key, "x")
+        if not isinstance(value, str) or not value:
+            raise ConfigError(f"{place}: {key} must be text that is not empty, got {type(value).__name__}")
+    if "name" not in table:
+        raise ConfigError(f"{place}: name is missing")
+    shown = [key for key in ("token", "token_file", "certificate") if key in table]
+    if not shown or {"token", "token_file"} <= set(shown):
+        raise ConfigError(f"{place}: needs a token, a token_file or a certificate to be known by, and one token only")
+    roles = table.get("roles", ())
+    roles = (roles,) if isinstance(roles, str) else roles
+    if not isinstance(roles, list | tuple) or not all(isinstance(role, str) and role for role in roles):
+        raise ConfigError(f"{place}: roles must be a text, or a list of texts")
+    token = read_token(table["token_file"], f"{place}: token_file") if "token_file" in table else table.get("token")
+    if token is not None and any(part.isspace() or not part.isprintable() for part in token):
+        raise ConfigError(f"{place}: a token has no blanks, line ends or control characters in it")
+    return User(name=table["name"], token=token, certificate=table.get("certificate"), roles=tuple(roles))

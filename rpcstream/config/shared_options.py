@@ -1,4 +1,4 @@
-"""What both tables of options have in common: the limits, and secrets that stand in files of their own."""
+"""Options that hubs and clients share: the limits, and the token, which may stand in a file of its own."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..limits import Limits
-from .errors import ConfigError
-from .kinds import File, Seconds, Text, Whole
-from .options import Option, Resolved
+from .files import ConfigError
+from .option_types import FILE, SECONDS_OR_NONE, TEXT, whole
+from .schema import Option, Resolved
 
 #: Every field of `Limits` is an option of that name.
 LIMITS = tuple(
-    Option(name=field.name, kind=Seconds() if "float" in str(field.type) else Whole(1))
+    Option(name=field.name, type=SECONDS_OR_NONE if "float" in str(field.type) else whole(1))
     for field in dataclasses.fields(Limits)
 )
 
 TOKEN = (
-    Option(name="token", kind=Text(), is_secret=True, displaces=("token_file", "users")),
-    Option(name="token_file", kind=File(), displaces=("token", "users")),
+    Option(name="token", type=TEXT, is_secret=True, displaces=("token_file", "users")),
+    Option(name="token_file", type=FILE, displaces=("token", "users")),
 )
 
-#: Bytes. As long as a token may be that is said to a server.
+#: Bytes; as many as a token that is sent to a server may have.
 MAX_TOKEN_FILE = 64 * 1024
 
 
 def take_limits(found: dict[str, Resolved], base: Limits | None) -> Limits | None:
-    """The limits out of what was found, which they are taken from; None for the usual ones.
+    """Take the limits out of the options that were found; return None for the default ones.
 
     Raises:
         ConfigError: a limit is out of its range.
@@ -49,11 +49,11 @@ def take_limits(found: dict[str, Resolved], base: Limits | None) -> Limits | Non
 
 
 def _may_be_none(name: str) -> bool:
-    return any(option.name == name and option.kind.takes_none for option in LIMITS)
+    return any(option.name == name and option.type.takes_none for option in LIMITS)
 
 
 def take_token(found: dict[str, Resolved]) -> str | None:
-    """The token, taken out of what was found, read from its file where it stands in one.
+    """Take the token out of the options that were found; read its file if it stands in one.
 
     Raises:
         ConfigError: see `read_token`.
@@ -67,10 +67,10 @@ def take_token(found: dict[str, Resolved]) -> str | None:
 
 
 def read_token(path: str, place: str) -> str:
-    """The token that a file holds, blanks and line ends around it left out.
+    """Read the token that a file holds, without blanks and line ends around it.
 
     Args:
-        place: who names the file, for errors.
+        place: where the file is named, for errors.
 
     Raises:
         ConfigError: it cannot be read, or holds no token; the text does not show what it holds.
@@ -89,5 +89,5 @@ def read_token(path: str, place: str) -> str:
 
 
 def values_of(found: Mapping[str, Resolved], *, keep_none: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The plain values. What is None has no value, unless None is one."""
+    """Return the plain values; options that are None are left out, but for those in `keep_none`."""
     return {name: each.value for name, each in found.items() if each.value is not None or name in keep_none}

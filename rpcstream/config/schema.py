@@ -1,8 +1,7 @@
-"""From several sources of values to one value for each option: an argument counts more than the environment, that more
-than a file, and what none of them says is left to the default of whoever takes the options.
+"""Finds the value of each option: in the arguments, else in the environment, else in a file.
 
-Owns names (with what else an option may be called), precedence, and complaints that say where the wrong thing stands.
-Knows no option itself.
+Owns the names of options (aliases too), which source counts, and errors that say where a wrong value stands. Defaults
+are those of the program. Knows no option itself.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..text import get_logger
-from .errors import ConfigError
-from .files import read_file
-from .kinds import Kind, Seconds
+from .files import ConfigError, read_file
+from .option_types import OptionType
 
 log = get_logger("rpcstream.config")
 
-#: A file, or what could stand in one.
+#: A file, or a mapping with the same options.
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | None
 
 
@@ -29,27 +27,28 @@ class Option:
     """One option.
 
     Attributes:
-        aliases: what it may be called besides. A time may also be given as milliseconds, with `_ms` behind its name.
+        aliases: other names of it. A time may also be given as milliseconds, with `_ms` behind its name.
         is_secret: its value is never shown.
-        displaces: the options whose place it takes: a stronger source that gives this one makes the weaker ones silent
-            about those, and no source may give both.
+        displaces: options that it replaces: where a source gives this one, those of later sources are ignored, and no
+            source may give both.
     """
 
     name: str
-    kind: Kind
+    type: OptionType
     aliases: tuple[str, ...] = ()
     is_secret: bool = False
     displaces: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
+        """All names by which it may be given."""
         own = (self.name, *self.aliases)
-        return (*own, *(f"{name}_ms" for name in own)) if self.kind.is_time else own
+        return (*own, *(f"{name}_ms" for name in own)) if self.type.is_time else own
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """A value, and in words where it stands."""
+    """The value of an option, and in words where it stands."""
 
     value: Any
     place: str
@@ -59,7 +58,7 @@ class Schema:
     """The options of one kind of program.
 
     Args:
-        what: the program, for complaints: "a hub".
+        what: the program, for errors: "a hub".
         groups: names of tables in a file whose members are options: `tls` with `key` in it gives `tls_key`.
     """
 
@@ -74,14 +73,14 @@ class Schema:
     def resolve(
         self, source: ConfigSource, arguments: Mapping[str, Any], *, prefix: str, environ: Mapping[str, str]
     ) -> dict[str, Resolved]:
-        """The values of all options that any source gives.
+        """Find the values of all options that any source gives.
 
         Args:
             arguments: of the program itself; None there means that the option has no value at all.
             prefix: of the environment's variables.
 
         Raises:
-            ConfigError: an unknown option, a value that makes no sense.
+            ConfigError: an unknown option, or a wrong value.
             OSError: the file cannot be read.
         """
         found: dict[str, Resolved] = {}
@@ -105,12 +104,12 @@ class Schema:
         return found
 
     def warn_of_unknown(self, environ: Mapping[str, str], prefix: str) -> None:
-        """Log what is called like one of the environment's variables, and is none: a slip, most likely."""
+        """Log environment variables with the prefix that are no options: most likely a slip."""
+        known = [f"{prefix}{name.upper()}" for name, option in self._options.items() if option.type.from_text]
         for variable in environ:
-            name = variable.removeprefix(prefix).lower()
-            if variable.startswith(prefix) and (name not in self._options or not self._options[name].kind.is_text):
-                texts = [f"{prefix}{known.upper()}" for known, option in self._options.items() if option.kind.is_text]
-                hint = _nearest(variable, texts).replace("'", "")
+            option = self._options.get(variable.removeprefix(prefix).lower())
+            if variable.startswith(prefix) and (option is None or option.type.from_text is None):
+                hint = _nearest(variable, known).replace("'", "")
                 log.warning("the environment variable %s is no option of %s%s", variable, self._what, hint)
 
     # -- the sources ------------------------------------------------------------------------------------------------
@@ -129,10 +128,10 @@ class Schema:
     def _of_environment(self, environ: Mapping[str, str], prefix: str) -> dict[str, Resolved]:
         given: dict[str, Resolved] = {}
         for name, option in self._options.items():
-            text = environ.get(prefix + name.upper(), "") if option.kind.is_text else ""
-            if text:
+            from_text, text = option.type.from_text, environ.get(prefix + name.upper(), "")
+            if text and from_text is not None:
                 place = f"environment variable {prefix}{name.upper()}"
-                self._put(given, option, self._checked(option, name, option.kind.parse(text), place))
+                self._put(given, option, self._checked(option, name, from_text(text), place))
         return given
 
     def _of_file(self, source: ConfigSource) -> dict[str, Resolved]:
@@ -150,14 +149,14 @@ class Schema:
             option = self._option(name, title)
             each = self._checked(option, name, value, f"{title}: {name}")
             if folder:
-                each = Resolved(value=option.kind.seen_from(each.value, folder), place=each.place)
+                each = Resolved(value=option.type.relative_to(each.value, folder), place=each.place)
             self._put(given, option, each)
         return given
 
     # -- one value --------------------------------------------------------------------------------------------------
 
     def _spread(self, values: Mapping[str, Any], title: str) -> Iterable[tuple[str, Any]]:
-        """Names and values, those in groups among them."""
+        """Yield names and values, those in groups under their whole names."""
         for name, value in values.items():
             if name not in self._groups:
                 yield name, value
@@ -184,12 +183,11 @@ class Schema:
 
     @staticmethod
     def _checked(option: Option, name: str, value: Any, place: str, *, is_argument: bool = False) -> Resolved:
-        kind = option.kind
         try:
-            if isinstance(kind, Seconds) and name.endswith("_ms"):
-                value = kind.check_ms(value)
+            if option.type.is_time and name.endswith("_ms"):
+                value = option.type.check_milliseconds(value)
             else:
-                value = kind.check_argument(value) if is_argument else kind.check(value)
+                value = option.type.check(value, is_argument=is_argument)
         except ValueError as error:
             got = type(value).__name__ if option.is_secret else f"{value!r:.100}"
             raise ConfigError(f"{place} must be {error}, got {got}") from None
