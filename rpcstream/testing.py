@@ -1,7 +1,10 @@
-"""For the tests of whoever uses rpcstream, and for our own: servers without ports, servers in threads, a fake clock.
+"""Helpers for tests of programs that use rpcstream: servers in memory or a thread, lost connections, a fake clock.
 
 * `serve_in_thread(server)`: a real server on a real port, for a sync client in the test's own thread.
 * `memory_client(server)`: an AsyncClient joined to a server in memory, in the running loop: no port, no thread.
+* `connections_of(server)`: the open connections of a server, to look at, to drop, or to stop reading from.
+* `drop_connections(end)`: drop all connections of a server or an AsyncClient, as when the network fails.
+* `is_idle(server)`, `wait_until_idle(server)`: no call is running or waiting.
 * `FakeTimeLoop`: an event loop in which hours pass at once, for tests of time-outs, deadlines and pauses.
 * `rpc_server`: a pytest fixture; put `pytest_plugins = ["rpcstream.testing"]` into your `conftest.py`.
 """
@@ -9,12 +12,13 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import selectors
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from .client.aio import AsyncClient
 from .client.options import ClientOptions
@@ -22,10 +26,26 @@ from .limits import DEFAULT_HOST
 from .peer import deadline
 from .process import LoopName, loop_factory
 from .server import Server
+from .transports.connection import SocketConnection
 from .transports.memory import join
 from .transports.stream import LineStream
 
-__all__ = ["FakeTimeLoop", "memory_client", "rpc_server", "serve_in_thread"]
+__all__ = [
+    "FakeTimeLoop",
+    "ServerConnection",
+    "connections_of",
+    "drop_connections",
+    "is_idle",
+    "memory_client",
+    "rpc_server",
+    "serve_in_thread",
+    "wait_until_idle",
+]
+
+#: Seconds that another thread's event loop has to do what a test asks of it.
+PATIENCE = 20.0
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -106,6 +126,118 @@ async def memory_client(server: Server, **options: Unpack[ClientOptions]) -> Asy
 
         async with AsyncClient("memory", connect=connect, **options) as client:
             yield client
+
+
+class ServerConnection:
+    """A server's end of one open connection. Its methods may be called from any thread.
+
+    Attributes:
+        address: of the client, as text.
+    """
+
+    def __init__(self, connection: SocketConnection, loop: asyncio.AbstractEventLoop) -> None:
+        self.address = connection.address
+        self._connection = connection
+        self._loop = loop
+
+    def __repr__(self) -> str:
+        return f"<connection from {self.address}>"
+
+    @property
+    def unread_size(self) -> int:
+        """Bytes that the server has written and the client has not read, as far as the server still holds them."""
+        return _in_loop(self._loop, lambda: self._connection.unread_size)
+
+    def pause_reading(self) -> None:
+        """Let the server read nothing from this connection, as if its program were blocked."""
+        _in_loop(self._loop, self._connection.pause)
+
+    def resume_reading(self) -> None:
+        """Let the server read again."""
+        _in_loop(self._loop, self._connection.resume)
+
+    def drop(self, reason: str = "dropped by a test") -> None:
+        """Close the connection at once, as when the network fails; the client is told nothing."""
+        _in_loop(self._loop, lambda: self._connection.abort(reason))
+
+
+def connections_of(server: Server) -> list[ServerConnection]:
+    """The open connections of a running server, the oldest first; those whose protocol is known.
+
+    May be called from any thread.
+
+    Raises:
+        RuntimeError: the server is not running.
+    """
+    running = _running(server)
+    connections = _in_loop(running.loop, lambda: sorted(running.listener.connections, key=lambda each: each.opened))
+    return [ServerConnection(each, running.loop) for each in connections if isinstance(each, SocketConnection)]
+
+
+def drop_connections(end: Server | AsyncClient, reason: str = "dropped by a test") -> int:
+    """Close all connections of a server or of an AsyncClient at once, as when the network fails.
+
+    Args:
+        end: a running server, in any thread; or a client, in whose event loop this is called.
+        reason: what the end that is dropped gives as the reason of the loss.
+
+    Returns:
+        How many there were.
+    """
+    if isinstance(end, Server):
+        dropped = connections_of(end)
+        for connection in dropped:
+            connection.drop(reason)
+        return len(dropped)
+    connections = end._pool.open_connections
+    for each in connections:
+        each.abort(reason)
+    return len(connections)
+
+
+def is_idle(server: Server) -> bool:
+    """Whether no call is running or waiting at a running server, and no reply is still to be written.
+
+    May be called from any thread.
+    """
+    running = _running(server)
+    return not _in_loop(running.loop, lambda: any(session.busy for session in running.listener.sessions))
+
+
+async def wait_until_idle(server: Server, *, timeout: float = PATIENCE) -> None:
+    """Wait until no call is running or waiting at a running server.
+
+    Raises:
+        TimeoutError: calls were still running or waiting after `timeout` seconds.
+    """
+    async with asyncio.timeout(timeout):
+        while not is_idle(server):
+            await asyncio.sleep(0.002)
+
+
+def _running(server: Server) -> Any:
+    if server._running is None:
+        raise RuntimeError("this server is not running")
+    return server._running
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> T:
+    """Call a function in the thread of an event loop, and return its result."""
+    try:
+        if asyncio.get_running_loop() is loop:
+            return function()
+    except RuntimeError:  # no loop runs in this thread
+        pass
+    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def call() -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    loop.call_soon_threadsafe(call)
+    return outcome.result(PATIENCE)
 
 
 class FakeTimeLoop(asyncio.SelectorEventLoop):

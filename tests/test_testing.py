@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from rpcstream import Client, ConnectFailed, ConnectionLost, Context, Limits, MessageTooLarge, MethodNotFound, Server
 from rpcstream.peer import deadline
 from rpcstream.process import loop_factory
-from rpcstream.testing import FakeTimeLoop, memory_client, serve_in_thread
+from rpcstream.testing import (
+    FakeTimeLoop,
+    connections_of,
+    drop_connections,
+    is_idle,
+    memory_client,
+    serve_in_thread,
+    wait_until_idle,
+)
 
 
 def make_server() -> Server:
@@ -242,3 +250,80 @@ def test_a_memory_connection_ends_as_a_socket_does() -> None:
             await asyncio.sleep(100)
 
     in_fake_time(test)
+
+
+# -- connections ----------------------------------------------------------------------------------------------------
+
+
+def waiting_server() -> tuple[Server, asyncio.Event]:
+    server, go = Server(drain_timeout=1), asyncio.Event()
+
+    @server
+    async def wait() -> str:
+        await go.wait()
+        return "done"
+
+    return server, go
+
+
+@pytest.mark.parametrize("end", ["server", "client"])
+async def test_connections_are_dropped_as_by_a_network_that_fails(end: str) -> None:
+    server, go = waiting_server()
+    async with memory_client(server) as client:
+        call = client.submit.wait()
+        while is_idle(server):
+            await asyncio.sleep(0)
+        assert len(connections_of(server)) == 1
+        assert drop_connections(server if end == "server" else client) == 1
+        with pytest.raises(ConnectionLost):
+            await call
+        await wait_until_idle(server)
+        assert connections_of(server) == []
+        go.set()
+        assert await client.wait() == "done"
+
+
+def test_connections_of_a_server_in_a_thread() -> None:
+    server, _ = waiting_server()
+    with serve_in_thread(server) as address, Client(address) as client:
+        assert client.call("rpc.ping") == "pong"
+        (connection,) = connections_of(server)
+        assert connection.address.startswith("127.0.0.1:")
+        assert connection.unread_size == 0
+        assert repr(connection) == f"<connection from {connection.address}>"
+        call = client.submit.wait()
+        while is_idle(server):
+            time.sleep(0.001)
+        assert drop_connections(server) >= 1
+        with pytest.raises(ConnectionLost):
+            call.result()
+
+
+async def test_a_server_that_does_not_read() -> None:
+    server = make_server()
+    async with memory_client(server, timeout=None) as client:
+        assert await client.later("first") == "first"
+        (connection,) = connections_of(server)
+        connection.pause_reading()
+        call = client.submit.later("second")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert is_idle(server)
+        assert not call.done()
+        connection.resume_reading()
+        assert await call == "second"
+
+
+async def test_idle_is_waited_for_so_long_only() -> None:
+    server, go = waiting_server()
+    async with memory_client(server) as client:
+        call = client.submit.wait()
+        while is_idle(server):
+            await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            await wait_until_idle(server, timeout=0.01)
+        go.set()
+        await wait_until_idle(server)
+        assert await call == "done"
+    with pytest.raises(RuntimeError, match="not running"):
+        connections_of(server)

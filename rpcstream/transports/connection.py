@@ -75,6 +75,21 @@ class SocketConnection(asyncio.Protocol):
         """What the connection tells of the peer. Looked up when it is asked for; little is known once it is lost."""
         return credentials_of(self._transport, address=self.address)
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether this end reads nothing for now."""
+        return self._paused
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the peer leaves more than `write_buffer` bytes unread."""
+        return self._is_full
+
+    @property
+    def unread_size(self) -> int:
+        """Bytes that were written and that the peer has not read, as far as this process still holds them."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def has_received(self) -> bool:
         """Have bytes come since this was asked last? For an end that sets no time limits with `check`."""
         return self._watch.has_received()

@@ -163,6 +163,11 @@ class Listener:
         return bool(self._acceptors)
 
     @property
+    def connections(self) -> frozenset[Connection]:
+        """All that are open, whatever they speak, handshakes among them."""
+        return frozenset(self._streams)
+
+    @property
     def sessions(self) -> set[Session]:
         """Those with a connection, and those whose handlers have not ended."""
         return self._sessions

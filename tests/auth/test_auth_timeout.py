@@ -14,6 +14,7 @@ import trustme
 from rpcstream import Limits, Server
 from rpcstream.tls import TLS
 
+from ..internals import open_connections
 from .test_over_http import UPGRADE
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}'
@@ -163,8 +164,7 @@ async def test_pages_for_everybody_do_not_prolong_it() -> None:
         assert (await quick.ask(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"))[0] == 200
         waiting.writer.write(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert await quick.is_over()
-        assert server._running is not None
-        while not all(getattr(each, "is_draining", False) for each in server._running.listener._streams):
+        while not all(getattr(each, "is_draining", False) for each in open_connections(server)):
             await asyncio.sleep(0.01)  # its time is over as well
         going.set()
         answer = await waiting.answer()  # what was begun is finished, and is the last

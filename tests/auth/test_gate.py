@@ -20,6 +20,7 @@ from rpcstream.peer.session import Session
 from rpcstream.testing import memory_client
 
 from ..conftest import RawConnection
+from ..internals import session_of, sessions_of
 
 Connect = Callable[[str], Awaitable[RawConnection]]
 
@@ -292,8 +293,7 @@ async def test_afterwards_the_dispatcher_answers_itself() -> None:
         with pytest.raises(NotAuthenticated):
             await client.call("echo", 1)
         assert await client.call("rpc.authenticate", TOKEN) is True
-        assert server._running is not None
-        (session,) = server._running.listener.sessions
+        session = session_of(server)
         assert isinstance(session, GatedSession)
         assert type(session._dispatch) is Dispatcher
         assert session._answer == session._dispatch.answer
@@ -306,8 +306,7 @@ async def test_without_authentication_there_is_no_gate(connect: Connect) -> None
         raw = await connect(address)
         assert (await raw.call("who"))["result"] is None
         assert code_of(await raw.call("rpc.authenticate", [TOKEN])) == -32601
-        assert server._running is not None
-        (session,) = server._running.listener.sessions
+        session = session_of(server)
         assert type(session) is Session
     assert "rpc.authenticate" not in server.methods
 
@@ -453,8 +452,7 @@ async def test_who_floods_while_the_server_decides_is_not_read(connect: Connect)
         raw = await connect(address)
         raw.writer.write(lines(login("alice-secret"), *[request("echo", ["x" * 1000], id=n) for n in range(1, 20_001)]))
         await desk.asked_for.wait()
-        assert server._running is not None
-        (session,) = server._running.listener.sessions
+        session = session_of(server)
         while not session._paused:
             await asyncio.sleep(0)
         assert session.backlog._size < 2 * 1024 * 1024
@@ -498,8 +496,7 @@ async def test_a_call_that_waits_can_be_cancelled(connect: Connect) -> None:
         await raw.send(lines(login("alice-secret"), request("echo", [1], id="a"), request("echo", [2], id="b")))
         await desk.asked_for.wait()
         await raw.send(lines({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": "a"}}))
-        assert server._running is not None
-        (session,) = server._running.listener.sessions
+        session = session_of(server)
         while not session.backlog.noted:
             await asyncio.sleep(0)
         desk.go.set()
@@ -521,8 +518,7 @@ async def test_a_lost_connection_ends_the_decision(connect: Connect) -> None:
         raw.writer.transport.abort()
         while not desk.was_cancelled:
             await asyncio.sleep(0)
-        assert server._running is not None
-        while server._running.listener.sessions:
+        while sessions_of(server):
             await asyncio.sleep(0)
     assert server.state.called == []
 

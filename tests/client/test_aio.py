@@ -14,6 +14,8 @@ from rpcstream import AsyncClient, CallTimeout, ConnectFailed, ConnectionLost, M
 from rpcstream.testing import memory_client
 from rpcstream.transports.stream import LineStream
 
+from ..internals import slots_of
+
 Scripted = Callable[[Callable[[Any], None]], str]
 
 
@@ -57,12 +59,12 @@ async def test_cancelling_gives_the_call_up(scripted: Scripted) -> None:
 
     async with AsyncClient(scripted(script)) as client:
         task = client.submit.first()
-        while not client._pool._slots[0].load:
+        while not slots_of(client)[0].load:
             await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert client._pool._slots[0].load == 0
+        assert slots_of(client)[0].load == 0
         go.set()
         assert await client.second() == "next"
         assert client.replies_dropped == 1
@@ -92,7 +94,7 @@ async def test_many_deadlines_and_one_timer(scripted: Scripted) -> None:
             return_exceptions=True,
         )
         assert [type(outcome) for outcome in outcomes] == [CallTimeout] * 5 + [int] * 5 + [CallTimeout]
-        assert client._pool._slots[0].load == 0
+        assert slots_of(client)[0].load == 0
 
 
 async def test_errors_of_a_shared_attempt_name_each_method(free_address: str) -> None:
@@ -153,7 +155,7 @@ def test_one_client_in_two_loops_one_after_the_other(served: str) -> None:
         try:
             return await client.sum(1, 2)
         finally:
-            for place in client._pool._slots:
+            for place in slots_of(client):
                 assert place.connection is not None
                 place.connection.close("this loop ends")
                 await place.connection.wait_closed(5)

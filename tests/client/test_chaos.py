@@ -14,6 +14,8 @@ import pytest
 
 from rpcstream import AsyncClient, Client, InternalError
 
+from ..internals import slots_of
+
 Scripted = Callable[[Callable[[Any], None]], str]
 
 #: More rounds for whoever doubts.
@@ -130,5 +132,5 @@ async def test_tasks_in_chaos(scripted: Scripted, seed: int) -> None:
     async with AsyncClient(address, pool=2, retries=1) as client:
         done = await asyncio.gather(*(work(worker) for worker in range(20)))
         assert min(done) > 0
-        assert all(place.load == 0 for place in client._pool._slots)
+        assert all(place.load == 0 for place in slots_of(client))
     assert asyncio.all_tasks() == {asyncio.current_task()}

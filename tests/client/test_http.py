@@ -27,6 +27,7 @@ from rpcstream import (
     ServerBusy,
 )
 
+from ..internals import client_connections
 from .scripted_http import UNTIL_CLOSED, CountedConnections, Request, ScriptedHttpConnection, answered, item, reply
 
 MakeClient = Callable[..., Any]
@@ -790,7 +791,7 @@ async def test_too_much_that_waits_makes_callers_wait(scripted: Scripted) -> Non
         calls = [client.submit("echo", n, "x" * 1000) for n in range(100)]
         for _ in range(100):
             await asyncio.sleep(0)
-        (link,) = client._pool.open_connections
+        (link,) = client_connections(client)
         assert len(link.session.pending) < 30
         go.set()
         assert await asyncio.gather(*calls) == list(range(100))

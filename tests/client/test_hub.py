@@ -29,6 +29,7 @@ from rpcstream.peer.remote import Peer
 from rpcstream.testing import serve_in_thread
 from rpcstream.transports.memory import join
 
+from ..internals import client_connections, connection_at_hub
 from .fake_hub import FakeHub
 
 Scripted = Callable[[Callable[[Any], None]], str]
@@ -96,7 +97,7 @@ async def test_what_is_said_first_comes_before_the_name_and_subscriptions_behind
 
         async with client.subscribe("a"):
             sent.clear()
-            client._pool.open_connections[0].abort("cut")
+            client_connections(client)[0].abort("cut")
             await client.who()
             words = ("rpc.authenticate", "rpc.ping", "rpc.stats", "rpc.register", "rpc.subscribe", "who")
             assert [next(word for word in words if word.encode() in line) for line in sent] == list(words)
@@ -104,10 +105,10 @@ async def test_what_is_said_first_comes_before_the_name_and_subscriptions_behind
 
 async def test_one_connection_of_the_pool_has_the_name(hub: FakeHub, address: str) -> None:
     async with AsyncClient(address, name="gpu-1", pool=3, reconnect=AT_ONCE) as client:
-        await until(lambda: len(client._pool.open_connections) == 3)
+        await until(lambda: len(client_connections(client)) == 3)
         assert hub.registrations == [{"name": "gpu-1"}]
         hub.cut()
-        await until(lambda: len(hub.said) == 2 and len(client._pool.open_connections) == 3)
+        await until(lambda: len(hub.said) == 2 and len(client_connections(client)) == 3)
     assert hub.registrations == [{"name": "gpu-1"}, {"name": "gpu-1", "key": "key of gpu-1"}]
 
 
@@ -250,7 +251,7 @@ async def test_an_offer_that_is_refused_changes_nothing(hub: FakeHub, address: s
             await client.offer()
         assert caught.value.data == {"parameter": "methods", "reason": "taken"}
         assert await client.who() == "gpu-1"
-        client._pool.open_connections[0].abort("cut")
+        client_connections(client)[0].abort("cut")
         assert await client.who() == "gpu-1"
         assert "methods" not in hub.registrations[-1]
         hub.refused.clear()
@@ -271,7 +272,7 @@ async def test_withdrawing(hub: FakeHub, address: str) -> None:
         assert sorted(await client.withdraw()) == ["a", "c"]
         assert await client.who() is None
         hub.cut()
-        await until(lambda: not client._pool.open_connections)
+        await until(lambda: not client_connections(client))
         assert await client.who() is None, "not even the name is registered again"
         assert await client.offer() == ["a", "b", "c"]
         assert await client.who() == "gpu-1"
@@ -309,14 +310,14 @@ async def test_another_connection_of_the_pool_takes_over(hub: FakeHub, address: 
         offer_add(client)
         await client.offer()
         await asyncio.gather(*(client.ask("gpu-1", "add", [1, 1]) for _ in range(4)))
-        assert len(client._pool.open_connections) == 2
+        assert len(client_connections(client)) == 2
         hub.cut()
         await until(lambda: len(hub.sessions) == 2)
         assert hub.registrations[-1] == {"name": "gpu-1", "key": "key of gpu-1", "methods": ["add"]}
         waiting = asyncio.create_task(client.wait_closed())
         await asyncio.sleep(0)
         assert not waiting.done()
-        await until(lambda: client._registration.connection)
+        await until(lambda: connection_at_hub(client))
         assert await client.ask("gpu-1", "add", [1, 1]) == 2
         waiting.cancel()
 
@@ -434,7 +435,7 @@ async def test_offers_on_a_busy_pool_stay_on_one_connection(hub: FakeHub, addres
     async with AsyncClient(address, pool=2) as client:
         await client.who()
         await asyncio.gather(client.who(), client.who())
-        assert len(client._pool.open_connections) == 2
+        assert len(client_connections(client)) == 2
         await asyncio.gather(client.offer(), client.offer())
         assert len(hub.said) == 2
         assert len(hub.sessions) == 1
@@ -446,7 +447,7 @@ def test_a_connection_that_was_lost_unseen() -> None:
     with serve_in_thread(hub.server) as address, asyncio.Runner() as runner:
         client = AsyncClient(address, name="gpu-1")
         runner.run(client.offer())
-        (link,) = client._pool.open_connections
+        (link,) = client_connections(client)
         assert link.poll is not None
         hub.sessions[0].loop.call_soon_threadsafe(hub.cut)
         assert link.poll(20_000)

@@ -18,6 +18,8 @@ from rpcstream import AsyncClient, Backoff, Client, ConnectionLost, Server
 from rpcstream.testing import FakeTimeLoop, memory_client, serve_in_thread
 from rpcstream.transports.memory import join
 
+from ..internals import client_connections
+
 Scripted = Callable[[Callable[[Any], None]], str]
 
 AT_ONCE = Backoff(first=0.001, longest=0.01)
@@ -68,9 +70,9 @@ async def test_an_idle_connection_is_kept() -> None:
     async with server.listening(port=0) as address, AsyncClient(address, keepalive=0.1, trace=trace) as client:
         assert await client.where() == "here"
         await until(lambda: sum(b"rpc.ping" in message for message in sent) >= 5)
-        (link,) = client._pool.open_connections
+        (link,) = client_connections(client)
         assert await client.where() == "here"
-        assert client._pool.open_connections == [link]
+        assert client_connections(client) == [link]
         assert client.replies_dropped == 0
 
 
@@ -119,7 +121,7 @@ def test_what_the_loop_has_not_read_yet_counts() -> None:
     async def unread() -> None:
         async with AsyncClient("memory", connect=connect, keepalive=60.0) as client:
             await client.notify.tell()
-            (link,) = client._pool.open_connections
+            (link,) = client_connections(client)
             link.poll = lambda milliseconds: True
             await asyncio.sleep(600)
             assert link.is_open
@@ -145,9 +147,9 @@ def test_a_ping_that_left_late_is_waited_for() -> None:
     async def held_up() -> None:
         async with memory_client(Server(), keepalive=60.0, trace=trace) as client:
             await client.call("rpc.stats")
-            (link,) = client._pool.open_connections
+            (link,) = client_connections(client)
             await asyncio.sleep(600)
-            assert client._pool.open_connections == [link]
+            assert client_connections(client) == [link]
 
     with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
         runner.run(held_up())
@@ -158,7 +160,7 @@ async def test_nothing_is_left_of_it_when_the_connection_is_closed() -> None:
     server = Server()
     async with memory_client(server, keepalive=1000.0) as client:
         assert await client.call("rpc.ping") == "pong"
-        (link,) = client._pool.open_connections
+        (link,) = client_connections(client)
     loop = asyncio.get_running_loop()
     timers = [handle for handle in getattr(loop, "_scheduled", ()) if not handle.cancelled()]
     assert not [handle for handle in timers if "Keepalive" in repr(handle)]
@@ -224,6 +226,6 @@ async def test_over_a_websocket(websocket: str) -> None:
     trace = lambda direction, message: sent.append(message)  # noqa: E731
     async with AsyncClient(websocket, keepalive=0.1, trace=trace) as client:
         await client.call("rpc.ping")
-        (link,) = client._pool.open_connections
+        (link,) = client_connections(client)
         await until(lambda: sum(b'"rpc.ping"' in message for message in sent) >= 5)
-        assert client._pool.open_connections == [link]
+        assert client_connections(client) == [link]

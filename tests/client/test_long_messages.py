@@ -11,6 +11,8 @@ import pytest
 
 from rpcstream import AsyncClient, CallTimeout, Client, ConnectionLost
 
+from ..internals import slots_of
+
 Scripted = Callable[[Callable[[Any], None]], str]
 
 LONG = "x" * 3_000_000
@@ -131,7 +133,7 @@ async def test_notifications_do_not_pile_up(scripted: Scripted) -> None:
     async with AsyncClient(scripted(script)) as client:
         for _ in range(3000):
             await client.notify.note("x" * 1000)
-            most = max(most, client._pool._slots[0].connection.session.flows.unsent)  # type: ignore[union-attr]
+            most = max(most, slots_of(client)[0].connection.session.flows.unsent)  # type: ignore[union-attr]
         assert await client.received() == 3000
     assert most < 1_000_000
 

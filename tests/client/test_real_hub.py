@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from rpcstream import AsyncClient, Backoff, Client, ConnectFailed, Hub, InvalidParams, MethodNotFound, ProviderGone
 from rpcstream.testing import serve_in_thread
 
+from ..internals import client_connections, connection_at_hub
+
 AT_ONCE = Backoff(first=0.001, longest=0.01)
 
 
@@ -29,7 +31,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 def cut(client: AsyncClient) -> None:
     """Lose the connection that the client is registered on."""
-    link = client._registration.connection
+    link = connection_at_hub(client)
     assert link is not None
     link.abort("cut")
 
@@ -94,9 +96,9 @@ async def test_a_provider_comes_back(address: str, name: str | None) -> None:
         await gpu.offer()
         before = gpu.registered_name
         for _ in range(5):
-            old = gpu._registration.connection
+            old = connection_at_hub(gpu)
             cut(gpu)
-            await until(lambda old=old: gpu._registration.connection not in (None, old))  # type: ignore[misc]
+            await until(lambda old=old: connection_at_hub(gpu) not in (None, old))  # type: ignore[misc]
             assert await caller.where() == "here"
         assert gpu.registered_name == before
 
@@ -106,12 +108,12 @@ async def test_another_connection_of_the_pool_takes_over(address: str) -> None:
         gpu(lambda: "here", name="where")
         await gpu.offer()
         await asyncio.gather(*(gpu.where() for _ in range(6)))
-        assert len(gpu._pool.open_connections) == 2
-        old = gpu._registration.connection
+        assert len(client_connections(gpu)) == 2
+        old = connection_at_hub(gpu)
         cut(gpu)
-        await until(lambda: gpu._registration.connection not in (None, old))
+        await until(lambda: connection_at_hub(gpu) not in (None, old))
         assert await caller.where() == "here"
-        assert len(gpu._pool.open_connections) == 1
+        assert len(client_connections(gpu)) == 1
 
 
 @pytest.mark.parametrize("face", ["async", "sync"])
@@ -166,9 +168,9 @@ async def test_idle_ends_keep_each_other_alive() -> None:
         AsyncClient(address, name="gpu-1", keepalive=0.4, trace=trace) as gpu,
     ):
         await gpu.offer()
-        link = gpu._registration.connection
+        link = connection_at_hub(gpu)
         await until(lambda: sum(b'"rpc.ping"' in message for message in sent) >= 5)
-        assert gpu._registration.connection is link
+        assert connection_at_hub(gpu) is link
 
 
 def test_the_sync_client() -> None:

@@ -17,6 +17,7 @@ from rpcstream.peer.session import Session
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.transports.memory import join
 
+from ..internals import client_connections
 from .transport_matrix import PATIENCE, ErrorLog, Network, RawPeer, until
 
 #: For real transports, where a pause takes real time.
@@ -962,7 +963,7 @@ async def test_a_server_that_says_nothing_of_what_may_be_repeated(door: Door, fa
     async with door.serving(Cutting(cuts=1).server):
         client = door.client(retries=1, retry="idempotent")
         call = client.submit.price(timeout=5)
-        await until(lambda: not client._pool.open_connections and door.inside)
+        await until(lambda: not client_connections(client) and door.inside)
         door.accept = RawPeer
         with pytest.raises(ConnectionLost, match=r"did not say what is idempotent.*'price'"):
             await call

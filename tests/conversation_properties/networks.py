@@ -167,5 +167,5 @@ class TcpNetwork:
 def read(stream: LineStream, wanted: bool) -> None:
     """Resume or pause reading at the end of a session, as if its program were blocked."""
     transport = stream._transport
-    if transport is not None and not transport.is_closing() and not stream._paused:
+    if transport is not None and not transport.is_closing() and not stream.is_paused:
         (transport.resume_reading if wanted else transport.pause_reading)()

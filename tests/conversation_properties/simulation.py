@@ -19,6 +19,7 @@ from rpcstream import AsyncClient
 from rpcstream.peer.session import Session
 from rpcstream.transports.stream import LineStream
 
+from ..internals import invoker_of
 from ..stepped_loop import SteppedLoop
 from .call_actions import LIMIT, CallActions, SimulatedClient
 from .networks import MemoryNetwork, TcpNetwork, read
@@ -55,8 +56,7 @@ class Simulation(CallActions):
         self.server._make_session = kept  # type: ignore[method-assign]
 
     def _count_threads(self) -> None:
-        assert self.server._running is not None
-        threads, lock = self.server._running.invoker._threads, threading.Lock()
+        threads, lock = invoker_of(self.server)._threads, threading.Lock()
         submit = threads.submit
 
         def count(change: int) -> None:

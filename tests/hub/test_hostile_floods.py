@@ -21,9 +21,7 @@ class TestFloods:
             provider.say(text % (call_id, f"{n:05}" + "x" * 100_000))
         await provider.silence()
         unsent = sum(len(each) for session in running_hub.hub.directory.members for each in session._outbox)
-        unread = max(
-            session.channel._transport.get_write_buffer_size() for session in running_hub.hub.directory.members
-        )
+        unread = max(session.channel.unread_size for session in running_hub.hub.directory.members)
         assert unsent + unread < 3_000_000
         provider.say({"jsonrpc": "2.0", "id": call_id, "result": "well"})
         caller.transport.resume_reading()
@@ -52,9 +50,7 @@ class TestFloods:
                 permitted += heard["params"]["n"]
                 heard = await provider.hear()
             assert heard["result"] == "pong"
-        unread = max(
-            session.channel._transport.get_write_buffer_size() for session in running_hub.hub.directory.members
-        )
+        unread = max(session.channel.unread_size for session in running_hub.hub.directory.members)
         assert unread < 4_000_000
         caller.transport.resume_reading()
         more = await provider.hear()
@@ -97,7 +93,7 @@ class TestFloods:
             assert (await quick.hear())["params"]["value"].startswith(f"{n}x")
         stats = running_hub.hub.stats()
         assert stats["events_dropped"] > 100
-        unread = max(s.channel._transport.get_write_buffer_size() for s in running_hub.hub.directory.members)
+        unread = max(s.channel.unread_size for s in running_hub.hub.directory.members)
         assert unread < 5_000_000
 
     async def test_of_registrations(self, open_hub: OpenHub) -> None:

@@ -19,6 +19,8 @@ from rpcstream.methods.image_decoding import MAX_DECODERS, ImageDecoder, ImageMe
 from rpcstream.testing import memory_client
 from rpcstream.wire import envelope
 
+from ..internals import invoker_of
+
 SMALL, LARGE = Image.new("L", (100, 100)), Image.new("L", (600, 600))
 
 
@@ -141,8 +143,7 @@ def make_server(**limits: Any) -> Server:
 
 
 def room_of(server: Server) -> ImageDecoder:
-    assert server._running is not None
-    return server._running.invoker.images
+    return invoker_of(server).images
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from rpcstream.methods import workers as pool
 from rpcstream.methods.invoke import Invoker
 from rpcstream.testing import memory_client
 
+from ..internals import invoker_of
+
 if sys.platform == "win32":
     pytest.skip("signals", allow_module_level=True)
 
@@ -35,8 +37,7 @@ async def serving(workers: Any, processes: int, **limits: Any) -> AsyncIterator[
     for name in ("process_id", "hold", "deaf_hold", "die", "blob", "close_pipe", "odd_result"):
         server.add(getattr(workers, name), offload="process")
     async with memory_client(server) as client:
-        assert server._running is not None
-        yield client, server._running.invoker
+        yield client, invoker_of(server)
 
 
 async def begun(folder: Path, name: str) -> int:

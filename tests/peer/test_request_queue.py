@@ -21,6 +21,8 @@ from rpcstream.peer.session import Session
 from rpcstream.wire import envelope
 from rpcstream.wire.buffers import Encoded
 
+from ..internals import running_state
+
 LIMITS = Limits(max_calls=2, write_buffer=100_000)
 
 
@@ -80,8 +82,7 @@ class Talk:
             return sum([item async for item in items])
 
     def open(self) -> Session:
-        assert self.server._running is not None
-        session = self.server._make_session(self.server._running.dispatcher, lambda session: None)
+        session = self.server._make_session(running_state(self.server).dispatcher, lambda session: None)
         session.connected(self.channel, splits_values=True)
         return session
 

@@ -20,6 +20,8 @@ from rpcstream.peer.marshal import Call
 from rpcstream.peer.session import Session
 from rpcstream.wire.buffers import Encoded
 
+from ..internals import running_state
+
 LIMITS = Limits(max_calls=3, write_buffer=4000, max_values=20_000, max_held_size=200_000, max_held_total=500_000)
 
 
@@ -204,8 +206,7 @@ FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=list(Healt
 async def at_a_server(make: Callable[[], Server], reads: list[list[bytes]], blocked: bool) -> None:
     server = make()
     async with server.in_memory():
-        assert server._running is not None
-        dispatcher = server._running.dispatcher
+        dispatcher = running_state(server).dispatcher
         session = server._make_session(dispatcher, lambda session: None)
         channel = Channel()
         await fed(session, channel, reads, blocked=blocked)
@@ -227,8 +228,7 @@ async def at_a_client(reads: list[list[bytes]], offers: bool, blocked: bool) -> 
     """Two calls wait; what comes may end the connection, as a client does where a server is none."""
     server = methods(Server(limits=LIMITS))
     async with server.in_memory():
-        assert server._running is not None
-        dispatcher = server._running.dispatcher if offers else None
+        dispatcher = running_state(server).dispatcher if offers else None
         ended: list[str] = []
         dispatch = ClientDispatcher(
             settle=lambda reply, line: session.pending.settle(reply, line),

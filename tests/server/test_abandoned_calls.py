@@ -13,6 +13,8 @@ import orjson
 from rpcstream import Context, Limits, Server
 from rpcstream.peer.session import Session
 
+from ..internals import session_of
+
 
 def request(method: str, params: list[Any], call_id: int) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": method, "params": params, "id": call_id}
@@ -27,8 +29,7 @@ def lines(*messages: object) -> bytes:
 
 
 def of_the_only_caller(server: Server) -> Session:
-    assert server._running is not None
-    (session,) = server._running.listener.sessions
+    session = session_of(server)
     return session
 
 

@@ -18,6 +18,8 @@ from rpcstream import Limits, Server
 from rpcstream.events.delivery import SHARE
 from rpcstream.events.event_queue import Policy
 
+from ..internals import open_connections
+
 
 def message(method: str, params: Any = None, **members: Any) -> bytes:
     return orjson.dumps({"jsonrpc": "2.0", "method": method, "params": params, **members}) + b"\n"
@@ -324,9 +326,8 @@ COUNT = 200
 
 def waiting_bytes(server: Server) -> int:
     """What the server holds for its connections: events that wait, and what the transports have not sent."""
-    assert server._running is not None
-    streams = server._running.listener._streams
-    unsent = sum(stream._transport.get_write_buffer_size() for stream in streams if stream._transport is not None)
+    streams = open_connections(server)
+    unsent = sum(stream.unread_size for stream in streams)
     outboxes = sum(sum(map(len, stream.session._outbox)) for stream in streams)
     return unsent + outboxes + sum(each.queue.size for each in server.topics._table.subscribers.values())
 

@@ -18,6 +18,8 @@ from PIL import Image
 
 from rpcstream import Limits, Server
 
+from ..internals import open_connections
+
 LIMITS = Limits(
     max_message_size=100_000,
     max_batch=10,
@@ -344,7 +346,7 @@ async def test_a_peer_that_never_reads_does_not_grow_the_memory_and_is_closed(
             await asyncio.sleep(0)
         (stream,) = stuck
         while stream._transport is not None:
-            assert stream._transport.get_write_buffer_size() < 5_000_000
+            assert stream.unread_size < 5_000_000
             await asyncio.sleep(0.05)
             await assert_served(other)
     assert "write_timeout" in caplog.text
@@ -362,7 +364,7 @@ async def test_a_peer_that_sends_and_never_reads_is_not_read_either(connect: Any
         assert not done, "100 MB were taken from a peer that reads nothing"
         await assert_served(other)
         for stream in running_streams(server):
-            assert stream._transport.get_write_buffer_size() < 1_000_000
+            assert stream.unread_size < 1_000_000
             assert stream.session.backlog._size < 1_000_000
         greedy.writer.transport.resume_reading()
         await sending
@@ -465,5 +467,4 @@ async def test_a_slow_inline_handler_is_named(connect: Any, caplog: pytest.LogCa
 
 
 def running_streams(server: Server) -> list[Any]:
-    assert server._running is not None
-    return list(server._running.listener._streams)
+    return open_connections(server)

@@ -19,6 +19,8 @@ from rpcstream.peer.flow_control import StreamReceiver
 from rpcstream.peer.memory import PARTLY, MessageMemory, Reception, memory_of
 from rpcstream.wire.framing import LineFramer, Oversize
 
+from ..internals import message_memory, sessions_of
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -147,14 +149,14 @@ async def test_calls_wait_while_those_at_work_hold_too_much() -> None:
         held = memory_of(request("hold", [[1000] * 9_000], 0)[:-1])
         fits = -(-MIB // held)
         await service.until(fits)
-        session = next(iter(service.server._running.listener.sessions))  # type: ignore[union-attr]
+        session = next(iter(sessions_of(service.server)))
         await asyncio.sleep(0)
         assert service.begun == fits == 2
-        assert session.work.held == service.server._memory.at_work >= MIB
+        assert session.work.held == message_memory(service.server).at_work >= MIB
         service.go.set()
         replies = [await reply_of(reader) for _ in range(7)]
         assert {each["id"]: each["result"] for each in replies} == {**dict.fromkeys(range(6), 9_000), "behind": 1}
-        assert session.work.held == service.server._memory.at_work == 0
+        assert session.work.held == message_memory(service.server).at_work == 0
 
 
 async def test_one_call_may_hold_more_than_the_limit() -> None:
@@ -204,7 +206,7 @@ async def test_messages_that_come_in_part_are_dropped_when_they_take_too_much_to
             writer.write(request("size", ["x" * (900 * KIB)])[: 800 * KIB])
             await writer.drain()
         async with asyncio.timeout(20):
-            while service.server._memory.waiting < 1.5 * MIB:
+            while message_memory(service.server).waiting < 1.5 * MIB:
                 await asyncio.sleep(0.005)
         address = f"127.0.0.1:{pairs[0][1].get_extra_info('peername')[1]}"
         where = address if scheme == "tcp" else f"{scheme}://{address}"
@@ -216,7 +218,7 @@ async def test_messages_that_come_in_part_are_dropped_when_they_take_too_much_to
                 writer.write(request("size", ["x" * (900 * KIB)])[800 * KIB :])
                 assert (await reply_of(reader))["result"] == 900 * KIB
             assert await client.size("x" * (3 * MIB)) == 3 * MIB
-        assert service.server._memory.waiting == 0
+        assert message_memory(service.server).waiting == 0
 
 
 async def test_what_a_lost_connection_had_sent_in_part_counts_no_longer() -> None:
@@ -224,7 +226,7 @@ async def test_what_a_lost_connection_had_sent_in_part_counts_no_longer() -> Non
     async with service.raw() as [(_, writer)]:
         writer.write(request("size", ["x" * (900 * KIB)])[: 800 * KIB])
         await writer.drain()
-        memory = service.server._memory
+        memory = message_memory(service.server)
         async with asyncio.timeout(20):
             while not memory.waiting:
                 await asyncio.sleep(0.005)
@@ -243,14 +245,14 @@ async def test_long_requests_in_line_count_and_are_refused_over_the_total() -> N
         (_, one), (reader, other) = pairs
         one.write(request("size", ["x" * (400 * KIB)], "kept"))
         async with asyncio.timeout(20):
-            while not service.server._memory.waiting:
+            while not message_memory(service.server).waiting:
                 await asyncio.sleep(0.005)
         other.write(request("size", ["x" * (200 * KIB)], "refused"))
         refused = await reply_of(reader)
         assert (refused["id"], refused["error"]["code"]) == ("refused", -32002)
         one.transport.abort()
         async with asyncio.timeout(20):
-            while service.server._memory.waiting:
+            while message_memory(service.server).waiting:
                 await asyncio.sleep(0.005)
 
 
@@ -273,7 +275,7 @@ def test_a_framer_drops_what_it_may_not_hold_and_goes_on() -> None:
     framer = LineFramer(max_size=100 * PARTLY, reception=Reception(memory))
     said = framer.feed(b'{"id":1,"params":"' + b"x" * PARTLY)
     assert [type(each) for each in said] == [Oversize]
-    assert said[0].is_refused  # type: ignore[union-attr]
+    assert said[0].is_refused
     assert framer.feed(b"x" * PARTLY) == []
     assert framer.feed(b'x"}\n{"id":2}\n') == [b'{"id":2}']
     assert memory.waiting == PARTLY
@@ -338,7 +340,7 @@ async def test_items_that_wait_count_until_they_are_used_and_end_their_stream_ov
         params = {"stream": stream, "value": "x" * size}
         return orjson.dumps({"jsonrpc": "2.0", "method": "$/item", "params": params}) + b"\n"
 
-    memory = service.server._memory
+    memory = message_memory(service.server)
     async with service.raw(2) as pairs:
         for n, (reader, writer) in enumerate(pairs):
             writer.write(request("read", [{"$type": "stream", "id": "s"}, n == 0], n))
@@ -395,7 +397,7 @@ async def test_of_those_that_leave_too_much_unread_together_the_one_with_most_is
         for reader, _ in (pairs[0], pairs[2]):
             reader._transport.resume_reading()  # type: ignore[attr-defined]
             assert len((await reply_of(reader))["result"]) == 20 * MIB
-        assert service.server._memory.unread.total == 0
+        assert message_memory(service.server).unread.total == 0
 
 
 def test_unread_bytes_are_those_of_the_last_look() -> None:

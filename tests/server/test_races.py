@@ -18,6 +18,8 @@ from rpcstream.peer.session import Session
 from rpcstream.testing import FakeTimeLoop, memory_client
 from rpcstream.transports.memory import join
 
+from ..internals import client_connections, listener_of
+
 
 class Hand(asyncio.Protocol):
     """The other end of a connection in memory, worked by hand."""
@@ -179,7 +181,7 @@ async def test_a_stream_that_is_left_before_its_upload_begins_leaves_nothing() -
         assert await client.now() == "now"
         async with client.stream.double(iter(range(5))):
             pass
-        (link,) = client._pool.open_connections
+        (link,) = client_connections(client)
         for _ in range(20):
             await asyncio.sleep(0)
         assert not link.session.flows
@@ -315,7 +317,7 @@ async def test_a_vanished_peer_shows_when_something_is_written() -> None:
         hand.transport.close()
         await hand.hear()
         assert service.sessions[0].work.running  # it may have been a half-close
-        service.server._running.listener._watch()  # type: ignore[union-attr]
+        listener_of(service.server)._watch()
         await hand.hear()
         assert not service.sessions[0].work.running
 

@@ -18,6 +18,8 @@ import pytest
 from rpcstream import Client, Limits, RpcError, Server
 from rpcstream.testing import serve_in_thread
 
+from ..internals import invoker_of, running_state
+
 
 class Forgetful(RpcError):
     def __init__(self) -> None:  # forgets its base
@@ -181,8 +183,7 @@ async def test_calls_that_nobody_waits_for_any_more_leave_the_queue(connect: Any
         line = b'{"jsonrpc":"2.0","method":"block","params":["late"],"timeout":0.01,"id":%d}\n'
         await raw.send(b"".join(line % number for number in range(100)))
         assert {(await raw.reply())["error"]["code"] for _ in range(100)} == {-32003}
-        assert server._running is not None
-        assert server._running.invoker._threads.waiting == 0
+        assert invoker_of(server)._threads.waiting == 0
         release.set()
         await first
     assert ran == ["first"]
@@ -226,8 +227,7 @@ async def test_a_generator_is_closed_in_a_thread_also_when_the_queue_is_full(con
         assert (await raw.reply())["method"] == "$/item"
         while len(made) < 2:  # one is made ahead of its credit
             await asyncio.sleep(0)
-        assert server._running is not None
-        for is_there in (entered.is_set, lambda: server._running.invoker.waiting):  # type: ignore[union-attr]
+        for is_there in (entered.is_set, lambda: invoker_of(server).waiting):
             await other.send('{"jsonrpc":"2.0","method":"block","id":1}\n')
             while not is_there():
                 await asyncio.sleep(0)
@@ -286,8 +286,7 @@ def test_what_was_answered_arrives_though_more_was_sent(end: bytes) -> None:
         else:
             while not executed:
                 time.sleep(0.001)
-            assert server._running is not None
-            server._running.loop.call_soon_threadsafe(server.stop)
+            running_state(server).loop.call_soon_threadsafe(server.stop)
         received = b""
         # Requests that were still on their way may be reset; what was answered has arrived before that.
         with contextlib.suppress(TimeoutError, ConnectionResetError):

@@ -15,6 +15,7 @@ from rpcstream import Context, Limits, Server
 from rpcstream.transports import listen
 from rpcstream.transports.http import HttpConnection
 
+from ..internals import listener_of
 from .raw_http import RawHttpConnection, until
 
 
@@ -99,8 +100,7 @@ class HttpService:
 
     @property
     def listener(self) -> Any:
-        assert self.server._running is not None
-        return self.server._running.listener
+        return listener_of(self.server)
 
     async def connect(self) -> RawHttpConnection:
         host, _, port = self.address.rpartition(":")
@@ -111,7 +111,7 @@ class HttpService:
     async def close(self) -> None:
         for raw_http in self._connections:
             await raw_http.close()
-        await until(lambda: not self.listener._sessions and not self.listener._streams)
+        await until(lambda: not self.listener.sessions and not self.listener.connections)
 
 
 ServeHttp = Callable[..., Awaitable[HttpService]]

@@ -24,6 +24,8 @@ from rpcstream.tls import TLS, client_context
 from rpcstream.transports import accept
 from rpcstream.transports.strangers import UnauthenticatedConnections
 
+from ..internals import listener_of
+
 PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}\n'
 SHOW_TOKEN = b'{"jsonrpc":"2.0","id":1,"method":"rpc.authenticate","params":["secret"]}\n'
 
@@ -83,11 +85,6 @@ async def ends(server: Server, ca: Path | None = None) -> AsyncIterator[Any]:
         finally:
             for writer in opened:
                 writer.transport.abort()
-
-
-def listener_of(server: Server) -> Any:
-    assert server._running is not None
-    return server._running.listener
 
 
 async def until(condition: Any) -> None:
@@ -210,7 +207,7 @@ async def test_strangers_give_way_when_there_are_no_more_descriptors(
     async with ends(server) as connect:
         known, stranger = await connect(), await connect()
         assert (await known.ask(SHOW_TOKEN))["result"] is True
-        await until(lambda: len(listener_of(server)._streams) == 2)
+        await until(lambda: len(listener_of(server).connections) == 2)
         (acceptor,) = listener_of(server)._acceptors
         real, failures = acceptor._sock, [errno.EMFILE]
 
@@ -246,7 +243,7 @@ def test_half_a_handshake_takes_a_place_and_gives_way(files: tuple[Path, Path], 
             assert (await first.ask(PING))["result"] == "pong"
             halves = [await connect(in_clear=True) for _ in range(4)]
             halves[0].writer.write(b"\x16\x03\x01")
-            await until(lambda: len(listener_of(server)._streams) == 3)
+            await until(lambda: len(listener_of(server).connections) == 3)
             assert await halves[0].is_over()
             assert await halves[1].is_over()
             assert server.counters.connections == 1
@@ -274,7 +271,7 @@ def test_half_a_handshake_ends_in_its_time(
             begun.writer.write(b"\x16\x03\x01\x02\x00\x01")
             assert await silent.is_over()
             assert await begun.is_over()
-            await until(lambda: not listener_of(server)._streams)
+            await until(lambda: not listener_of(server).connections)
 
     runner.run(main())
 
@@ -285,7 +282,7 @@ def test_a_server_that_stops_does_not_wait_for_handshakes(files: tuple[Path, Pat
     async def main() -> None:
         async with ends(server, files[0]) as connect:
             half = await connect(in_clear=True)
-            await until(lambda: listener_of(server)._streams)
+            await until(lambda: listener_of(server).connections)
             listener = listener_of(server)
             await listener.stop_accepting()
             await listener.closed()
@@ -346,7 +343,7 @@ async def test_those_without_authentication_do_not_give_way() -> None:
     server = Server(limits=Limits(max_connections=1))
     async with ends(server) as connect:
         silent = await connect()
-        await until(lambda: listener_of(server)._streams)
+        await until(lambda: listener_of(server).connections)
         refused = await connect()
         assert (await refused.ask(b""))["error"]["code"] == -32002
         assert (await silent.ask(PING))["result"] == "pong"

@@ -67,7 +67,7 @@ async def test_a_notification_is_answered_before_it_is_done(
     answer = await raw_http.ask(post(b"[" + body + b"]" if in_batch else body))
     assert (answer.status, answer.body) == (200, b"")
     await raw_http.close()
-    await until(lambda: not service.listener._streams and service.begun)
+    await until(lambda: not service.listener.connections and service.begun)
     assert not service.ended
     service.go.set()
     await until(lambda: service.ended == ["quiet"])
@@ -207,7 +207,7 @@ async def test_a_stream_waits_for_its_reader(serve: ServeHttp) -> None:
     for _ in range(50):
         await raw_http.chunk()
     # What the buffers of both systems hold is made; then it stands still.
-    await until(lambda: service.connections[0]._is_full)
+    await until(lambda: service.connections[0].is_full)
     made = len(service.begun)
     for _ in range(100):
         await asyncio.sleep(0)
@@ -248,7 +248,7 @@ async def test_what_is_pipelined_behind_a_call_waits_unread(service: HttpService
     count = 1_500_000 // len(request)
     raw_http.send(request * count)
     (connection,) = service.connections
-    await until(lambda: connection._paused)
+    await until(lambda: connection.is_paused)
     assert len(connection._reader) < 1_000_000
     service.go.set()
     assert (await raw_http.answer()).json == result(0)
@@ -699,9 +699,9 @@ async def test_a_connection_becomes_a_websocket(serve: ServeHttp, is_sync: bool 
     raw_http.send(b"GET / HTTP/1.1\r\n\r\n")
     assert await raw_http.reader.readexactly(10) == b"echo GET /"
     assert made[0].request.identity == (None if is_sync is None else "me")
-    assert service.listener._streams == {made[0]}
+    assert service.listener.connections == {made[0]}
     await raw_http.close()
-    await until(lambda: not service.listener._streams)
+    await until(lambda: not service.listener.connections)
     assert service.server.counters.connections == 0
 
 
@@ -778,7 +778,7 @@ async def test_an_idle_connection_is_closed_in_time(serve: ServeHttp) -> None:
         assert await raw_http.rest() == b""
     except ConnectionResetError:
         pass
-    await until(lambda: not service.listener._streams)
+    await until(lambda: not service.listener.connections)
     assert service.server.counters.closed_for_limits == 1
 
 
@@ -805,7 +805,7 @@ async def test_calls_that_leave_nothing_behind_share_a_session(
 ) -> None:
     """It is of no use to anybody once the connection is gone."""
     await raw_http.ask(post(call("add", 1, 2)))
-    (session,) = service.listener._sessions
+    (session,) = service.listener.sessions
     for request in (
         post(call("echo", "a"), NDJSON),
         post(call("none")),
@@ -815,10 +815,10 @@ async def test_calls_that_leave_nothing_behind_share_a_session(
         get("/none"),
     ):
         await raw_http.ask(request)
-        assert service.listener._sessions == {session}
+        assert service.listener.sessions == {session}
     assert (await raw_http.ask(post(call("add", 1, 2)))).json == result(3)
     await raw_http.close()
-    await until(lambda: not service.listener._sessions)
+    await until(lambda: not service.listener.sessions)
 
 
 async def test_what_a_handler_has_seen_of_a_session_is_its_own(
@@ -837,7 +837,7 @@ async def test_what_a_handler_has_seen_of_a_session_is_its_own(
     for context in seen:
         assert context.session.channel is None
         context.progress("too late")
-    assert not service.listener._sessions
+    assert not service.listener.sessions
     # What belonged to the one call is not seen by the next.
     assert (await raw_http.ask(post(call("headers"), "X: a"))).json["result"]["x"] == "a"
     assert "x" not in (await raw_http.ask(post(call("headers")))).json["result"]

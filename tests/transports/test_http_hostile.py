@@ -382,7 +382,7 @@ async def test_who_goes_on_sending_for_ever_is_closed(serve: ServeHttp, monkeypa
     raw_http = await service.connect()
     assert (await raw_http.ask(post(b"x" * 2000))).status == 413
     async with asyncio.timeout(20):
-        while service.listener._streams:
+        while service.listener.connections:
             raw_http.send(b"x" * 1000)
             await asyncio.sleep(0.001)
 
@@ -459,12 +459,12 @@ async def test_a_slow_reader(serve: ServeHttp, request_: bytes) -> None:
     small_buffers(raw_http)
     raw_http.writer.transport.pause_reading()  # type: ignore[attr-defined]
     raw_http.send(request_)
-    await until(lambda: service.connections and not service.listener._streams)
+    await until(lambda: service.connections and not service.listener.connections)
     assert service.server.counters.closed_for_limits == 1
     reason = service.connections[0].reason
     assert reason is not None
     assert "write_timeout" in reason
-    await until(lambda: not service.listener._sessions)
+    await until(lambda: not service.listener.sessions)
 
 
 async def test_answers_that_nobody_reads_stop_the_reading(serve: ServeHttp) -> None:
@@ -473,12 +473,12 @@ async def test_answers_that_nobody_reads_stop_the_reading(serve: ServeHttp) -> N
     raw_http.writer.transport.pause_reading()  # type: ignore[attr-defined]
     request = post(call("note", "x")) + post(call("echo", "x" * 10_000))
     raw_http.send(request * 5000)
-    await until(lambda: service.connections and service.connections[0]._paused)
+    await until(lambda: service.connections and service.connections[0].is_paused)
     (connection,) = service.connections
     assert len(service.begun) < 5000
     assert len(connection._reader) < 1_000_000
     assert connection._transport is not None
-    assert connection._transport.get_write_buffer_size() < 1_000_000
+    assert connection.unread_size < 1_000_000
     raw_http.writer.transport.resume_reading()  # type: ignore[attr-defined]
     for _ in range(5000):
         await raw_http.answer()
@@ -574,5 +574,5 @@ async def test_a_client_that_breaks_off_everywhere(service: HttpService) -> None
         raw_http.send(request[:end])
         await asyncio.sleep(0)
         raw_http.writer.transport.abort()
-    await until(lambda: not service.listener._streams and not service.listener._sessions)
+    await until(lambda: not service.listener.connections and not service.listener.sessions)
     assert service.ended == ["cancelled"] * len(service.begun)

@@ -18,6 +18,8 @@ from rpcstream.testing import FakeTimeLoop
 from rpcstream.tls import TLS, client_context
 from rpcstream.transports.paced import GOODBYE, SHARE, TURN, PacedTransport
 
+from ..internals import open_connections
+
 MIB = 1024 * 1024
 
 
@@ -296,11 +298,10 @@ def test_readers_that_stall_share_one_message(files: Files, runner: asyncio.Runn
                 assert b'"result"' in await reader.readline()
                 ends.append((reader, writer))
             assert await call(host, port, tls, "tell", [size]) == readers
-            assert server._running is not None
-            full = [each for each in server._running.listener._streams if each._is_full]
+            full = [each for each in open_connections(server) if each.is_full]
             while len(full) < readers:
                 await asyncio.sleep(0.01)
-                full = [each for each in server._running.listener._streams if each._is_full]
+                full = [each for each in open_connections(server) if each.is_full]
             paced = [each._transport for each in full if isinstance(each._transport, PacedTransport)]
             assert len(paced) == (readers if is_tls or len(paced) else 0)
             origins = {id(view.obj) for each in paced for view in each._waiting if len(view) > MIB}

@@ -23,6 +23,7 @@ from rpcstream.wire.frames import BINARY, TEXT, FrameReader, frame, head, masked
 from rpcstream.wire.http_messages import Request
 from rpcstream.wire.upgrade import UpgradeRefusedError, accept_upgrade, check_response, request_upgrade
 
+from ..internals import running_state
 from .raw_websocket import serving, until, websocket_connect
 
 GOOD = {
@@ -444,7 +445,7 @@ async def test_the_server_says_goodbye_when_all_is_answered(service: Service) ->
         await socket.send(text("wait", id=1))
         await service.started.wait()
         stopped = asyncio.ensure_future(websocket_server.__aexit__(None, None, None))
-        await until(lambda: service.server._running and service.server._running.stopping.is_set())
+        await until(lambda: service.server._running and running_state(service.server).stopping.is_set())
         await socket.send(text("add", 1, 2, id=2))  # comes too late
         service.go_on.set()
         assert await next_of(socket) == result("done")

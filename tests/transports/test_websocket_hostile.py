@@ -154,7 +154,7 @@ async def test_a_flood_of_pings_from_a_peer_that_does_not_read() -> None:
         own = raw.writer.transport
         cast(asyncio.Transport, own).pause_reading()
         raw.call("fill", 8_000_000)  # more than the system keeps for it
-        await until(lambda: stream._is_full)
+        await until(lambda: stream.is_full)
         unsent = cast(asyncio.Transport, stream._transport).get_write_buffer_size()
         for round_ in range(20):
             flood = b"".join(frame(PING, b"%5d" % number + b"x" * 120, masked=True) for number in range(2000))
@@ -185,9 +185,9 @@ async def test_pings_alone_fill_no_more_than_the_buffer() -> None:
             await raw.writer.drain()
             if stream._transport is not None:
                 largest = max(largest, cast(asyncio.Transport, stream._transport).get_write_buffer_size())
-            if stream._is_full and largest > limit:
+            if stream.is_full and largest > limit:
                 break
-        await until(lambda: stream._is_full)
+        await until(lambda: stream.is_full)
         # A read that began with room may bring the answers to all of it.
         assert largest <= limit + 512 * 1024
 
@@ -343,7 +343,7 @@ async def test_one_that_is_not_read_and_gone_is_found() -> None:
     async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
         (stream,) = websocket_server.streams
         raw.send(*({"jsonrpc": "2.0", "id": number, "method": "wait"} for number in range(3000)))
-        await until(lambda: stream._paused)
+        await until(lambda: stream.is_paused)
         raw.writer.transport.abort()
         await asyncio.sleep(0.05)
         assert not service.cancelled.is_set()
@@ -356,7 +356,7 @@ async def test_a_probe_does_not_disturb_one_that_is_there() -> None:
     async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
         (stream,) = websocket_server.streams
         raw.send(*({"jsonrpc": "2.0", "id": number, "method": "wait"} for number in range(3000)))
-        await until(lambda: stream._paused)
+        await until(lambda: stream.is_paused)
         stream.probe()
         assert await raw.pong() == b""
         assert await raw.pong() == b""
