@@ -15,7 +15,7 @@ from .progress import StatusLine
 from .save import check_writable, is_regular
 
 if TYPE_CHECKING:
-    from ..client.bridge import ClientStream
+    from ..client.loop_bridge import ClientStream
 
 #: Writes a value where the options say; returns the exit status.
 Show = Callable[[argparse.Namespace, Any], int]

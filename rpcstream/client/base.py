@@ -109,13 +109,13 @@ class BaseClient(ABC):
             kwargs: the arguments by name. For a parameter named `timeout`, `returns` or `on_progress` use `request`.
             timeout: seconds that this call may take, None for no limit. It is sent to the server, which stops too.
             returns: a type hint; the result is checked against it and given in that type.
-            on_progress: called with each value that the handler reports (`ctx.progress`). With a `Client` it runs in a
-                thread that reads for other calls, too, and must not call this client. What it raises is logged.
+            on_progress: called with each value that the handler reports (`ctx.progress`). It must not wait for another
+                call of this client. What it raises is logged.
 
         Raises:
             RpcError: the server answered with an error; subclasses for the known codes.
             ConnectFailed, ConnectionLost: no connection could be made, or it ended before the answer arrived.
-            CallTimeout: no answer in time. The connection stays open.
+            CallTimeout: no answer in time, or no connection was free in time (see `pool`). The connection stays open.
             TypeError: arguments both by position and by name; a value that cannot be sent (EncodeError); a result that
                 does not fit `returns`.
             RuntimeError: the client is closed.

@@ -13,7 +13,6 @@ import orjson
 
 from ..codec import payloads
 from ..errors import MethodNotFound, ParseError, RpcError
-from ..peer.interfaces import Later
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.framing import Oversize
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from ..methods.dispatch import Dispatcher
     from ..methods.invoke import Invoker
     from ..methods.registry import MethodRegistry
+    from ..peer.interfaces import Later  # imports asyncio, which plain calls do without
 
 
 class Callbacks:

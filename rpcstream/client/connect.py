@@ -15,7 +15,7 @@ from ..transports.stream import LineStream
 from ..wire.http_messages import readable_text
 from .connection import ClientConnection
 from .options import Settings, hide_token
-from .readiness import waiter
+from .sockets import waiter
 
 P = TypeVar("P", bound=asyncio.Protocol)
 

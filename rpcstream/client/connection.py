@@ -16,7 +16,7 @@ from ..peer.outgoing import OutgoingCalls
 from ..peer.session import Session
 from .callbacks import ClientDispatcher
 from .options import Settings
-from .readiness import Wait
+from .sockets import Wait
 
 if TYPE_CHECKING:
     from ..methods.dispatch import Dispatcher

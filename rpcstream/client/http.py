@@ -18,10 +18,10 @@ from ..peer.session import Session
 from ..peer.uploads import holds_streams
 from ..wire.buffers import Encoded
 from ..wire.http_messages import JSON, NDJSON
-from .dial import failure
 from .http_connection import KeptConnection
 from .http_exchange import Exchange
 from .options import Settings
+from .sockets import failure
 
 #: Makes a connection with the protocol that the given function makes.
 Dial = Callable[[Callable[[], KeptConnection]], Awaitable[KeptConnection]]

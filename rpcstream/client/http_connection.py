@@ -15,7 +15,7 @@ import httptools
 from ..transports.connection import why_lost
 from ..wire.buffers import parts_of
 from .http_exchange import Exchange
-from .readiness import Wait, waiter
+from .sockets import Wait, waiter
 
 #: Bytes of the head of an answer, its trailers included.
 HEAD_MAX = 64 * 1024

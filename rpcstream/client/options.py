@@ -46,10 +46,12 @@ class ClientOptions(TypedDict, total=False):
     Attributes:
         timeout: seconds that a call may take in all, connecting included; each call may give its own.
         connect_timeout: seconds that making a connection may take.
-        pool: the largest number of connections; a call takes the one with the fewest waiting calls.
+        pool: the largest number of connections. In an event loop they are shared: a call takes the one with the fewest
+            waiting calls. A `Client` without an event loop uses one for each call that is waiting; when all are in use,
+            a thread waits for one until it times out. None: 1 in an event loop, else 8.
         retries: how often a call is repeated that failed because there was no connection, the connection was lost, or a
             hub lost the program that ran the call. The method may have run already, so use it for methods that may run
-            twice. (`Client.submit` repeats only on a client that runs an event loop.)
+            twice.
         retry: which of these calls are repeated: "all", or only those of methods that the server declares "idempotent".
         reconnect: keep a connection open: made by `with`, `async with` or the first call, and made again whenever it is
             lost, with the pauses of a `Backoff` (True: the default ones). Calls wait for it until they time out.
@@ -74,7 +76,7 @@ class ClientOptions(TypedDict, total=False):
 
     timeout: float | None
     connect_timeout: float | None
-    pool: int
+    pool: int | None
     retries: int
     retry: Literal["all", "idempotent"]
     reconnect: bool | Backoff
@@ -98,7 +100,7 @@ class SyncClientOptions(ClientOptions, total=False):
 
     Attributes:
         on_send: called with the number of bytes sent so far and in all, while a message of more than 1 MiB is sent; not
-            on a client that runs an event loop.
+            for calls that go by an event loop.
     """
 
     on_send: Callable[[int, int], None] | None
@@ -120,7 +122,7 @@ class AsyncClientOptions(ClientOptions, total=False):
 DEFAULTS: Mapping[str, Any] = {
     "timeout": 60.0,
     "connect_timeout": 10.0,
-    "pool": 1,
+    "pool": None,
     "retries": 0,
     "retry": "all",
     "reconnect": False,
@@ -179,7 +181,7 @@ class Settings:
     address: Address
     timeout: float | None
     connect_timeout: float | None
-    pool: int
+    pool: int | None
     retries: int
     retry: str
     reconnect: Backoff | None
@@ -202,7 +204,7 @@ class Settings:
             seconds = getattr(self, name)
             if seconds is not None and not seconds > 0:
                 raise ValueError(f"{name} must be positive or None, got {seconds!r}")
-        if self.pool < 1:
+        if self.pool is not None and self.pool < 1:
             raise ValueError(f"pool must be at least 1 connection, got {self.pool!r}")
         if self.retry not in ("all", "idempotent"):
             raise ValueError(f"retry must be 'all' or 'idempotent', got {self.retry!r}")

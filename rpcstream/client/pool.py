@@ -20,10 +20,10 @@ from ..text import get_logger
 from .address import check_lasting
 from .connect import join
 from .connection import ClientConnection, GetDispatcher
-from .dial import failure
 from .keepalive import Keepalive
 from .options import Settings
 from .retry import Unsent, retrieve_exception
+from .sockets import failure
 
 log = get_logger("rpcstream.client")
 
@@ -101,8 +101,8 @@ class ConnectionPool:
         self._settings = settings
         self._marshaller = marshaller
         self._get_dispatcher = get_dispatcher
-        self._slots = [Slot() for _ in range(settings.pool)]
-        self._only = self._slots[0] if settings.pool == 1 else None
+        self._slots = [Slot() for _ in range(settings.pool or 1)]
+        self._only = self._slots[0] if len(self._slots) == 1 else None
         #: All connections whose sockets may be open: also those being greeted, and those that are closing.
         self._connections: WeakSet[ClientConnection] = WeakSet()
         self._write_max = min(WRITE_MAX, settings.limits.write_buffer)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do witho
     from ..events.event_queue import Policy
     from ..peer.outgoing import OnProgress
     from ..peer.remote import BlockingPeer
-    from .bridge import ClientStream, ClientSubscription
+    from .loop_bridge import ClientStream, ClientSubscription
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -35,14 +35,16 @@ _OFFERING = "offering a method to the server"
 class Client(BaseClient):
     """Calls methods of a server: `Client().vision.vectorize(photo=image)`. Safe to use from several threads.
 
-    The first call makes a connection, which stays open; after it was lost the next call makes another one. In a forked
-    process the client makes connections of its own.
+    The first call makes a connection, which stays open; after it was lost the next call makes another one. A call has
+    its connection to itself until it is answered: one thread uses one connection, and threads that call at the same
+    time use one each, up to `pool`. There is no order between their calls. In a forked process the client makes
+    connections of its own.
 
-    Some features need an event loop, which the client then runs in a thread of its own, and from then on all its calls
-    go that way: methods that the server may call, streams, subscriptions, iterators as arguments, `on_connect`, and the
-    options `reconnect`, `on_state`, `name` and `keepalive`. With a token, and with any address but TCP and Unix
-    sockets, the event loop is used from the first call. The thread ends with `close`; a client that offers no method
-    may also just be dropped.
+    Some features need an event loop, which the client then runs in a thread of its own. The calls of `submit` share a
+    connection there. These features move all calls of the client to it: methods that the server may call, streams,
+    subscriptions, iterators as arguments, `on_connect`, and the options `reconnect`, `on_state`, `name` and
+    `keepalive`. With a token, and with any address but TCP and Unix sockets, the event loop is used from the first
+    call. The thread ends with `close`; a client that offers no method may also just be dropped.
 
     Args:
         address: the server: "host:port", "host", "[::1]:8545", "tcp://…", "unix:///path"; "tls://host:port";
@@ -53,7 +55,7 @@ class Client(BaseClient):
         notify: sends notifications, which have no answer: `client.notify.name(…)`, or `client.notify("name", …)`.
         submit: starts calls that run by themselves: `client.submit.name(…)` gives a `concurrent.futures.Future`, whose
             `add_done_callback(function)` calls the function with the future when the call is over, in a thread of the
-            client that may call it, too. On a client that runs an event loop every error comes with the future.
+            client that may call it, too. Every error of the call comes with the future.
         stream: calls methods that stream: `for item in client.stream.name(…)`; gives a `ClientStream`. Options as for
             `call`; the time-out is for the whole stream.
 
@@ -66,22 +68,21 @@ class Client(BaseClient):
 
     def __init__(self, address: str | Address = DEFAULT_ADDRESS, **options: Unpack[SyncClientOptions]) -> None:
         super().__init__(make_settings("Client", SyncClientOptions, address, options))
-        self._caller = SyncEngine(self._settings, self._marshaller)
-        self._connections = self._caller.connections
-        self._perform = self._caller.perform
-        self._send = self._caller.send
+        self._engine = SyncEngine(self._settings, self._marshaller)
+        self._perform = self._engine.perform
+        self._send = self._engine.send
 
     @property
     def state(self) -> str:
-        return self._caller.state
+        return self._engine.state
 
     @property
     def registered_name(self) -> str | None:
-        return self._caller.registered_name
+        return self._engine.registered_name
 
     @property
     def replies_dropped(self) -> int:
-        return self._caller.dropped
+        return self._engine.dropped
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
@@ -171,7 +172,7 @@ class Client(BaseClient):
         return SyncBatch(self._marshaller, timeout, self._perform, self._send)
 
     def on_connect(self, hello: Hello) -> Hello:
-        self._caller.greet(hello)
+        self._engine.add_greeting(hello)
         return hello
 
     # -- events and the hub -----------------------------------------------------------------------------------------
@@ -180,7 +181,7 @@ class Client(BaseClient):
         self, topic: str, *, returns: Any = NOT_GIVEN, max_queue: int = 1000, policy: Policy = "drop_oldest"
     ) -> ClientSubscription:
         options = {"returns": returns, "max_queue": max_queue, "policy": policy}
-        return self._caller.conversing("subscribe", "rpc.subscribe").subscribe(topic, options)
+        return self._engine.lasting_loop_thread("subscribe", "rpc.subscribe").subscribe(topic, options)
 
     def publish(self, topic: str, value: Any, retain: bool = False, *, timeout: float | None = NOT_GIVEN) -> int:
         count: int = self.request("rpc.publish", publish_params(topic, value, retain), timeout=timeout)
@@ -191,23 +192,23 @@ class Client(BaseClient):
         return is_sent
 
     def offer(self, *, shared: bool = False) -> list[str]:
-        return self._caller.conversing(_OFFERING, "rpc.register").offer(shared=shared)
+        return self._engine.lasting_loop_thread(_OFFERING, "rpc.register").offer(shared=shared)
 
     def withdraw(self, *names: str) -> list[str]:
-        return self._caller.conversing(_OFFERING, "rpc.unregister").withdraw(names)
+        return self._engine.lasting_loop_thread(_OFFERING, "rpc.unregister").withdraw(names)
 
     def wait_closed(self) -> None:
-        if not self._connections.is_closed:
-            self._caller.conversing("wait_closed", "wait_closed").wait_closed()
+        if not self._engine.pool.is_closed:
+            self._engine.lasting_loop_thread("wait_closed", "wait_closed").wait_closed()
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        self._caller.close()
+        self._engine.close()
 
     def __enter__(self) -> Self:
         if self._settings.reconnect is not None:
-            self._caller.background("(connect)").begin()
+            self._engine.loop_thread("(connect)").begin()
         return self
 
     def __exit__(
@@ -216,7 +217,7 @@ class Client(BaseClient):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Client of {self.address}{', closed' if self._connections.is_closed else ''}>"
+        return f"<Client of {self.address}{', closed' if self._engine.pool.is_closed else ''}>"
 
     # -- sending ----------------------------------------------------------------------------------------------------
 
@@ -237,7 +238,7 @@ class Client(BaseClient):
         **kwargs: Any,
     ) -> Future[Any]:
         outgoing = Call(self._marshaller, method, params_of(method, args, kwargs), timeout, returns)
-        return self._caller.submit(outgoing, timeout, on_progress)
+        return self._engine.submit(outgoing, timeout, on_progress)
 
     def _streamed(
         self,
@@ -247,8 +248,8 @@ class Client(BaseClient):
         returns: Any = NOT_GIVEN,
         on_progress: OnProgress | None = None,
     ) -> ClientStream:
-        self._caller.converse()
-        return self._caller.background(method).stream(method, params, timeout, returns, on_progress)
+        self._engine.move_to_loop()
+        return self._engine.loop_thread(method).stream(method, params, timeout, returns, on_progress)
 
     def _add_callback(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
-        self._caller.mark(function, options)
+        self._engine.add_callback(function, options)

@@ -1,31 +1,35 @@
-"""One blocking connection of the sync client, shared by any number of threads, with no thread of its own.
+"""One blocking connection of the sync client: a socket, the framing of its messages, and the call that waits on it.
 
-Owns the bytes in both directions. Threads send for themselves; which of those that wait reads for all is the matter of
-the reader role. Knows neither methods nor values, and of a message only whose answer it is. (Locks: see `state`.)
+Owns the bytes in both directions, the deadlines of sending and of waiting, what is answered to messages that the server
+sends unasked, and how the connection ends. One thread uses it at a time, for one call; the pool sees to that. Other
+threads may call `abort` only. Knows neither methods nor values, and of a message only which call it answers.
+
+The socket is non-blocking and waited for with `poll`: a thread that is interrupted (Ctrl-C) while it waits then has
+certainly read nothing, and the connection can be kept.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from threading import TIMEOUT_MAX
+from threading import get_ident
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from ..errors import CallTimeout
-from ..peer.deadline import INFINITE
-from ..peer.marshal import Outgoing
-from ..peer.pending import Waiter as AnyWaiter
+from ..codec.payloads import TooManyValues
+from ..errors import CallTimeout, ConnectionLost
+from ..peer.marshal import Marshaller, Outgoing
+from ..peer.pending import PendingCalls
+from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import Encoded, parts_of
-from ..wire.framing import LONG
-from .inbox import Inbox
+from ..wire.framing import LONG, LineFramer, Message, Oversize
+from .callbacks import ClientDispatcher
 from .options import Settings
-from .readiness import milliseconds, waiter
-from .role import Waiter
-from .state import ConnectionState
+from .retry import Unsent
+from .sockets import milliseconds, waiter
 
 if TYPE_CHECKING:
     from ..peer.outgoing import OnProgress  # imports asyncio, which plain calls do without
@@ -37,10 +41,10 @@ READ_SIZE = 64 * 1024
 READ_SIZE_LONG = 1024 * 1024
 #: How much of a long message is offered to the system at once; of a longer one the progress is reported.
 SEND_SIZE = 1024 * 1024
-#: Bytes that are said in passing (refusals of the peer's requests, cancels of our own) and may wait to be sent.
+#: Bytes of short messages (cancels, refusals of the server's requests) that may wait until the socket takes them.
 ASIDES_MAX = 256 * 1024
-#: While a send is stuck and another thread reads, look this often (s) whether it still does.
-GLANCE = 0.01
+#: Reads of what came between two calls, before the next call is sent.
+CATCH_UP_READS = 16
 
 #: So soon (s) after a call the next is sent without a look at the connection, which takes a twentieth of a short call.
 LOOK_AFTER = 0.001
@@ -48,193 +52,219 @@ LOOK_AFTER = 0.001
 _BRACE, _LINE_FEED = b"{\n"
 
 
-class SyncConnection(ConnectionState):
-    """A connected socket and the calls that wait on it; safe to use from several threads.
+class PendingReply:
+    """The reply that a thread waits for: an entry in the table of pending calls.
 
-    For a call there is `exchange`; for what somebody else waits for, `check`, `enter_held`, `send` and `give_up_held`.
+    Made without arguments, and `method` is set: every call makes one, and so there is no `__init__` to run.
+
+    Attributes:
+        done: there is a reply, or an error in its place.
+        reply: the reply object; `line` is the message that it stood in.
+        on_progress: called with what the handler reports before it has answered.
+    """
+
+    method: str
+    reply: dict[str, Any]
+
+    done = False
+    error: Exception | None = None
+    line: bytes | bytearray = b""
+    on_progress: OnProgress | None = None
+
+    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        self.reply, self.line, self.done = reply, line, True
+
+    def fail(self, error: Exception) -> None:
+        self.error, self.done = error, True
+
+
+class SyncConnection:
+    """A connected socket, used by one thread at a time.
 
     Args:
         sock: connected; from here on it belongs to this object.
+        marshaller: reads what handlers report on their way.
+
+    Attributes:
+        pending: the calls without an answer: that of the thread that uses the connection, or those of its batch.
+        lost: why the connection is over; None while it is not.
+        reporting: the thread that runs an `on_progress` now.
     """
 
-    def __init__(self, sock: socket.socket, settings: Settings) -> None:
+    def __init__(self, sock: socket.socket, settings: Settings, marshaller: Marshaller) -> None:
         sock.setblocking(False)
-        super().__init__(sock, str(settings.address))
+        limits = settings.limits
+        self.pending = PendingCalls()
+        self.lost: str | None = None
+        self.reporting: int | None = None
+        self._socket = sock
+        self._wait_readable = waiter(sock, read=True)
+        self._marshaller = marshaller
+        self._address = marshaller.address
         self._trace = settings.trace
         self._on_send = settings.on_send
         self._delimiter = settings.delimiter
+        self._max_size = limits.max_message_size
+        self._max_values = limits.max_values
+        self._parse_long = settings.codec.parse
+        self._framer = LineFramer(max_size=limits.max_message_size, delimiter=settings.delimiter)
+        self._dispatcher = ClientDispatcher(settle=self.pending.settle, close=self._lose)
         #: Bytes that end in a line feed may be read without framing, if they are one message.
         self._is_plain = settings.trace is None and settings.delimiter == b"\n"
-        self._is_plain &= settings.limits.max_message_size >= READ_SIZE
+        self._is_plain &= limits.max_message_size >= READ_SIZE
         #: A message has begun and its end has not come.
         self._is_partial = False
-        self._inbox = Inbox(self.pending, self.state, settings, lose=self._lose_held)
-        self._soon = self._inbox.soon.append
+        #: Run when the message that is being handled has been handled whole.
+        self._after_message: list[Callable[[], None]] = []
+        self._soon = self._after_message.append
         self._asides = bytearray()
+        #: A long message is on its way: nothing else may be sent.
+        self._is_sending = False
+        self._was_used = False
         self._last_sent = 0.0
-        self._wait_readable = waiter(sock, read=True)
 
-    # -- a call -----------------------------------------------------------------------------------------------
+    # -- a call -------------------------------------------------------------------------------------------------
 
-    def exchange(self, outgoing: Outgoing, deadline: float, on_progress: OnProgress | None = None) -> Waiter:
-        """Send a call and wait until it is answered, the connection lost or the time over (then it is not `done`).
+    def exchange(self, outgoing: Outgoing, deadline: float, on_progress: OnProgress | None = None) -> PendingReply:
+        """Send a call and wait for its reply.
 
-        A call that is left unanswered, for lack of time or since the thread was interrupted, is cancelled at the peer.
+        A call that gets none, for lack of time or since the thread was interrupted, is cancelled at the server; the
+        connection stays, and drops the reply if it still comes.
 
-        Raises what `Outgoing` and `send` raise; Unsent if the connection was over before the call was sent.
+        Args:
+            deadline: monotonic seconds; may be infinite.
+
+        Raises, besides what `Outgoing` raises:
+            Unsent: the connection was over before the call was sent; another one may be tried.
+            ConnectionLost: it ended before the reply came, or as soon as it was made.
+            CallTimeout: the server did not take the call, or did not answer, until the deadline.
         """
-        own = Waiter()
+        if self.lost is not None:
+            raise self._unsent(outgoing.method)
+        own = PendingReply()
         own.method = outgoing.method
         if on_progress is not None:
             own.on_progress = on_progress
-        role = self.role
-        state = self.state
-        state.acquire()  # here and below not `with`: that takes twice as long, on the way of every call
-        try:
-            if self.lost is not None:
-                raise self._unsent(outgoing.method)
-            outgoing.enter(self.pending, own, self._soon)
-            leads = not role.taken
-            if leads:
-                role.taken = True
-        finally:
-            state.release()
-        was_sent = False
+        outgoing.enter(self.pending, own, self._soon)
+        may_be_sent = False
         try:
             now = monotonic()
-            if not leads:
-                self._inbox.check_may_wait(outgoing.method)
-            elif now - self._last_sent > LOOK_AFTER and self._wait_readable(0):
+            if now - self._last_sent > LOOK_AFTER and self._wait_readable(0):
                 self._catch_up(outgoing.method)
             self._last_sent = now
             left = deadline - now
             if left <= 0:
-                raise self._unsent_in_time(outgoing.method)
+                raise self._not_taken(outgoing.method)
             message = outgoing.encode(left)
-            was_sent = True  # or it will be: if this thread is interrupted meanwhile, nobody can say
-            if self._sending.acquire(False):
-                self._write(message, deadline, outgoing.method, leads)
-            else:
-                if leads:  # whoever sends may wait until somebody reads
-                    leads = False
-                    self._leave_role()
-                self.send(message, deadline, outgoing.method)
-            if not leads:
-                leads = role.take_or_sleep(own, deadline)
-            if leads:
-                self._read_for(own, deadline)
-        except CallTimeout:  # of sending
-            was_sent = False
-            raise
-        finally:
-            state.acquire()
+            may_be_sent = True
             try:
-                if not own.done:
-                    self.give_up_held(outgoing, was_sent)
-                if leads:
-                    role.pass_on()
-            finally:
-                state.release()
-            if self.lost is not None:
-                self._close_if_left()
-            elif not own.done:
-                self.say_asides()
-        return own
-
-    def check(self, method: str) -> None:
-        """See whether the connection is open, as far as that shows without waiting.
-
-        The server may have closed it while nobody looked; that must be found before anything is sent.
-
-        Raises:
-            Unsent: it is over, and was in use before; another one may be tried.
-            ConnectionLost: it was over as soon as it was made.
-        """
-        if self.lost is None and self.role.try_take():
-            try:
-                if self._wait_readable(0):
-                    self._catch_up(method)
-            finally:
-                self._leave_role()
-        if self.lost is not None:
-            raise self._unsent(method)
-
-    def enter_held(self, outgoing: Outgoing, own: AnyWaiter) -> None:
-        """Enter a call in the table, while `state` is held. Unsent if the connection is over."""
-        if self.lost is not None:
-            raise self._unsent(outgoing.method)
-        outgoing.enter(self.pending, own, self._soon)
-
-    def give_up_held(self, outgoing: Outgoing, was_sent: bool = True) -> None:
-        """Nobody waits for the call any more (`state` is held); the peer learns it with `say_asides`."""
-        call_ids = outgoing.leave(self.pending)
-        # The peer cancels by itself when the connection is lost. Cancels that find no room are left out.
-        if was_sent and len(self._asides) < ASIDES_MAX:
-            self._asides += b"".join(envelope.cancel(call_id) + self._delimiter for call_id in call_ids)
-
-    def read_while(self, wanted: Callable[[], object]) -> None:
-        """Read for others as long as `wanted` gives true; for a thread that was handed the role."""
-        try:
-            while wanted() and self.lost is None:
-                if self._wait_readable(milliseconds(INFINITE)):
+                self._write(message, deadline, outgoing.method)
+            except CallTimeout:
+                may_be_sent = False  # not whole, and the connection is lost if it was sent in part
+                raise
+            while not own.done:
+                left = deadline - monotonic()
+                if left <= 0:
+                    raise CallTimeout("no answer in time", method=outgoing.method, address=self._address)
+                if self._wait_readable(milliseconds(left)):
                     self._read()
         finally:
-            self._leave_role()
-
-    # -- sending ----------------------------------------------------------------------------------------------
+            if not own.done:
+                self._give_up(outgoing, may_be_sent)
+        if own.error is not None:
+            raise own.error
+        return own
 
     def send(self, message: Encoded, deadline: float, method: str) -> None:
-        """Write one message.
+        """Send a message that has no reply.
 
         Raises:
-            ConnectionLost: the connection is over.
+            Unsent: the connection was over before; another one may be tried.
+            ConnectionLost: it ended meanwhile, or as soon as it was made.
             CallTimeout: the server did not take the message until `deadline`. If it had taken a part, the connection
                 is lost: the rest cannot be left out.
         """
-        if not self._sending.acquire(False):
-            left = min(deadline - monotonic(), TIMEOUT_MAX)
-            if left <= 0 or not self._sending.acquire(timeout=left):
-                raise self._unsent_in_time(method)
-        self._write(message, deadline, method, False)
+        if self.lost is None and self._wait_readable(0):
+            self._catch_up(method)
+        if self.lost is not None:
+            raise self._unsent(method)
+        self._write(message, deadline, method)
 
-    def _write(self, message: Encoded, deadline: float, method: str, reads: bool) -> None:
-        """The same for a thread that holds `_sending`, which is released. `reads`: it has the reader role too."""
+    def _give_up(self, outgoing: Outgoing, was_sent: bool) -> None:
+        """The thread waits no more: tell the server, if it has the call."""
+        call_ids = outgoing.leave(self.pending)
+        # A server cancels by itself when the connection is lost. Cancels that find no room are left out.
+        if was_sent and self.lost is None and len(self._asides) < ASIDES_MAX:
+            self._asides += b"".join(envelope.cancel(call_id) + self._delimiter for call_id in call_ids)
+            self._send_asides()
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def abort(self, reason: str) -> None:
+        """Let the call fail that another thread makes on this connection; that thread then closes the socket."""
+        if self.lost is None:
+            self.lost = reason
+        self._shut_down()
+
+    def close(self, reason: str) -> None:
+        """Close the socket; the connection is in use no more."""
+        if self.lost is None:
+            self.lost = reason
+        self._shut_down()
+        self._socket.close()
+
+    def abandon(self) -> None:
+        """Forget the connection in a process that was forked; it goes on in the one that made it."""
+        self.lost = "the connection belongs to the process that this one was forked from"
+        self._socket.close()
+
+    def _shut_down(self) -> None:
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for the socket
+        except OSError:
+            pass
+
+    def _lose(self, reason: str) -> None:
+        """The connection is over: what waits fails."""
+        if self.lost is None:
+            self.lost = self.pending.explained(reason)
+        self.pending.fail_all(self._loss)
+
+    def _loss(self, method: str) -> ConnectionLost:
+        return ConnectionLost(self.lost or "the connection is over", method=method, address=self._address)
+
+    def _unsent(self, method: str) -> ConnectionLost:
+        """Nothing of the call was sent. A connection that was never good for anything is not worth another attempt."""
+        kind = Unsent if self._was_used else ConnectionLost
+        return kind(self.lost or "the connection is over", method=method, address=self._address)
+
+    def _not_taken(self, method: str) -> CallTimeout:
+        return CallTimeout("the server did not take the call in time", method=method, address=self._address)
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    def _write(self, message: Encoded, deadline: float, method: str) -> None:
         self._was_used = True
-        try:
-            if self._trace is not None:
-                self._trace("send", bytes(message))
-            if isinstance(message, bytes) and len(message) <= JOIN_MAX and not self._asides:
-                message += self._delimiter
-                try:
-                    sent = self._socket.send(message)
-                except OSError:
-                    sent = 0  # what is wrong shows with the next attempt
-                if sent != len(message):
-                    self._send_rest([memoryview(message)[sent:]], deadline, method, reads, begun=bool(sent))
-            else:
-                asides = self._take_asides()
-                parts = [memoryview(part) for part in (asides, *parts_of(message), self._delimiter)]
-                self._send_rest(parts, deadline, method, reads, begun=bool(asides))
-        finally:
-            self._sending.release()
-            if self.lost is not None:
-                self._close_if_left()
-            elif self._asides:
-                self.say_asides()
+        if self._trace is not None:
+            self._trace("send", bytes(message))
+        if isinstance(message, bytes) and len(message) <= JOIN_MAX and not self._asides:
+            message += self._delimiter
+            try:
+                sent = self._socket.send(message)
+            except OSError:
+                sent = 0  # what is wrong shows with the next attempt
+            if sent != len(message):
+                self._write_rest([memoryview(message)[sent:]], deadline, method, begun=bool(sent))
+        else:
+            asides = bytes(self._asides)
+            self._asides.clear()
+            parts = [memoryview(part) for part in (asides, *parts_of(message), self._delimiter)]
+            self._write_rest(parts, deadline, method, begun=False)
 
-    def _send_some(self, data: bytes | memoryview, method: str) -> int:
-        try:
-            sent = self._socket.send(data)
-        except (BlockingIOError, InterruptedError):
-            return 0
-        except OSError as error:
-            self._lose(error.strerror or str(error))
-            raise self._loss(method) from error
-        return sent
-
-    def _send_rest(self, parts: list[memoryview], deadline: float, method: str, reads: bool, *, begun: bool) -> None:
+    def _write_rest(self, parts: list[memoryview], deadline: float, method: str, *, begun: bool) -> None:
         """Send what does not go with one system call. `begun`: something of it is on its way already."""
         left = total = sum(map(len, parts))
+        self._is_sending = True
         try:
             for part in parts:
                 at = 0
@@ -243,64 +273,50 @@ class SyncConnection(ConnectionState):
                     at += sent
                     left -= sent
                     if not sent:
-                        self._await_writable(deadline, method, reads)
+                        self._await_writable(deadline, method)
                     elif self._on_send is not None and total > SEND_SIZE:
                         self._on_send(total - left, total)
         except BaseException as error:
             if left and (begun or left < total):
                 self._lose(f"a message could not be sent whole: {type(error).__name__}")
             raise
+        finally:
+            self._is_sending = False
+        self._send_asides()
 
-    def _await_writable(self, deadline: float, method: str, reads: bool) -> None:
-        """Wait until the server takes more. Read meanwhile: perhaps it waits until we do."""
+    def _send_some(self, data: memoryview, method: str) -> int:
+        try:
+            return self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            self._lose(error.strerror or str(error))
+            raise self._loss(method) from error
+
+    def _await_writable(self, deadline: float, method: str) -> None:
+        """Wait until the server takes more. Read meanwhile: it may take no more before its own messages are read."""
         left = deadline - monotonic()
         if left <= 0:
-            raise self._unsent_in_time(method)
-        if not (reads or self.role.try_take()):
-            waiter(self._socket, write=True)(milliseconds(min(left, GLANCE)))
-        else:
-            try:
-                waiter(self._socket, read=True, write=True)(milliseconds(left))
-                self._read()
-            finally:
-                if not reads:
-                    self._leave_role()
+            raise self._not_taken(method)
+        waiter(self._socket, read=True, write=True)(milliseconds(left))
+        self._read()
         if self.lost is not None:
             raise self._loss(method)
 
-    def _take_asides(self) -> bytes:
-        with self.state:
-            asides = bytes(self._asides)
-            self._asides.clear()
-        return asides
-
-    def say_asides(self) -> None:
-        """Send what is said in passing, as far as that is possible without waiting."""
-        while self._asides and self._sending.acquire(False):
+    def _send_asides(self) -> None:
+        """Send the short messages that wait, as far as that is possible without waiting."""
+        if self._asides and not self._is_sending:
             try:
-                asides = self._take_asides()
-                try:
-                    sent = self._socket.send(asides)
-                except OSError:
-                    sent = 0  # what is wrong shows when the connection is read
-                with self.state:
-                    self._asides[:0] = asides[sent:]
-            finally:
-                self._sending.release()
-            if sent < len(asides):
-                break
+                sent = self._socket.send(self._asides)
+            except OSError:
+                sent = 0  # what is wrong shows when the connection is read
+            del self._asides[:sent]
 
-    # -- reading, for the thread that has the role ------------------------------------------------------------
-
-    def _read_for(self, own: Waiter, deadline: float) -> None:
-        """Read until `own` is done or out of time, and for everybody else meanwhile."""
-        while not own.done and (left := deadline - monotonic()) > 0:
-            if self._wait_readable(milliseconds(left)):
-                self._read()
+    # -- reading ------------------------------------------------------------------------------------------------
 
     def _catch_up(self, method: str) -> None:
-        """Read what came while nobody waited: late answers perhaps, and perhaps the end. Unsent if it is."""
-        for _ in range(16):
+        """Read what came since the last call: late replies perhaps, and perhaps the end. Unsent if it is."""
+        for _ in range(CATCH_UP_READS):
             self._read()
             if self.lost is not None:
                 raise self._unsent(method)
@@ -309,8 +325,6 @@ class SyncConnection(ConnectionState):
 
     def _read(self) -> None:
         """Read once, without waiting, and handle what came."""
-        if self.lost is not None:
-            return
         try:
             data = self._socket.recv(READ_SIZE_LONG if self._is_partial else READ_SIZE)
             is_one = 0 < len(data) < LONG and data[0] == _BRACE and data[-1] == _LINE_FEED
@@ -321,44 +335,92 @@ class SyncConnection(ConnectionState):
                 except orjson.JSONDecodeError:
                     message = None
                 if message is not None and "method" not in message and ("result" in message or "error" in message):
-                    state = self.state
-                    state.acquire()
-                    try:
-                        self.pending.settle(message, data)
-                    finally:
-                        state.release()
-                    if self.afterwards:
-                        self._run_afterwards()
+                    self.pending.settle(message, data)
                     return
-            refusals, end = self._inbox.receive(data)
-            self._is_partial = self._inbox.partial
-            if refusals:
-                with self.state:
-                    self._asides += b"".join(refusal + self._delimiter for refusal in refusals)
-                self.say_asides()
-                if len(self._asides) > ASIDES_MAX:
-                    self._lose("the peer asks and does not read the answers")
-            if end is not None:
-                self._lose(end)
-            if self.afterwards:
-                self._run_afterwards()
+            self._handle_bytes(data)
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
             self._lose(error.strerror or str(error))
         except BaseException as error:
-            # Bytes may be lost, and nobody can say whose they were.
+            # Bytes may be lost, and it is not known of which message.
             self._lose(f"reading was interrupted: {type(error).__name__}")
             raise
 
-    def _run_afterwards(self) -> None:
-        with self.state:
-            functions, self.afterwards = self.afterwards, []
-        for function in functions:
-            function()
+    def _handle_bytes(self, data: bytes) -> None:
+        """Handle what is not simply one reply; no bytes mean the end of the stream."""
+        end = None
+        if data:
+            self._handle(self._framer.feed(data))
+            self._is_partial = self._framer.partial
+            if self._framer.ended:
+                end = "the peer ended the conversation with an empty line"
+        else:
+            end, last = "the peer closed the connection", self._framer.finish()
+            if last and not _is_json(last[0]):
+                end = "the peer closed the connection within a message"
+            else:
+                self._handle(last)
+        if self._asides:
+            self._send_asides()
+            if len(self._asides) > ASIDES_MAX:
+                self._lose("the peer asks and does not read the answers")
+        if end is not None:
+            self._lose(end)
 
-    def _leave_role(self) -> None:
-        with self.state:
-            self.role.pass_on()
-        if self.lost is not None:
-            self._close_if_left()
+    def _handle(self, messages: list[Message]) -> None:
+        for position, line in enumerate(messages, 1):
+            if self._trace is not None:
+                self._trace("receive", bytes(line.head if isinstance(line, Oversize) else line))
+            self._handle_one(line, messages, position)
+
+    def _handle_one(self, line: Message, messages: list[Message], position: int) -> None:
+        if isinstance(line, Oversize):
+            self._dispatcher.refuse(line, envelope.refusal_of(line, self._max_size, side="client"))
+            return
+        text = line
+        try:
+            if len(line) < LONG:
+                message = orjson.loads(line)
+            else:
+                message, text = self._parse_long(line, self._max_values)
+        except TooManyValues as error:
+            self._handle_one(error.stand_in(line), messages, position)
+            return
+        except orjson.JSONDecodeError as error:
+            if values := envelope.split_values(line):
+                messages[position:position] = values
+            else:
+                self._dispatcher.refuse({}, envelope.unreadable(line, error))
+            return
+        if type(message) is dict and message.get("method") == envelope.PROGRESS and "id" not in message:
+            self._report(message.get("params"), text)
+        elif not self.pending.settled(message, text):
+            refusal = self._dispatcher.answer_now(message, text)
+            if refusal is not None:
+                self._asides += refusal + self._delimiter
+        for function in self._after_message:
+            function()
+        self._after_message.clear()
+
+    def _report(self, params: Any, line: bytes | bytearray) -> None:
+        """Tell the caller's `on_progress` what the handler reports. What that raises is logged, and ends nothing."""
+        pending: Any = self.pending.find(params.get("token")) if type(params) is dict else None
+        on_progress = getattr(pending, "on_progress", None)
+        if on_progress is None:
+            return
+        self.reporting = get_ident()
+        try:
+            on_progress(self._marshaller.member(pending.method, params, line, "value"))
+        except Exception:
+            get_logger("rpcstream.client").exception("on_progress of a call of %r failed", pending.method)
+        finally:
+            self.reporting = None
+
+
+def _is_json(line: Message) -> bool:
+    try:
+        orjson.loads(line)  # type: ignore[arg-type]
+    except orjson.JSONDecodeError:
+        return False
+    return True

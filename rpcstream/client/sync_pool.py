@@ -1,41 +1,80 @@
-"""The connections of one sync client: made when they are needed, kept, made anew when they were lost.
+"""The blocking connections of one sync client: each is lent to one thread at a time, for one call.
 
-Owns the pool, the making of connections, and what a fork means: a child process leaves the connections to its parent
-and makes its own. Knows nothing of calls but how many wait where.
+Owns how many there are: another one is made only while all others are in use, up to the option `pool`; then threads
+wait in line. Owns as well what a fork means: a child process leaves the connections to its parent and makes its own.
+Knows nothing of calls but their method's name, for errors.
+
+The common case, a connection that is free, takes no lock: what `list.append` and `list.pop` do, they do at once. The
+lock guards the line and the number of connections.
 """
 
 from __future__ import annotations
 
 import os
 from _thread import allocate_lock
-from threading import TIMEOUT_MAX
+from collections import deque
+from threading import TIMEOUT_MAX, get_ident
 from time import monotonic
 from weakref import WeakSet
 
-from ..errors import CallTimeout, ConnectFailed
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost
 from ..peer.deadline import INFINITE
-from .dial import dial, failure
+from ..peer.marshal import Marshaller
 from .options import Settings
+from .retry import Unsent
+from .sockets import dial, failure
 from .sync_connection import SyncConnection
+
+#: Connections at most, where the option `pool` does not say: enough for a machine's usual threads.
+DEFAULT_SIZE = 8
 
 CLOSED = "the client was closed"
 
+#: Why the connections of a client end that goes on with an event loop.
+RETIRED = "the connection is not used any more"
+
 
 class SyncPool:
-    """Gives a call its connection."""
+    """Lends connections to threads.
 
-    def __init__(self, settings: Settings) -> None:
-        self.address = str(settings.address)
+    Attributes:
+        is_closed: the client was closed.
+        is_retired: the client goes on with an event loop; nothing is lent any more.
+    """
+
+    def __init__(self, settings: Settings, marshaller: Marshaller) -> None:
         self.is_closed = False
-        self._is_retired = False
+        self.is_retired = False
+        self.address = marshaller.address
         self._settings = settings
-        self._places = [_Place() for _ in range(settings.pool)]
-        #: The only connection, where the pool has but one: for calls, which then need not ask for it.
-        self.only: SyncConnection | None = None
+        self._marshaller = marshaller
+        self._size = settings.pool or DEFAULT_SIZE
+        self._lock = allocate_lock()
+        #: The connections that are free, the one used last at the end: so one thread uses one connection.
+        self._free: list[SyncConnection] = []
+        #: Threads that wait, the first one first. While there are any, no connection is free.
+        self._line: deque[_Turn] = deque()
+        #: All that are open, free or lent. Held weakly: one that a thread could not give back, for it was interrupted
+        #: just then, is closed by the garbage collector and makes room for another.
+        self._connections: WeakSet[SyncConnection] = WeakSet()
+        #: The threads that make one now; weakly for the same reason.
+        self._connecting: WeakSet[_Turn] = WeakSet()
         _all.add(self)
 
-    def get(self, method: str, deadline: float) -> SyncConnection:
-        """A connection that is not known to be lost; made if there is none.
+    @property
+    def dropped(self) -> int:
+        """Replies on the present connections that no call waited for."""
+        with self._lock:
+            return sum(connection.pending.dropped for connection in self._connections)
+
+    @property
+    def has_open(self) -> bool:
+        """There is a connection that is not known to be lost."""
+        with self._lock:
+            return any(connection.lost is None for connection in self._connections)
+
+    def take(self, method: str, deadline: float) -> SyncConnection:
+        """A connection for this thread alone, until it is given to `put`.
 
         Args:
             method: for errors.
@@ -43,103 +82,181 @@ class SyncPool:
 
         Raises:
             ConnectFailed, CallTimeout: there is none.
-            RuntimeError: the client is closed.
+            ConnectionLost: the client was closed while the thread waited.
+            Unsent: the pool has retired.
+            RuntimeError: the client is closed; or the thread runs an `on_progress`, and waited for itself.
         """
-        if self.is_closed:
-            raise RuntimeError(f"{method!r} was called on a closed client (of {self.address})")
-        place = self._places[0] if len(self._places) == 1 else min(self._places, key=_busyness)
-        seen = place.connection
-        if seen is not None and seen.lost is None:
-            return seen
-        left = min(deadline - monotonic(), TIMEOUT_MAX)
-        if left <= 0 or not place.lock.acquire(timeout=left):
-            raise self._timed_out(method)
         try:
-            # Another thread may have been here first.
-            if place.connection is None or place.connection is seen or place.connection.lost is not None:
-                place.connection = self._connect(method, deadline)
-                if len(self._places) == 1 and not (self.is_closed or self._is_retired):
-                    self.only = place.connection
-            return place.connection
-        finally:
-            place.lock.release()
+            return self._free.pop()
+        except IndexError:
+            return self._take_or_make(method, deadline)
 
-    @property
-    def dropped(self) -> int:
-        """Replies on the present connections that nobody waited for."""
-        return sum(place.connection.pending.dropped for place in self._places if place.connection is not None)
-
-    @property
-    def has_open(self) -> bool:
-        """One is not known to be lost."""
-        return any(place.is_open for place in self._places)
+    def put(self, connection: SyncConnection) -> None:
+        """Give a connection back."""
+        if connection.lost is None and not self._line and not self.is_retired:
+            self._free.append(connection)
+            if not self._line and not self.is_retired:
+                return
+            # Another thread has begun to wait, or the pool has ended, since the first look.
+            try:
+                connection = self._free.pop()
+            except IndexError:
+                return
+        with self._lock:
+            if connection.lost is None and not self.is_retired:
+                self._hand_on(connection)
+            else:
+                connection.close(RETIRED)
+                self._connections.discard(connection)
+                self._hand_on(None)
 
     def retire(self) -> None:
-        """No call is to be made here any more: each connection ends when no call waits on it.
-
-        Calls that come all the same, being on their way already, find it lost and are Unsent.
-        """
-        self._is_retired = True
-        self.only = None
-        for place in self._places:
-            if place.connection is not None:
-                place.connection.retire()
+        """Lend nothing any more: each connection is closed as soon as it is free."""
+        with self._lock:
+            self.is_retired = True
+            while self._line:
+                self._line.popleft().give(None)
+        while self._free:
+            try:
+                connection = self._free.pop()
+            except IndexError:  # another thread has it, and gives it back
+                break
+            connection.close(RETIRED)
 
     def close(self) -> None:
-        """End all; what waits fails."""
+        """Close all connections; the calls that wait on them fail."""
         self.is_closed = True
-        self.only = None
-        for place in self._places:
-            if place.connection is not None:
-                place.connection.close(CLOSED)
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.abort(CLOSED)
+        self.retire()
+
+    # -- behind a lock ------------------------------------------------------------------------------------------
+
+    def _take_or_make(self, method: str, deadline: float) -> SyncConnection:
+        with self._lock:
+            if self.is_closed:
+                raise RuntimeError(f"{method!r} was called on a closed client (of {self.address})")
+            if self.is_retired:
+                raise Unsent(RETIRED, method=method, address=self.address)
+            if self._free:
+                return self._free.pop()
+            turn = _Turn()
+            must_wait = len(self._connections) + len(self._connecting) >= self._size
+            if must_wait:
+                self._check_may_wait(method)
+                self._line.append(turn)
+                if self._free:  # given back just now by a thread that has not seen the line
+                    self._line.pop()
+                    return self._free.pop()
+            else:
+                self._connecting.add(turn)
+        connection = self._wait(turn, method, deadline) if must_wait else None
+        return connection or self._make(turn, method, deadline)
+
+    def _wait(self, turn: _Turn, method: str, deadline: float) -> SyncConnection | None:
+        """Wait in line; gives a connection, or None if there is room for a new one now."""
+        left = min(deadline - monotonic(), TIMEOUT_MAX)
+        is_given = False
+        try:
+            is_given = left > 0 and turn.given.acquire(timeout=left)
+        finally:
+            if not is_given:
+                self._leave_line(turn)
+        if not is_given:
+            reason = f"no connection was free in time: all {self._size} (pool={self._size}) were in use"
+            raise CallTimeout(reason, method=method, address=self.address)
+        if turn.connection is None and self.is_retired:
+            kind = ConnectionLost if self.is_closed else Unsent
+            raise kind(CLOSED if self.is_closed else RETIRED, method=method, address=self.address)
+        return turn.connection
+
+    def _leave_line(self, turn: _Turn) -> None:
+        with self._lock:
+            if turn in self._line:
+                self._line.remove(turn)
+            else:  # its time came just now
+                self._connecting.discard(turn)
+                self._hand_on(turn.connection)
+
+    def _hand_on(self, connection: SyncConnection | None) -> None:
+        """Give a connection, or the room for a new one, to the first thread in line (the lock is held)."""
+        if self._line:
+            turn = self._line.popleft()
+            if connection is None:
+                self._connecting.add(turn)
+            turn.give(connection)
+        elif connection is not None:
+            self._free.append(connection)
+
+    def _check_may_wait(self, method: str) -> None:
+        """Raises RuntimeError where the thread would wait for a connection that it has itself."""
+        if any(connection.reporting == get_ident() for connection in self._connections):
+            raise RuntimeError(
+                f"{method!r} was called in on_progress, while all {self._size} connections are in use: it would wait "
+                f"for the call whose progress it is told"
+            )
+
+    def _make(self, turn: _Turn, method: str, deadline: float) -> SyncConnection:
+        try:
+            connection = self._connect(method, deadline)
+        except BaseException:
+            with self._lock:
+                self._connecting.discard(turn)
+                self._hand_on(None)
+            raise
+        with self._lock:
+            self._connecting.discard(turn)
+            self._connections.add(connection)
+        if self.is_closed:
+            connection.abort(CLOSED)
+        return connection
 
     def _connect(self, method: str, deadline: float) -> SyncConnection:
         limit = self._settings.connect_timeout
         left = deadline - monotonic()
         if left <= 0:
-            raise self._timed_out(method)
+            raise self._no_connection(method)
         seconds = left if limit is None else min(limit, left)
         try:
             sock = dial(self._settings.address, None if seconds == INFINITE else seconds, method)
         except TimeoutError as error:
             if seconds == left:
-                raise self._timed_out(method) from error
+                raise self._no_connection(method) from error
             raise ConnectFailed(failure(error, limit), method=method, address=self.address) from error
-        connection = SyncConnection(sock, self._settings)
-        if self.is_closed:
-            connection.close(CLOSED)
-        elif self._is_retired:
-            connection.retire()
-        return connection
+        return SyncConnection(sock, self._settings, self._marshaller)
+
+    def _no_connection(self, method: str) -> CallTimeout:
+        return CallTimeout("no connection in time", method=method, address=self.address)
 
     def leave_to_parent(self) -> None:
         """This process has just been forked from the one that made the connections."""
-        places, self.only = self._places, None
-        self._places = [_Place() for _ in places]
-        for place in places:
-            if place.connection is not None:
-                place.connection.abandon()
-
-    def _timed_out(self, method: str) -> CallTimeout:
-        return CallTimeout("no connection in time", method=method, address=self.address)
+        self._lock = allocate_lock()
+        connections = list(self._connections)
+        self._free, self._line, self._connections, self._connecting = [], deque(), WeakSet(), WeakSet()
+        for connection in connections:
+            connection.abandon()
 
 
-class _Place:
-    """A place in the pool; `lock` is held while a connection for it is made."""
+class _Turn:
+    """A thread's turn to have a connection: it waits in line for one, or makes one.
 
-    __slots__ = ("connection", "lock")
+    Attributes:
+        connection: what it was given; None where it may make one.
+        given: locked until then.
+    """
+
+    __slots__ = ("__weakref__", "connection", "given")
 
     def __init__(self) -> None:
         self.connection: SyncConnection | None = None
-        self.lock = allocate_lock()
+        self.given = allocate_lock()
+        self.given.acquire()
 
-    @property
-    def load(self) -> int:
-        return 0 if self.connection is None else len(self.connection.pending)
-
-    @property
-    def is_open(self) -> bool:
-        return self.connection is not None and self.connection.lost is None
+    def give(self, connection: SyncConnection | None) -> None:
+        self.connection = connection
+        self.given.release()
 
 
 _all: WeakSet[SyncPool] = WeakSet()
@@ -155,14 +272,9 @@ def generation() -> int:
 
 def _after_fork() -> None:
     _forks[0] += 1
-    for connections in list(_all):
-        connections.leave_to_parent()
+    for pool in list(_all):
+        pool.leave_to_parent()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _busyness(place: _Place) -> tuple[int, bool]:
-    """The key by which a place is chosen: the one with the fewest calls, an open one first."""
-    return place.load, not place.is_open

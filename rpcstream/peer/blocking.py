@@ -33,6 +33,13 @@ class Bridge:
         """This thread runs the event loop."""
         return asyncio._get_running_loop() is self.loop
 
+    def check_may_wait(self) -> None:
+        """Raises RuntimeError if this thread runs the event loop, which would wait for itself for ever."""
+        if self.is_here:
+            raise RuntimeError(
+                "this would wait for the event loop that it runs in: make the handler async, or offload it to a thread"
+            )
+
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run what `make` gives and wait for its result.
 
@@ -51,10 +58,7 @@ class Bridge:
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run what `make` gives; the future can be cancelled."""
-        if self.is_here:
-            raise RuntimeError(
-                "this would wait for the event loop that it runs in: make the handler async, or offload it to a thread"
-            )
+        self.check_may_wait()
         coroutine = make()
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)

@@ -95,8 +95,10 @@ def test_threads_in_chaos(scripted: Scripted, seed: int) -> None:
     with Client(address, pool=2, retries=1) as client, ThreadPoolExecutor(6) as executor:
         done = list(executor.map(work, range(6)))
         assert min(done) > 0
-        assert all(place.load == 0 for place in client._connections._places)
-        assert not any(place.connection.role._sleepers for place in client._connections._places if place.connection)
+        pool = client._engine.pool
+        assert not any(connection.pending for connection in pool._connections)
+        assert len(pool._connections) == len(pool._free) <= 2
+        assert not pool._line
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))

@@ -246,7 +246,7 @@ def test_closing_fails_what_waits(place: Place) -> None:
 
     client = Client(place.uri, **place.options)
     future = client.submit("never")
-    client.add(1, 2)
+    assert client.submit("add", 1, 2).result(20) == 3
     client.close()
     assert isinstance(future.exception(20), ConnectionLost)
     with pytest.raises(RuntimeError, match="closed client"):

@@ -25,7 +25,6 @@ from rpcstream import (
     Server,
 )
 from rpcstream.client import sync_connection as connection_module
-from rpcstream.client.state import ConnectionState
 from rpcstream.testing import serve_in_thread
 from rpcstream.transports import websocket
 from rpcstream.transports.connection import SocketConnection
@@ -165,7 +164,7 @@ def test_an_error_without_an_id_fails_what_waits(make_client: MakeClient, script
 
     client = make_client(scripted(script))
     assert [error.code for error in client.together(("a",), ("b",))] == [-32700, -32700]
-    assert client.call("c") == "fine"
+    assert client.together(("c",)) == ["fine"]
 
 
 def test_the_servers_own_requests_are_refused_and_notifications_ignored(
@@ -431,9 +430,11 @@ def test_closing_fails_what_waits(scripted: Scripted) -> None:
     thread = threading.Thread(target=call)
     thread.start()
     assert reached.wait(20)
+    (connection,) = client._engine.pool._connections
     client.close()
     thread.join()
     assert re.fullmatch(r"the client was closed \(method 'never' at .*\)", errors[0])
+    assert connection._socket.fileno() == -1
 
 
 async def test_closing_fails_what_waits_async(served: str) -> None:
@@ -444,33 +445,6 @@ async def test_closing_fails_what_waits_async(served: str) -> None:
     await client.close()
     errors = await asyncio.gather(*calls, return_exceptions=True)
     assert [str(error) for error in errors] == [f"the client was closed (method 'never' at {served})"] * 3
-
-
-def test_whoever_leaves_last_closes_the_socket() -> None:
-    """A reader that leaves while another thread looks whether it has left: one of both must close it."""
-    ours, theirs = socket.socketpair()
-    state = ConnectionState(ours, "somewhere")
-    state.lost = "it is over"
-    state.role.taken = True
-    held = state._sending
-
-    class Meanwhile:
-        """The lock; once, the reader leaves just before it is released."""
-
-        acquire = staticmethod(held.acquire)
-
-        def release(self) -> None:
-            if state.role.taken:
-                state.role.taken = False
-                state._close_if_left()
-                assert ours.fileno() >= 0
-            held.release()
-
-    state._sending = Meanwhile()  # type: ignore[assignment]
-    with theirs:
-        state._close_if_left()
-        assert ours.fileno() == -1
-    assert held.acquire(False)
 
 
 def upgraded(http: ScriptedHttpConnection) -> None:

@@ -32,7 +32,7 @@ from rpcstream import (
     RpcError,
     Server,
 )
-from rpcstream.client import futures
+from rpcstream.client import worker_thread
 from rpcstream.testing import serve_in_thread
 
 from .test_fork import in_child
@@ -161,11 +161,11 @@ def talking(client: Client) -> Client:
 
 
 def is_talking(client: Client) -> bool:
-    return client._connections.only is None and client._caller._background is not None
+    return client._engine.uses_loop and client._engine._loop_thread is not None
 
 
 def conversations() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "rpcstream-conversation"}
+    return {thread for thread in threading.enumerate() if thread.name == "rpcstream-loop"}
 
 
 @contextlib.contextmanager
@@ -261,15 +261,14 @@ def test_what_was_never_sent_is_not_cancelled(scripted: Scripted) -> None:
     def script(line: Any) -> None:
         while (data := line.read_line()) is not None:
             heard.put(data)
-            if b'"id"' in data:
+            if b'"first"' in data:
                 line.answer({"id": 1}, "answer")
 
     with Client(scripted(script)) as client:
         assert client.first() == "answer"
         with pytest.raises(EncodeError):
             client.second(object())
-        with pytest.raises(EncodeError):
-            client.submit.third(object())
+        assert isinstance(client.submit.third(object()).exception(), EncodeError)
         with pytest.raises(CallTimeout):
             client.fourth(timeout=-1)
         client.notify.last()
@@ -278,7 +277,7 @@ def test_what_was_never_sent_is_not_cancelled(scripted: Scripted) -> None:
 
 
 def test_a_cancel_waits_behind_a_message_that_is_being_written(scripted: Scripted) -> None:
-    was_cancelled = threading.Event()
+    is_sending, was_cancelled = threading.Event(), threading.Event()
     heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def script(line: Any) -> None:
@@ -291,22 +290,41 @@ def test_a_cancel_waits_behind_a_message_that_is_being_written(scripted: Scripte
         heard.put(line.read()["method"])
         heard.put(line.cancelled)
 
-    with Client(scripted(script)) as client:
-        waiting = client.submit.silence()
-        results: list[Any] = []
-        sending = threading.Thread(target=lambda: results.append(client.call("long", "x" * 20_000_000)))
-        connection = client._connections.only
-        assert connection is not None
-        sending.start()
-        # The long message fills the socket, so its sender stays in there.
-        while not connection._sending.locked() or connection.role.taken is False:
-            threading.Event().wait(0.001)
+    def trace(direction: str, message: bytes) -> None:
+        if len(message) > 20_000_000:
+            is_sending.set()
+
+    with Client(scripted(script), reconnect=True, trace=trace) as client:
+        waiting, long = client.submit.silence(), client.submit("long", "x" * 20_000_000)
+        assert is_sending.wait(WAIT)  # it fills the socket, and more
         assert waiting.cancel()
         was_cancelled.set()
-        sending.join()
+        assert long.result(WAIT) == "got it"
         client.notify.over()
-        assert results == ["got it"]
         assert [heard.get(timeout=WAIT) for _ in range(5)] == ["silence", 20_000_000, [], "over", [1]]
+
+
+def test_a_refusal_waits_behind_a_message_that_is_being_written(scripted: Scripted) -> None:
+    """The server asks while a long message fills the socket."""
+    is_sending = threading.Event()
+    heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def script(line: Any) -> None:
+        assert is_sending.wait(WAIT)
+        line.say({"jsonrpc": "2.0", "method": "ask", "id": 7})
+        threading.Event().wait(0.05)  # so that it is read before there is room, most probably
+        long = line.read()
+        heard.put(len(long["params"][0]))
+        heard.put(line.read()["error"]["code"])
+        line.answer(long, "got it")
+        line.read()
+
+    def trace(direction: str, message: bytes) -> None:
+        is_sending.set()
+
+    with Client(scripted(script), trace=trace) as client:
+        assert client.call("long", "x" * 20_000_000) == "got it"
+    assert [heard.get(timeout=WAIT) for _ in range(2)] == [20_000_000, -32601]
 
 
 # -- on the blocking connection: progress ---------------------------------------------------------------------------
@@ -315,7 +333,7 @@ def test_a_cancel_waits_behind_a_message_that_is_being_written(scripted: Scripte
 @pytest.mark.parametrize("converses", [False, True])
 def test_progress_comes_before_the_result(client: Client, converses: bool) -> None:
     if converses:
-        client._caller.converse()
+        client._engine.move_to_loop()
     for call in (
         lambda **options: client.steps(3, **options),
         lambda **options: client.request("steps", {"n": 3}, **options),
@@ -329,33 +347,20 @@ def test_progress_comes_before_the_result(client: Client, converses: bool) -> No
     assert is_talking(client) is converses
 
 
-def test_progress_is_told_by_whoever_reads_before_the_answer(scripted: Scripted) -> None:
-    """Another thread reads, and the answer comes in the same packet as the progress."""
-    reads, waits = threading.Event(), threading.Event()
-
+@pytest.mark.parametrize("converses", [False, True])
+def test_progress_in_the_same_packet_as_the_answer(scripted: Scripted, converses: bool) -> None:
     def script(line: Any) -> None:
-        first = line.read()
-        reads.set()
-        second = line.read()
-        waits.wait(0.05)  # so that it sleeps, most probably
-        progress = {"jsonrpc": "2.0", "method": "$/progress", "params": {"token": second["id"], "value": 0.5}}
-        line.say(progress, {"jsonrpc": "2.0", "id": second["id"], "result": "second"}, progress)
-        line.answer(first, "first")
+        request = line.read()
+        progress = {"jsonrpc": "2.0", "method": "$/progress", "params": {"token": request["id"], "value": 0.5}}
+        line.say(progress, {"jsonrpc": "2.0", "id": request["id"], "result": "done"}, progress)
         line.read()
 
     told: list[Any] = []
     with Client(scripted(script)) as client:
-        results: list[Any] = []
-        reader = threading.Thread(target=lambda: results.append(client.first()))
-        reader.start()
-        assert reads.wait(WAIT)
-
-        def note(value: Any) -> None:
-            told.append((value, list(results)))
-
-        assert client.call("second", on_progress=note) == "second"
-        assert told == [(0.5, [])]  # the one behind the answer is nobody's
-        reader.join()
+        if converses:
+            client._engine.move_to_loop()
+        assert client.call("method", on_progress=told.append) == "done"
+    assert told == [0.5]  # the one behind the answer belongs to no call
 
 
 @pytest.mark.parametrize("converses", [False, True])
@@ -370,12 +375,13 @@ def test_what_on_progress_raises_is_logged(client: Client, converses: bool, capl
         client.notify.say("progress")
 
     if converses:
-        client._caller.converse()
+        client._engine.move_to_loop()
     assert client.steps(1, on_progress=mistaken) == 1
-    assert client.steps(1, on_progress=waits, timeout=10) == 1
-    assert [record.name for record in caplog.records] == ["rpcstream.client"] * 2
     assert "a mistake in on_progress" in caplog.text
-    assert "RuntimeError" in caplog.text
+    # On a connection of its own the call is answered; in the event loop it would wait for itself.
+    assert client.steps(1, on_progress=waits, timeout=10) == 1
+    assert [record.name for record in caplog.records] == ["rpcstream.client"] * (1 + converses)
+    assert ("RuntimeError" in caplog.text) is converses
     assert client.add(1, 2) == 3
 
 
@@ -406,7 +412,7 @@ def test_progress_that_cannot_be_read_is_logged(scripted: Scripted, caplog: pyte
 def test_calls_in_a_handler_inherit_its_deadline(address: str, converses: bool) -> None:
     with Client(address) as inner:
         if converses:
-            inner._caller.converse()
+            inner._engine.move_to_loop()
         outer = Server()
 
         @outer(offload="thread")
@@ -521,29 +527,27 @@ def test_what_waits_comes_to_its_end_then_its_connection_is_closed(scripted: Scr
 
     with Client(scripted(script)) as client:
         assert client.first() == "first"
-        future, results = client.submit.later(), queue.SimpleQueue[Any]()
+        results = queue.SimpleQueue[Any]()
         waiting = threading.Thread(target=lambda: results.put(client.later()))
         waiting.start()
-        connection = client._connections.only
-        assert connection is not None
-        while len(connection.pending) < 2:
+        (connection,) = client._engine.pool._connections
+        while len(connection.pending) < 1:
             threading.Event().wait(0.001)
-        client._caller.converse()
+        client._engine.move_to_loop()
         assert client.second() == "second"
         assert connection.lost is None
         moved.set()
-        assert future.result(WAIT) == results.get(timeout=WAIT) == "later"
+        assert results.get(timeout=WAIT) == "later"
         waiting.join()
-        assert ended.get(timeout=WAIT) == ["first", "later", "later"]
+        assert ended.get(timeout=WAIT) == ["first", "later"]
         assert client.third() == "third"
     assert ended.get(timeout=WAIT) == ["second", "third"]
 
 
 def test_an_idle_connection_is_closed_at_once(client: Client) -> None:
     assert client.add(1, 2) == 3
-    connection = client._connections.only
-    assert connection is not None
-    client._caller.converse()
+    (connection,) = client._engine.pool._connections
+    client._engine.move_to_loop()
     assert connection.lost is not None
     assert connection._socket.fileno() == -1
     assert client.add(1, 2) == 3
@@ -585,7 +589,7 @@ def test_threads_do_not_notice_the_move(address: str, pool: int) -> None:
             for thread in threads:
                 thread.start()
             half.wait()
-            client._caller.converse()
+            client._engine.move_to_loop()
             for thread in threads:
                 thread.join()
             assert client.add(1, 1) == 2
@@ -613,7 +617,7 @@ def test_the_server_calls_what_is_offered(client: Client) -> None:
 
     assert not conversations()  # a thread is started with the next call, not with an import
     assert client.ask("double", [4]) == 8
-    assert client.ask("who.am_i", []) == "rpcstream-conversation"
+    assert client.ask("who.am_i", []) == "rpcstream-loop"
     assert client.gathered(40) == list(range(40))
     assert double(3) == 6
     with pytest.raises(RpcError):
@@ -752,13 +756,14 @@ def test_iterators_go_item_by_item(client: Client) -> None:
 
 def test_futures_of_calls_with_iterators(client: Client) -> None:
     assert client.submit.total(iter(range(100))).result(WAIT) == 4950
-    assert is_talking(client)
+    assert not is_talking(client)
 
 
 def test_a_value_that_cannot_be_sent_is_no_reason_to_move(client: Client) -> None:
-    for attempt in (client.total, client.submit.total, client.notify.total):
+    for attempt in (client.total, client.notify.total):
         with pytest.raises(EncodeError):
             attempt(object())
+    assert isinstance(client.submit.total(object()).exception(), EncodeError)
     assert not is_talking(client)
     assert client.add(1, 2) == 3
 
@@ -783,7 +788,7 @@ def test_an_iterator_may_block(talking: Client) -> None:
     (thread,) = threads
     assert thread is not threading.main_thread()
     assert thread not in conversations()
-    thread.join(futures.IDLE / 2)
+    thread.join(worker_thread.IDLE / 2)
     assert not thread.is_alive()  # it ends with the iterator
 
 
@@ -1089,7 +1094,7 @@ def test_what_is_on_its_way_keeps_a_dropped_client_alive(address: str, noted: No
 
 
 def talking_once(client: Client) -> Client:
-    client._caller.converse()
+    client._engine.move_to_loop()
     return client
 
 
@@ -1150,7 +1155,7 @@ def test_a_child_has_a_conversation_of_its_own(client: Client) -> None:
         child = os.getpid()
         assert child != parent
         with pytest.raises(RuntimeError, match="process"):
-            client._caller._background._bridge.run(lambda: None)  # type: ignore
+            client._engine._loop_thread._bridge.run(lambda: None)  # type: ignore
         stream.close()
         assert client.ask("pid", []) == child
         assert list(client.stream.count(3)) == [0, 1, 2]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rpcstream import CallTimeout, Client, ConnectFailed, ConnectionLost, EncodeError, MethodNotFound
-from rpcstream.client import futures as futures_module
+from rpcstream.client import worker_thread
 
 Scripted = Callable[[Callable[[Any], None]], str]
 
@@ -58,7 +58,7 @@ def test_threads_share_a_pool(served: str) -> None:
         in_threads(6, lambda thread: [client.sum(thread, number) for number in range(100)])
 
 
-def test_threads_that_start_together_share_one_connection(scripted: Scripted) -> None:
+def test_threads_that_start_together_have_a_connection_each(scripted: Scripted) -> None:
     connections = []
 
     def script(line: Any) -> None:
@@ -74,21 +74,25 @@ def test_threads_that_start_together_share_one_connection(scripted: Scripted) ->
             return client.echo(thread)
 
         assert in_threads(8, work) == list(range(8))
-    assert len(connections) == 1
+        assert in_threads(20, client.echo) == list(range(20))
+        assert 1 <= len(connections) <= 8
+        made = len(connections)
+        for number in range(20):
+            assert client.echo(number) == number
+    assert len(connections) == made
 
 
 def test_the_time_out_of_one_thread_is_its_own(scripted: Scripted) -> None:
-    """The first thread reads for the second one, and the second for the first, whichever waits longer."""
     both = threading.Barrier(2)
-    requests: dict[str, Any] = {}
+    timed_out = threading.Semaphore(0)
 
     def script(line: Any) -> None:
-        for _ in range(6):
-            request = line.read()
+        while (request := line.read()) is not None:
             if request["method"] == "answered":
-                requests["answered"] = request
+                assert timed_out.acquire(timeout=20)
+                line.answer(request, "here")
             if request["method"] == "timed out":
-                line.answer(requests["answered"], "here")
+                timed_out.release()
 
     with Client(scripted(script)) as client:
         for order in (0, 1):
@@ -107,17 +111,19 @@ def test_the_time_out_of_one_thread_is_its_own(scripted: Scripted) -> None:
             assert set(in_threads(2, work)) == {"here", None}
 
 
-def test_the_reader_role_goes_on(scripted: Scripted) -> None:
-    """Answers come one by one, each after the one before has been taken: whoever reads must hand the role on."""
+def test_answers_come_one_by_one(scripted: Scripted) -> None:
+    """Each after the one before has been taken, and the first only when all have been asked."""
     count = 6
-    arrived: list[Any] = []
+    all_asked = threading.Barrier(count)
+    turn = threading.Lock()
     taken = threading.Semaphore(0)
 
     def script(line: Any) -> None:
-        arrived.extend(line.read() for _ in range(count))
-        for request in arrived:
-            line.answer(request, request["params"][0])
-            assert taken.acquire(timeout=20)
+        while (request := line.read()) is not None:
+            all_asked.wait(20)
+            with turn:
+                line.answer(request, request["params"][0])
+                assert taken.acquire(timeout=20)
 
     with Client(scripted(script), timeout=20) as client:
 
@@ -130,9 +136,11 @@ def test_the_reader_role_goes_on(scripted: Scripted) -> None:
 
 
 def test_losing_the_connection_wakes_every_thread(scripted: Scripted) -> None:
+    all_asked = threading.Barrier(8)
+
     def script(line: Any) -> None:
-        for _ in range(8):
-            line.read()
+        line.read()
+        all_asked.wait(20)
 
     with Client(scripted(script), timeout=None) as client:
 
@@ -146,8 +154,7 @@ def test_losing_the_connection_wakes_every_thread(scripted: Scripted) -> None:
 
 def test_a_caller_that_is_interrupted_leaves_no_trace(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.sum(1, 2) == 3
-    connection = client._connections.only
-    assert connection is not None
+    (connection,) = client._engine.pool._connections
     wait = connection._wait_readable
 
     def interrupted(milliseconds: int) -> object:
@@ -161,7 +168,7 @@ def test_a_caller_that_is_interrupted_leaves_no_trace(client: Client, monkeypatc
     monkeypatch.undo()
     assert len(connection.pending) == 0
     assert client.sum(5, 6) == 11
-    assert client._connections.only is connection
+    assert set(client._engine.pool._connections) == {connection}
     assert client.replies_dropped == 1
 
 
@@ -191,9 +198,8 @@ def test_errors_come_with_the_future(client: Client) -> None:
     assert isinstance(missing.exception(), MethodNotFound)
     with pytest.raises(TypeError, match="does not fit returns="):
         unfit.result()
-    # What is wrong with the call itself is said at once.
-    with pytest.raises(EncodeError):
-        client.submit.echo(threading)
+    assert isinstance(client.submit.echo(threading).exception(), EncodeError)
+    # Arguments that are no arguments are refused at once.
     with pytest.raises(TypeError, match="positional and named"):
         client.submit.sum(1, b=2)
     assert client.submit.sum(1, 2).result() == 3
@@ -235,17 +241,21 @@ def test_time_outs_of_futures(scripted: Scripted) -> None:
 
 
 def test_cancelled_futures(scripted: Scripted) -> None:
-    answer_now = threading.Event()
+    asked, answer_now = threading.Event(), threading.Event()
 
     def script(line: Any) -> None:
+        line.answer(line.read(), "ready")
         first = line.read()
+        asked.set()
         assert answer_now.wait(20)
         line.answer(first, "late")
         line.answer(line.read(), "second")
         line.read()
 
     with Client(scripted(script)) as client:
+        assert client.submit.ready().result() == "ready"
         future = client.submit.first()
+        assert asked.wait(20)
         told: list[Any] = []
         called = threading.Event()
         future.add_done_callback(lambda done: (told.append(done), called.set()))
@@ -320,17 +330,18 @@ def test_futures_work_with_the_tools_for_futures(client: Client) -> None:
 
 
 def test_a_client_without_futures_has_no_thread(served: str) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with Client(served) as client:
         assert client.sum(1, 2) == 3
-        assert threading.active_count() == before
+        assert not set(threading.enumerate()) - before
 
 
-def test_threads_end_when_they_are_idle(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(futures_module, "IDLE", 0.01)
-    before = set(threading.enumerate())
+def test_the_thread_for_callbacks_ends_when_it_is_idle(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_thread, "IDLE", 0.01)
     called = threading.Event()
     with Client(served) as client:
+        assert client.submit.sum(1, 2).result() == 3
+        before = set(threading.enumerate())
         for _ in range(3):
             called.clear()
             future = client.submit.sum(1, 2)
@@ -351,15 +362,15 @@ def test_threads_end_with_their_client(served: str) -> None:
         assert future.result(10) == 1
         waiting = client.submit.never()
         mine = [thread for thread in threading.enumerate() if thread not in before]
-        assert len(mine) == 3
+        assert len(mine) == 2
     assert isinstance(waiting.exception(10), ConnectionLost)
     for thread in mine:
-        thread.join(futures_module.IDLE / 2)
+        thread.join(worker_thread.IDLE / 2)
     assert not any(thread.is_alive() for thread in mine)
 
 
 def test_nothing_keeps_a_client_alive(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(futures_module, "IDLE", 0.01)
+    monkeypatch.setattr(worker_thread, "IDLE", 0.01)
     before = set(threading.enumerate())
     client = Client(served)
     assert client.submit.sum(1, 2).result() == 3

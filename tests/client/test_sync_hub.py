@@ -165,7 +165,7 @@ def test_telling_others(hub: FakeHub, address: str) -> None:
         assert plain.publish("a.b", 1, timeout=5.0) == 3
         with pytest.raises(TypeError, match="cannot be an iterator"):
             plain.publish("a.b", iter("ab"))
-        assert not plain._caller.converses, "what is a plain call needs no thread"
+        assert not plain._engine.uses_loop, "what is a plain call needs no thread"
 
 
 def test_call_sync_and_callbacks(hub: FakeHub, address: str) -> None:

@@ -1,13 +1,24 @@
-"""A connected socket for an address, for the sync client. Knows nothing of what is said on it."""
+"""Plain sockets: connecting one for the sync client, waiting until one is ready, why connecting failed.
+
+Owns the difference between systems that have `poll` and those that have not (Windows). Knows nothing of messages.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
+from collections.abc import Callable
 
 from ..errors import ConnectFailed
 from .address import Address
+
+#: Waits up to so many milliseconds; true if the socket is ready (or in error, which the next operation shows).
+Wait = Callable[[int], object]
+
+#: The longest single wait (s); `poll` counts milliseconds in 32 bits.
+LONGEST = 24 * 3600.0
 
 
 def dial(address: Address, seconds: float | None, method: str) -> socket.socket:
@@ -61,3 +72,22 @@ def _dial_unix(path: str, seconds: float | None) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def milliseconds(seconds: float) -> int:
+    """For a `Wait`: rounded up, so that a short rest is slept and not spun away."""
+    return int(min(seconds, LONGEST) * 1000) + 1
+
+
+def waiter(sock: socket.socket, *, read: bool = False, write: bool = False) -> Wait:
+    """A function that waits for the socket; one thread at a time may call it."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(sock.fileno(), (select.POLLIN if read else 0) | (select.POLLOUT if write else 0))
+        return poll.poll
+
+    def wait(timeout: int) -> object:
+        ready = select.select([sock] if read else [], [sock] if write else [], [sock], timeout / 1000)
+        return ready[0] or ready[1] or ready[2]
+
+    return wait

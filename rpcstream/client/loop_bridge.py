@@ -1,7 +1,6 @@
-"""The ways of other threads into a client's conversation, until it ends: calls, streams and subscriptions that wait.
+"""From other threads into a client's event loop, until that ends: coroutines, streams and subscriptions.
 
-Owns what a thread is told when the conversation has ended, or went on in another process. Knows nothing of how it is
-carried on.
+Owns what a thread is told when the loop has ended, or runs in another process. Knows nothing of what runs in the loop.
 """
 
 from __future__ import annotations
@@ -21,15 +20,18 @@ from .sync_pool import CLOSED, generation
 T = TypeVar("T")
 
 
-class Closed(RuntimeError):
-    """The conversation has ended."""
+class LoopClosed(RuntimeError):
+    """The event loop has ended, or runs in another process."""
 
 
-class ClientBridge(Bridge):
+class LoopBridge(Bridge):
     """A bridge that can be closed: what comes later is refused, and not left waiting for ever.
 
     Args:
         address: of the server, for errors.
+
+    Attributes:
+        lock: while it is held, the event loop does not end.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
@@ -37,7 +39,7 @@ class ClientBridge(Bridge):
         self.address = address
         self.made_in = generation()
         self._is_closed = False
-        self._entering = threading.RLock()
+        self.lock = threading.RLock()
 
     @property
     def is_of_parent(self) -> bool:
@@ -51,25 +53,30 @@ class ClientBridge(Bridge):
 
     def close(self) -> None:
         """Take nothing more; when this returns, everything that was taken is known to the event loop."""
-        with self._entering:
+        with self.lock:
             self._is_closed = True
 
-    def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+    def check_open(self) -> None:
+        """Raises LoopClosed if the event loop has ended, or runs in another process. To be called with `lock` held."""
         if self.is_of_parent:
-            raise Closed("this belongs to the process that this one was forked from")
-        with self._entering:
-            if self._is_closed:
-                raise Closed("the client is closed")
+            raise LoopClosed("this belongs to the process that this one was forked from")
+        if self._is_closed:
+            raise LoopClosed("the client is closed")
+
+    def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        with self.lock:
+            self.check_open()
             return super().submit(make)
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]], method: str) -> T:
-        """As `run`, for a call: if the conversation ends, its connection is lost."""
+        """As `run`, for a call: if the loop ends meanwhile, the connection of the call is lost."""
         try:
             return self.run(make)
         except CancelledError:
             raise self.lost(method) from None
 
     def lost(self, method: str) -> ConnectionLost:
+        """The error of a call that the end of the loop leaves without a reply."""
         return ConnectionLost(CLOSED, method=method, address=self.address)
 
 
@@ -80,10 +87,10 @@ class ClientStream(BlockingStream):
     the `with` block stop the generator at the server.
 
     Args:
-        keeps: lives as long as this.
+        keeps: an object that lives as long as this one.
     """
 
-    def __init__(self, bridge: ClientBridge, stream: Stream | Subscription, name: str, keeps: object) -> None:
+    def __init__(self, bridge: LoopBridge, stream: Stream | Subscription, name: str, keeps: object) -> None:
         super().__init__(bridge, lambda: stream)
         self._client_bridge = bridge
         self._name = name
@@ -92,7 +99,7 @@ class ClientStream(BlockingStream):
     def __next__(self) -> Any:
         try:
             return super().__next__()
-        except (Closed, CancelledError):
+        except (LoopClosed, CancelledError):
             raise self._ended() from None
         except (KeyboardInterrupt, SystemExit):
             self.close()  # its traceback keeps the stream alive, and so the generator at work
@@ -111,7 +118,7 @@ class ClientStream(BlockingStream):
         return f"<blocking {self._stream or self._make()!r}>"
 
     def _ended(self) -> Exception:
-        """What the end of the conversation means to a reader."""
+        """The exception for a reader, once the event loop has ended."""
         return self._client_bridge.lost(self._name)
 
     async def _open(self) -> None:
