@@ -465,7 +465,7 @@ class Server:
             # Cancelled handlers run their `finally` while what the lifespan gave them is still there.
             await asyncio.wait({closed}, timeout=CLEAN_UP)
             closed.cancel()
-            self._left_behind = {task for session in listener.sessions for task in session.work.tasks}
+            self._left_behind = {task for session in listener.sessions for task in session.running.tasks}
             if self._left_behind:
                 names = _methods_at_work(listener)
                 log.warning("left behind, since they did not end when they were cancelled: methods %s", names)
@@ -567,7 +567,7 @@ def _log_message(direction: str, message: bytes) -> None:
 
 
 def _methods_at_work(listener: Listener) -> str:
-    return in_words(sorted({name for session in listener.sessions for name in session.work.method_names()}))
+    return in_words(sorted({name for session in listener.sessions for name in session.running.method_names()}))
 
 
 def _checked_paths(path: str | Iterable[str] | None) -> tuple[str, ...] | None:

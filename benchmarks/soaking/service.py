@@ -165,10 +165,10 @@ def left_over(server: Server) -> list[str]:
     for session in running.listener.sessions:
         kept = {
             "calls": [waiter.method for _, waiter in session.pending.items()],
-            "handlers": [str(message)[:100] for message in session.work.running.values()],
-            "members": len(session.work.members),
-            "items out": list(session.flows.senders),
-            "items in": list(session.flows.receivers),
+            "handlers": [str(message)[:100] for message in session.running.handlers.values()],
+            "members": len(session.running.batch_members),
+            "items out": list(session.streams.senders),
+            "items in": list(session.streams.receivers),
             "messages": session.busy,
         }
         found += [f"{name} of a session: {what}" for name, what in kept.items() if what]

@@ -127,8 +127,8 @@ class Load:
         found = []
         for connection in client._pool.open_connections:
             session = connection.session
-            if session.pending or session.flows or session.work.running:
-                found.append(f"{session.pending.items()} {session.flows.senders} {session.work.running}"[:200])
+            if session.pending or session.streams or session.running.handlers:
+                found.append(f"{session.pending.items()} {session.streams.senders} {session.running.handlers}"[:200])
         return found
 
     def go(self) -> None:

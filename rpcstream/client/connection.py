@@ -88,7 +88,7 @@ class ClientConnection:
         pending = self.session.pending
         self.calls.cancel([call_id for call_id, _ in pending.items()])
         pending.fail_all(lambda method: ConnectionLost(reason, method=method, address=self._address))
-        self.session.work.abandon(lambda message: False)
+        self.session.running.abandon(lambda message: False)
         self.session.end(lambda method: ConnectionLost(reason, method=method, address=self._address))
 
     async def wait_closed(self, seconds: float) -> None:

@@ -15,7 +15,7 @@ from ..peer.deadline import INFINITE, free_context
 from ..peer.interfaces import Channel
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller
 from ..peer.remote import Peer
-from ..peer.stream_table import StreamTable
+from ..peer.write_gate import WriteGate
 from ..text import get_logger
 from .address import check_lasting
 from .connect import join
@@ -125,7 +125,7 @@ class ConnectionPool:
         if connection is None or connection.loop is not loop:
             return None
         session = connection.session
-        if not session.is_open or self._is_full(session.flows) or connection.has_unread():
+        if not session.is_open or self._is_full(session.write_gate) or connection.has_unread():
             return None
         return connection
 
@@ -222,9 +222,9 @@ class ConnectionPool:
         await asyncio.gather(*closing)
         self._set_state("closed")
 
-    def _is_full(self, flows: StreamTable) -> bool:
+    def _is_full(self, write_gate: WriteGate) -> bool:
         """Tell whether so much waits to be written that a call waits before it is sent."""
-        return flows.stalled or flows.unsent > self._write_max
+        return write_gate.stalled or write_gate.unsent > self._write_max
 
     async def _catch_up(self, connection: ClientConnection) -> None:
         """Wait until the event loop has read what arrived unseen, and written most of what was sent.
@@ -237,8 +237,8 @@ class ConnectionPool:
             await asyncio.sleep(0)
         if connection.is_open and connection.refresh is not None and connection.has_unread():
             await connection.refresh()
-        if connection.is_open and self._is_full(connection.session.flows):
-            await connection.session.flows.flowing()
+        if connection.is_open and self._is_full(connection.session.write_gate):
+            await connection.session.write_gate.wait()
 
     # -- making connections -----------------------------------------------------------------------------------------
 

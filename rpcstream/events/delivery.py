@@ -91,10 +91,10 @@ class EventDelivery:
         if not connection.is_open:
             self._remove(subscriber)  # it takes no more requests, and ends when the last one is answered
             return False
-        if connection.flows.stalled:
-            connection.flows.when_flowing(lambda: self._send_later(subscriber))
+        if connection.write_gate.stalled:
+            connection.write_gate.when_open(lambda: self._send_later(subscriber))
             return False
-        if not connection.flows.is_free:
+        if not connection.write_gate.is_open:
             return True
         with self._lock:
             events = queue.take_some(SHARE)

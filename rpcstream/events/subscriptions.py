@@ -13,6 +13,7 @@ from typing import Protocol
 
 from ..errors import ServerBusy
 from ..limits import Limits
+from ..peer.write_gate import WriteGate
 from ..wire.buffers import Encoded
 from .event_queue import EVENT_COST, EventQueue, QueuedEvent
 from .patterns import PatternTable, compiled, is_pattern, matches, overlaps
@@ -20,18 +21,6 @@ from .patterns import PatternTable, compiled, is_pattern, matches, overlaps
 #: Subscriptions of a connection that may take over the waiting events of one that ends. A program has fewer that
 #: overlap; with a thousand events that wait, it is a few milliseconds.
 HEIRS_MAX = 16
-
-
-class WriteState(Protocol):
-    """Whether a connection takes more messages now."""
-
-    @property
-    def stalled(self) -> bool: ...
-
-    @property
-    def is_free(self) -> bool: ...
-
-    def when_flowing(self, function: Callable[[], object]) -> None: ...
 
 
 class Peer(Protocol):
@@ -54,7 +43,7 @@ class SubscribedConnection(Protocol):
     def channel(self) -> Peer | None: ...
 
     @property
-    def flows(self) -> WriteState: ...
+    def write_gate(self) -> WriteGate: ...
 
     def send(self, message: Encoded) -> None: ...
 

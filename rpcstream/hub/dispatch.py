@@ -144,14 +144,14 @@ class HubDispatcher(Dispatcher):
         self, listing: Listing, version: int, message: dict[str, Any], session: ConversationState, *, in_batch: bool
     ) -> Encoded | None:
         """Answer when the list is written; `in_batch`: of which the replies that are kept have a bound of their own."""
-        found, flows = await listing.soon(version), session.flows
+        found, write_gate = await listing.soon(version), session.write_gate
         if in_batch:
             return self._listed(message, found)
         # All callers get the list in the same turn of the loop; each connection is sent no more than it takes.
-        while not flows.is_free:
-            await flows.flowing()
+        while not write_gate.is_open:
+            await write_gate.wait()
         reply = self._listed(message, found)
-        flows.unsent += len(reply or b"")
+        write_gate.add_unsent(len(reply or b""))
         return reply
 
     def _listed(self, message: dict[str, Any], found: bytes | RpcError) -> Encoded | None:
@@ -226,7 +226,7 @@ class HubDispatcher(Dispatcher):
         try:
             params = None
             credit = None
-            if session.streams or "stream" in message:
+            if session.streaming or "stream" in message:
                 granted = _initial_credit(message, session)
                 credit = relay.add_reply_stream(granted) if granted is not None else None
             if (STREAM_TEXT in line or _ESCAPE in line) and self._codec.holds_tags(line):
@@ -304,9 +304,9 @@ class HubDispatcher(Dispatcher):
 
 def _initial_credit(message: dict[str, Any], session: ConversationState) -> int | None:
     """Return the credit that the caller grants at first, None if it wants no stream; or raise InvalidRequest."""
-    if session.streams is False or message.get("stream", 0) is None:
+    if session.streaming is False or message.get("stream", 0) is None:
         return None
-    return CREDIT_MAX if session.streams else credit_of(message)
+    return CREDIT_MAX if session.streaming else credit_of(message)
 
 
 _PARAMS = frozenset((dict, list))

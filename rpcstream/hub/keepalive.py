@@ -69,7 +69,7 @@ class HubKeepalive:
 
     def _must_ping_first(self, member: Member) -> bool:
         """It could not answer yet: it has been silent since the last check, or the hub itself was held up."""
-        can_hear = member.is_there and not member.session.flows.stalled
+        can_hear = member.is_there and not member.session.write_gate.stalled
         return self._ping_interval is not None and not member.is_pinged and can_hear
 
     def watch(self, session: ConversationState) -> None:
@@ -87,7 +87,7 @@ class HubKeepalive:
 
     def _ping(self, member: Member) -> None:
         session = member.session
-        if member.is_pinged or session.flows.stalled:
+        if member.is_pinged or session.write_gate.stalled:
             return  # it has not answered the last ping, or does not even read: its time-out goes on
         member.is_pinged = True
         call_id = session.pending.add(_Ping(member))

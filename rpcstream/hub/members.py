@@ -86,12 +86,12 @@ class Member:
     @property
     def is_there(self) -> bool:
         """It takes calls: its connection is open in both directions."""
-        return self.session.is_open and not self.session.flows.has_ended
+        return self.session.is_open and not self.session.streams.has_ended
 
     @property
     def is_flowing(self) -> bool:
         """A message sent to it now is written at once, behind all that were sent before."""
-        return not self.waiting and self.session.flows.is_free
+        return not self.waiting and self.session.write_gate.is_open
 
     @property
     def load(self) -> int:
@@ -103,7 +103,7 @@ class Member:
         """ "idle", "busy" (it works for others), "stalled" (it does not read) or "leaving"."""
         if not self.is_there:
             return "leaving"
-        if self.session.flows.stalled:
+        if self.session.write_gate.stalled:
             return "stalled"
         return "busy" if self.load else "idle"
 
@@ -130,13 +130,13 @@ class Member:
         self.waiting_size += size
         self._memory.reserve(size)
         if self.waiting == 1:
-            session.flows.when_flowing(self._send_waiting)
+            session.write_gate.when_open(self._send_waiting)
 
     def _send_waiting(self) -> None:
         """Send as much as the connection takes now; then other senders on this connection have their turn."""
         session = self.session
-        flows, sent = session.flows, 0
-        while self._queue and sent < SHARE and (flows.is_free or not sent):
+        write_gate, sent = session.write_gate, 0
+        while self._queue and sent < SHARE and (write_gate.is_open or not sent):
             message, is_wanted = self._queue.popleft()
             size = len(message) + WAITING_COST
             self.waiting -= 1
@@ -146,7 +146,7 @@ class Member:
                 sent += len(message)
                 session.pass_on(message)
         if self._queue:
-            flows.when_flowing(self._send_waiting)
+            write_gate.when_open(self._send_waiting)
 
     def described(self) -> dict[str, Any]:
         """Describe it for `rpc.clients`."""

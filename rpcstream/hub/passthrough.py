@@ -115,7 +115,7 @@ def _is_of_forwarded_call(method: str, params: dict[str, Any], session: Conversa
     stream = params.get("stream")
     if stream is None:
         return _is_forwarded(params.get("id"), session)
-    receiver = session.flows.receivers.get(stream) if type(stream) is str else None
+    receiver = session.streams.receivers.get(stream) if type(stream) is str else None
     return receiver is not None and type(receiver) is not StreamReceiver
 
 

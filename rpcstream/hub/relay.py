@@ -164,10 +164,10 @@ class Relay(ForwardedCall):
         if message is None:
             return
         if self._latest is None:
-            if self._caller.flows.is_free:
+            if self._caller.write_gate.is_open:
                 self._caller.send(message)
                 return
-            self._caller.flows.when_flowing(self._send_latest)
+            self._caller.write_gate.when_open(self._send_latest)
         self._latest = message
 
     def _send_latest(self) -> None:

@@ -52,7 +52,7 @@ class _CreditMessages:
         if now:
             self._send_owed()
         else:
-            self._session.flows.when_flowing(self._send_owed)
+            self._session.write_gate.when_open(self._send_owed)
 
     def _send_owed(self) -> None:
         n = self._window.take_owed()
@@ -104,12 +104,12 @@ class ReplyStream:
 
     def open(self) -> None:
         """Begin to take credit from the caller: the call is on its way."""
-        self._caller.flows.add_sender(self._key, self)
+        self._caller.streams.add_sender(self._key, self)
 
     def close_both(self) -> None:
         """Send and take no more credit: the call is over."""
         self._credit_messages.is_over = True
-        self._caller.flows.close_sender(self._key, self)
+        self._caller.streams.close_sender(self._key, self)
 
     def count(self) -> None:
         """Count an item that has come.
@@ -142,14 +142,14 @@ class ReplyStream:
         n = self._window.next_grant(limit=limit)
         if not n or self._credit_messages.is_over:
             return
-        flows = self._caller.flows
-        if flows.is_free:
+        write_gate = self._caller.write_gate
+        if write_gate.is_open:
             self._window.grant(n)
             # Never before the request, which may wait.
             self._credit_messages.send(n, now=self._provider.is_flowing)
         elif not self._is_waiting:
             self._is_waiting = True
-            flows.when_flowing(self._renew_again)
+            write_gate.when_open(self._renew_again)
 
     def _renew_again(self) -> None:
         self._is_waiting = False
@@ -190,7 +190,7 @@ class ArgumentStream:
         self._fail = fail
         # Not to be guessed: other calls to the provider may hold the name of a stream too, and would get the items of
         # this one.
-        self._provider_token = f"{provider.session.flows.new_token()}-{secrets.token_hex(8)}"
+        self._provider_token = f"{provider.session.streams.new_token()}-{secrets.token_hex(8)}"
         self._window = CreditWindow()
         self._credit_messages = _CreditMessages(caller, {"stream": token}, self._window)
         self.is_broken = False
@@ -202,14 +202,14 @@ class ArgumentStream:
 
     def open(self) -> None:
         """Begin to take items and credit: the call is on its way."""
-        self._provider.session.flows.add_sender(argument_key(self._provider_token), self)
-        self._caller.flows.add_receiver(self.token, self)
+        self._provider.session.streams.add_sender(argument_key(self._provider_token), self)
+        self._caller.streams.add_receiver(self.token, self)
 
     def close_both(self) -> None:
         """Take no more items and no more credit: the call is over."""
         self._credit_messages.is_over = True
-        self._provider.session.flows.close_sender(argument_key(self._provider_token), self)
-        receivers = self._caller.flows.receivers
+        self._provider.session.streams.close_sender(argument_key(self._provider_token), self)
+        receivers = self._caller.streams.receivers
         if receivers.get(self.token) is self:
             del receivers[self.token]
 
@@ -251,7 +251,7 @@ class ArgumentStream:
     def grant(self, n: int) -> None:
         """Allow `n` items more: the provider takes them."""
         self._window.grant(n)
-        self._credit_messages.send(n, now=self._caller.flows.is_free)
+        self._credit_messages.send(n, now=self._caller.write_gate.is_open)
 
     def close(self) -> None:
         """Do nothing: without its provider, the call ends."""
@@ -279,7 +279,7 @@ def argument_streams(
     for place, value in params.items() if isinstance(params, dict) else enumerate(params):
         if type(value) is dict and value.get(TAG_KEY) == STREAM_TAG and type(value.get("id")) is str:
             token = value["id"]
-            if token in caller.flows.receivers or token in tokens:
+            if token in caller.streams.receivers or token in tokens:
                 raise InvalidParams(f"Invalid params: the stream {token!r} is open already", {"stream": token})
             tokens.add(token)
             streams[place] = ArgumentStream(caller, token, provider, fail)

@@ -512,9 +512,9 @@ def _wanted_credit(method: Method, message: dict[str, Any], session: Conversatio
     """
     if method.stream is None or "id" not in message:
         return None
-    if session.streams:
+    if session.streaming:
         return ENDLESS if message.get("stream", NO_ID) is not None else None
-    return credit_of(message) if session.streams is None and "stream" in message else None
+    return credit_of(message) if session.streaming is None and "stream" in message else None
 
 
 def _has_passed(deadline: asyncio.Timeout) -> bool:

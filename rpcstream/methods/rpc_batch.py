@@ -90,7 +90,7 @@ class RpcBatch:
         self._replies: dict[int, Encoded] = {}
         self.taken = 0
         #: The connection has received cancels ahead of this batch.
-        self._is_overtaken = session.backlog.noted > 0
+        self._is_overtaken = session.queue.noted > 0
         #: The ids of the calls that are not taken yet, made when the first cancel asks for them; and those cancelled.
         self._ids: set[str] | None = None
         self._cancelled: set[str] = set()
@@ -120,7 +120,7 @@ class RpcBatch:
 
     def was_cancelled(self, member: dict[str, Any]) -> bool:
         """True if this member was cancelled before its turn. To be asked once for each member."""
-        if self._is_overtaken and self.session.backlog.was_cancelled(member):
+        if self._is_overtaken and self.session.queue.was_cancelled(member):
             return True
         if not self._cancelled or "id" not in member:
             return False
@@ -203,7 +203,7 @@ class RpcBatch:
 
     def _begin(self, member: _Member, reply: Coroutine[Any, Any, None]) -> None:
         task = self._begun[member.position] = self.session.loop.create_task(reply)
-        self.session.work.start_member(task, member.message)
+        self.session.running.start_member(task, member.message)
 
     def handle_control_messages(self) -> None:
         """Handle the control messages among the members, now that all calls they may refer to are known."""
@@ -272,7 +272,7 @@ class RpcBatches:
         batch = RpcBatch(members, line, session, self._max_size, total)
         begun = self._take_members(batch)
         if begun is not None or not batch.is_taken:
-            session.work.begin_batch(batch)
+            session.running.begin_batch(batch)
             return self._answer_in_turns(batch, begun, Hold(session))
         return self._answer_later(batch) if batch.waiting else self._joined(batch)
 
@@ -361,7 +361,7 @@ class RpcBatches:
                     begun = self._take_members(batch)
                 finally:
                     session.set_waited(0.0)
-            session.work.end_batch()
+            session.running.end_batch()
             if batch.is_unfinished:
                 hold.release()  # all sync handlers are done
             return await self._answer_later(batch)
@@ -369,7 +369,7 @@ class RpcBatches:
             batch.drop(lambda message: False)
             raise
         finally:
-            session.work.end_batch()
+            session.running.end_batch()
             hold.release()
 
     async def _answer_later(self, batch: RpcBatch) -> Encoded | None:

@@ -68,7 +68,7 @@ class CallRunner:
         self._tokens = tokens
         self._key = reply_key(context.request_id)
         # Opened here, not in `start`: more credit may come in the same read as the request.
-        self._sender = None if credit is None else session.flows.open_sender(self._key, credit)
+        self._sender = None if credit is None else session.streams.open_sender(self._key, credit)
         self._ticket = OrderTicket(session) if ordered else None
         self._has_begun = False
 
@@ -114,7 +114,7 @@ class CallRunner:
         if self._ticket is not None:
             self._ticket.release()
         if self._sender is not None:
-            self.session.flows.close_sender(self._key, self._sender)
+            self.session.streams.close_sender(self._key, self._sender)
         stream_params.close(self.session, self._tokens)
         self.context.finish()
 
@@ -145,13 +145,13 @@ class CallRunner:
                     await self._give_way()
                     since = perf_counter()
         finally:
-            with self.session.work.undisturbed():
+            with self.session.running.undisturbed():
                 await reader.close()
 
     async def _give_way(self) -> None:
         """Let other work of the event loop go on; if the connection takes no more, until it does."""
-        if self.session.flows.waiting:
-            await self.session.flows.flowing()
+        if self.session.write_gate.waiting:
+            await self.session.write_gate.wait()
         else:
             await self._slices.come(self.session)
 
@@ -177,7 +177,7 @@ class CallRunner:
                 try:
                     await collected.take_async(items, partial(self._slices.come, self.session))
                 except BaseException:
-                    with self.session.work.undisturbed():
+                    with self.session.running.undisturbed():
                         await _AsyncItemReader(items).close()
                     raise
             else:

@@ -140,18 +140,18 @@ def opened(
         return value, None
     if isinstance(value, list):
         return (_Given(value) if bridge is None else iter(value)), None
-    token, flows = value.token, session.flows
-    if token in flows.receivers:
+    token, streams = value.token, session.streams
+    if token in streams.receivers:
         raise InvalidParams(f"Invalid params: the stream {token!r} is open already", {"stream": token})
 
     def grant(n: int) -> None:
         session.send(envelope.credit({"stream": token}, n))
 
-    items = StreamParameters(flows.open_receiver(token, session.limits.stream_window, grant), bind, session, images)
+    items = StreamParameters(streams.open_receiver(token, session.limits.stream_window, grant), bind, session, images)
     return (items if bridge is None else BlockingStream(bridge, lambda: items)), token
 
 
 def close(session: ConversationState, tokens: list[str]) -> None:
     """The handler is done; what still comes is dropped."""
     for token in tokens:
-        session.flows.close_receiver(token)
+        session.streams.close_receiver(token)

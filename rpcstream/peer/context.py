@@ -182,7 +182,7 @@ class Context:
         if self._is_over:
             return
         self._latest = message
-        if not self._is_due and not self._session.flows.stalled:
+        if not self._is_due and not self._session.write_gate.stalled:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._send_latest)
 

@@ -58,24 +58,24 @@ def early_key(state: ConversationState, message: Any) -> str | None:
         return None
     if method == envelope.CREDIT:
         key = _sender_key(params)
-        return None if key is None or key in state.flows.senders else _OUT + key
+        return None if key is None or key in state.streams.senders else _OUT + key
     if method == envelope.END:
         token = params.get("stream")
-        return None if type(token) is not str or token in state.flows.receivers else _IN + token
+        return None if type(token) is not str or token in state.streams.receivers else _IN + token
     return None
 
 
 def is_open(state: ConversationState, key: str) -> bool:
     """Is the stream known now?"""
-    return key[1:] in (state.flows.senders if key[0] == _OUT else state.flows.receivers)
+    return key[1:] in (state.streams.senders if key[0] == _OUT else state.streams.receivers)
 
 
 def _cancel(state: ConversationState, params: dict[str, Any], line: Line) -> None:
     call_id = params.get("id")
     if type(call_id) is not int and type(call_id) is not str:
         return
-    if not state.work.cancel(call_id) and state.backlog.is_overtaken:
-        state.backlog.cancel(call_id)
+    if not state.running.cancel(call_id) and state.queue.is_overtaken:
+        state.queue.cancel(call_id)
 
 
 def _progress(state: ConversationState, params: dict[str, Any], line: Line) -> None:
@@ -122,12 +122,12 @@ def _credit(state: ConversationState, params: dict[str, Any], line: Line) -> Non
 
 def _receiver(state: ConversationState, params: dict[str, Any]) -> ItemSink | None:
     token = params.get("stream")
-    return state.flows.receivers.get(token) if type(token) is str else None
+    return state.streams.receivers.get(token) if type(token) is str else None
 
 
 def _sender(state: ConversationState, params: dict[str, Any]) -> CreditSink | None:
     key = _sender_key(params)
-    return None if key is None else state.flows.senders.get(key)
+    return None if key is None else state.streams.senders.get(key)
 
 
 def _sender_key(params: dict[str, Any]) -> str | None:

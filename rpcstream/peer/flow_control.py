@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..errors import CallCancelled, InvalidRequest
 from .memory import COUNTED, MessageMemory
+from .write_gate import WriteGate
 
 #: The most credit that is counted; a grant beyond it is ignored. More items than any stream has under way.
 CREDIT_MAX = 2**31
@@ -77,15 +78,6 @@ class CreditWindow:
         return owed
 
 
-class Writable(Protocol):
-    """A connection, as far as it says whether more can be written to it now."""
-
-    @property
-    def is_free(self) -> bool: ...
-
-    def flowing(self) -> Awaitable[None]: ...
-
-
 class CreditSink(Protocol):
     """The end of a stream that credit is for: it sends items."""
 
@@ -113,15 +105,15 @@ class StreamSender:
     """The end of a stream that sends items, and waits for credit.
 
     Args:
-        connection: while its peer does not read it, nothing is sent.
+        write_gate: of the connection; items wait at it, too.
         credit: items that may be sent at once.
     """
 
-    __slots__ = ("_closed", "_connection", "_wake", "_window")
+    __slots__ = ("_closed", "_wake", "_window", "_write_gate")
 
-    def __init__(self, connection: Writable, credit: int) -> None:
+    def __init__(self, write_gate: WriteGate, credit: int) -> None:
         self._window = CreditWindow(credit=credit)
-        self._connection = connection
+        self._write_gate = write_gate
         self._closed = False
         self._wake: asyncio.Future[None] | None = None
 
@@ -147,8 +139,8 @@ class StreamSender:
                 raise CallCancelled("Cancelled: the receiver of the stream grants no more credit")
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
-        if not self._connection.is_free:
-            await self._connection.flowing()
+        if not self._write_gate.is_open:
+            await self._write_gate.wait()
         window.credit -= 1
 
     def _rouse(self) -> None:

@@ -64,11 +64,11 @@ class RunningCalls:
         "_sizes",
         "_undisturbed",
         "batch",
-        "elsewhere",
+        "batch_members",
+        "forwarded",
+        "handlers",
         "held",
         "load",
-        "members",
-        "running",
     )
 
     def __init__(self, memory: MessageMemory) -> None:
@@ -80,19 +80,19 @@ class RunningCalls:
         #: hashes, and may use one twice. There from the first cancel on for as long as something runs, since most
         #: peers never cancel.
         self._by_id: dict[str, dict[Cancellable, None]] | None = None
-        self.running: dict[asyncio.Task[Any], Any] = {}
-        self.elsewhere: dict[ForwardedCall, None] = {}
-        self.members: dict[asyncio.Task[Any], dict[str, Any]] = {}
+        self.handlers: dict[asyncio.Task[Any], Any] = {}
+        self.forwarded: dict[ForwardedCall, None] = {}
+        self.batch_members: dict[asyncio.Task[Any], dict[str, Any]] = {}
         self.load = 0
         self.batch: UnstartedBatch | None = None
         self._undisturbed: set[asyncio.Task[Any]] = set()
 
     def __bool__(self) -> bool:
-        return bool(self.running or self.elsewhere)
+        return bool(self.handlers or self.forwarded)
 
     def start(self, task: asyncio.Task[Any], message: Any, size: int = 0) -> None:
         """A task works for a message, which takes `size` bytes of memory (0 for a small one)."""
-        self.running[task] = message
+        self.handlers[task] = message
         self.load += len(message) if type(message) is list else 1  # a batch counts with each of its members
         if size:
             self._sizes[task] = size
@@ -103,7 +103,7 @@ class RunningCalls:
 
     def finish(self, task: asyncio.Task[Any]) -> Any:
         """The message that the task worked for."""
-        message = self.running.pop(task)
+        message = self.handlers.pop(task)
         self.load -= len(message) if type(message) is list else 1
         if self._sizes and (size := self._sizes.pop(task, 0)):
             self.held -= size
@@ -114,16 +114,16 @@ class RunningCalls:
 
     def enter(self, call: ForwardedCall) -> None:
         """Somebody else carries this out."""
-        self.elsewhere[call] = None
+        self.forwarded[call] = None
         self.load += 1
         if self._by_id is not None:
             self._enter_id(call, call.call_id)
 
     def leave(self, call: ForwardedCall) -> bool:
         """It is over; false if it was over before."""
-        if call not in self.elsewhere:
+        if call not in self.forwarded:
             return False
-        del self.elsewhere[call]
+        del self.forwarded[call]
         self.load -= 1
         if self._by_id is not None:
             self._forget_id(call, call.call_id)
@@ -139,13 +139,13 @@ class RunningCalls:
 
     def start_member(self, task: asyncio.Task[Any], message: dict[str, Any]) -> None:
         """A member of a batch runs; the task of the batch is running too."""
-        self.members[task] = message
+        self.batch_members[task] = message
         if self._by_id is not None:
             self._enter(task, message)
         task.add_done_callback(self._finish_member)
 
     def _finish_member(self, task: asyncio.Task[Any]) -> None:
-        message = self.members.pop(task)
+        message = self.batch_members.pop(task)
         if self._by_id is not None:
             self._forget(task, message)
 
@@ -155,13 +155,13 @@ class RunningCalls:
         Of several with the same id, the one that began first. Nothing is kept for a cancel that never comes.
         """
         if self._by_id is None:
-            if not (self.running or self.members or self.elsewhere):
+            if not (self.handlers or self.batch_members or self.forwarded):
                 return self.batch is not None and self.batch.cancel(call_id)
             self._by_id = {}
-            for table in (self.running, self.members):
+            for table in (self.handlers, self.batch_members):
                 for task, message in table.items():
                     self._enter(task, message)
-            for call in self.elsewhere:
+            for call in self.forwarded:
                 self._enter_id(call, call.call_id)
         found = self._by_id.get(_key(call_id))
         if found is None:
@@ -186,7 +186,7 @@ class RunningCalls:
         self._forget_id(task, message.get("id") if type(message) is dict else None)
 
     def _forget_id(self, what: Cancellable, call_id: Any) -> None:
-        if not (self.running or self.members or self.elsewhere):
+        if not (self.handlers or self.batch_members or self.forwarded):
             self._by_id = None
         elif type(call_id) is int or type(call_id) is str:
             assert self._by_id is not None
@@ -202,25 +202,25 @@ class RunningCalls:
 
         A batch ends with its members.
         """
-        for table in (self.running, self.members):
+        for table in (self.handlers, self.batch_members):
             for task, message in list(table.items()):
                 if type(message) is dict and not goes_on(message):
                     self._cancel_once(task)
-        self._cancel_elsewhere()
+        self._cancel_forwarded()
 
     def cancel_all(self) -> None:
-        for task in [*self.running, *self.members]:
+        for task in [*self.handlers, *self.batch_members]:
             task.cancel()
-        self._cancel_elsewhere()
+        self._cancel_forwarded()
 
     @property
     def tasks(self) -> list[asyncio.Task[Any]]:
         """All that run, of batches and of their members too."""
-        return [*self.running, *self.members]
+        return [*self.handlers, *self.batch_members]
 
     def method_names(self) -> set[str]:
         """The methods that tasks run for."""
-        messages = [*self.running.values(), *self.members.values()]
+        messages = [*self.handlers.values(), *self.batch_members.values()]
         return {str(message.get("method")) for message in messages if type(message) is dict}
 
     @contextlib.contextmanager
@@ -234,8 +234,8 @@ class RunningCalls:
         finally:
             self._undisturbed.discard(task)
 
-    def _cancel_elsewhere(self) -> None:
-        for call in list(self.elsewhere):
+    def _cancel_forwarded(self) -> None:
+        for call in list(self.forwarded):
             call.cancel()
 
     def _cancel_once(self, task: asyncio.Task[Any]) -> None:

@@ -46,7 +46,7 @@ class Conversation(Protocol):
     def pending(self) -> PendingCalls: ...
 
     @property
-    def flows(self) -> StreamTable: ...
+    def streams(self) -> StreamTable: ...
 
     def send(self, message: Encoded) -> None:
         """Send a message with the others of this turn."""
@@ -142,9 +142,9 @@ class OutgoingCalls:
         self._most_deadlines = DEADLINES
 
     @property
-    def flows(self) -> StreamTable:
+    def streams(self) -> StreamTable:
         """The streams of the connection."""
-        return self._session.flows
+        return self._session.streams
 
     def begin(self, outgoing: Outgoing, waiter: TimedWaiter) -> None:
         """Send a call; `waiter` gets its answer, or a CallTimeout when its deadline (loop time, s) has passed.
@@ -196,7 +196,7 @@ class OutgoingCalls:
             self.give_up(outgoing)
             waiter.fail(error)
 
-        uploads = Uploads(self.flows, partial(self._send_encoded, outgoing.method), fail)
+        uploads = Uploads(self.streams, partial(self._send_encoded, outgoing.method), fail)
         outgoing.params, outgoing.is_repeatable = uploads.replaced(outgoing.params), False
         self.send(outgoing.encode(left))
         uploads.start()

@@ -41,7 +41,7 @@ class OverloadSorter:
 
     def __init__(self, state: ConversationState, *, parse_long: ParseLong, refuse: Refuse) -> None:
         self._state = state
-        self._queue = state.backlog
+        self._queue = state.queue
         self._parse_long = parse_long
         self._refuse = refuse
         #: The streams that had been opened when the control messages that wait were compared with them last.
@@ -63,10 +63,10 @@ class OverloadSorter:
 
     def handle_early(self) -> None:
         """Handle the control messages that wait, about streams that have been opened since this was called last."""
-        flows, early = self._state.flows, self._queue.early
-        if not early or flows.opened == self._opened:
+        streams, early = self._state.streams, self._queue.early
+        if not early or streams.opened == self._opened:
             return
-        self._opened = flows.opened
+        self._opened = streams.opened
         for key in [key for key in early if control_messages.is_open(self._state, key)]:
             for line in self._queue.take_early(key):
                 try:
@@ -137,7 +137,7 @@ class OverloadSorter:
         state = self._state
         if chunk.drops:
             return
-        is_over = chunk.is_new and state.must_read() and self._queue.is_over(stalled=state.flows.stalled)
+        is_over = chunk.is_new and state.must_read() and self._queue.is_over(stalled=state.write_gate.stalled)
         if isinstance(rest, EarlyMessage):
             self._queue.keep_early(chunk, rest, is_over=is_over)
         elif is_over:

@@ -79,10 +79,10 @@ class Peer:
         seconds = time_left(None if timeout is NOT_GIVEN else timeout)
         call.tells_time = seconds is not None
         deadline = INFINITE if seconds is None else session.loop.time() + seconds
-        if not session.flows.is_free:
+        if not session.write_gate.is_open:
             try:
                 async with asyncio.timeout(seconds):
-                    await session.flows.flowing()
+                    await session.write_gate.wait()
             except TimeoutError:
                 raise CallTimeout("the call could not be sent in time", method=method, address=self.address) from None
             self._opened(method)
@@ -133,7 +133,7 @@ class Peer:
     def _opened(self, method: str, *, answers: bool = True) -> ConversationState:
         """The conversation, if it still goes on; and if an answer may still come, unless none is wanted."""
         session = self._session
-        if session.channel is None or (answers and session.is_lasting and session.flows.has_ended):
+        if session.channel is None or (answers and session.is_lasting and session.streams.has_ended):
             reason = "the connection is over" if session.channel is None else "the peer says nothing more"
             raise ConnectionLost(reason, method=method, address=self.address)
         if not session.is_lasting:

@@ -120,13 +120,13 @@ class Session(ConversationState):
         self.is_open = is_lasting
         self._is_calm = True
         if not is_lasting:
-            self.flows.end()
+            self.streams.end()
 
     def receive(self, messages: list[Message]) -> None:
         """Whole messages in the order they came, all that came with one read."""
         if self._is_calm:
             self._work(messages)
-        elif self.backlog or self._ending or not self.has_room():
+        elif self.queue or self._ending or not self.has_room():
             self._keep(messages)
         else:
             self._work(messages)
@@ -135,7 +135,7 @@ class Session(ConversationState):
     def end(self, make_error: MakeError) -> None:
         """The peer says nothing more: answer what is in flight, then close. What waits for its words fails."""
         self.pending.fail_all(make_error)
-        self.flows.end()
+        self.streams.end()
         self.drain()
 
     def blocked(self, blocked: bool) -> None:
@@ -143,7 +143,7 @@ class Session(ConversationState):
 
         Replies are taken all the same: perhaps it does not read because it waits until its own words are read.
         """
-        self.flows.set_stalled(blocked)
+        self.write_gate.set_stalled(blocked)
         self._is_calm = False
         self._schedule()
 
@@ -151,15 +151,15 @@ class Session(ConversationState):
         """The connection is gone: calls that wait fail, handlers that work for it are cancelled (see `goes_on`)."""
         self.channel = None
         self._take_no_calls()
-        self.backlog.clear()
+        self.queue.clear()
         self._outbox.clear()
         self.pending.fail_all(make_error)
-        self.flows.end()
-        self.flows.set_stalled(False)
-        self.flows.written()
+        self.streams.end()
+        self.write_gate.set_stalled(False)
+        self.write_gate.written()
         if self._calls is not None:
             self._calls.stop()
-        self.work.abandon(self._dispatch.goes_on)
+        self.running.abandon(self._dispatch.goes_on)
         callbacks, self._on_lost = self._on_lost, []
         for function in callbacks:
             function()
@@ -170,7 +170,7 @@ class Session(ConversationState):
     @property
     def busy(self) -> bool:
         """Something is being worked on, or waits to be."""
-        return bool(self.work or self.backlog or self._outbox)
+        return bool(self.running or self.queue or self._outbox)
 
     def goes_on(self, message: Any) -> bool:
         """Are the handlers of a message (of all members of a batch) to go on when the connection is lost?"""
@@ -188,13 +188,13 @@ class Session(ConversationState):
         """The peer is authenticated: from now on this dispatcher answers its requests."""
         self.identity = identity
         self._dispatch = dispatch
-        self._answer = self._answer_unless_cancelled if self.backlog.noted else dispatch.answer
+        self._answer = self._answer_unless_cancelled if self.queue.noted else dispatch.answer
 
     @property
     def is_unused(self) -> bool:
         """Nothing runs or waits, and nothing was left behind: another request may be received as the first was."""
         # A handler with a context, or streams, has the calls of its session.
-        is_unseen = self._calls is None and not self._on_lost and not self.pending and not self.flows
+        is_unseen = self._calls is None and not self._on_lost and not self.pending and not self.streams
         return is_unseen and self._is_calm and not self.busy
 
     # -- the way of a message ---------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class Session(ConversationState):
                     size += len(reply)
                 elif reply is not None:
                     size += self._take(reply, message, line)
-                    if self.work.load >= self._max_calls or self.work.held >= self._max_held:
+                    if self.running.load >= self._max_calls or self.running.held >= self._max_held:
                         self._is_calm = False
                         end = 0
                 now = perf_counter()
@@ -249,7 +249,7 @@ class Session(ConversationState):
             self._count_turn(now - began)
         if position < len(messages):
             self._is_calm = False
-            self.backlog.put_back(messages[position:], self.loop.time() - self.waited)
+            self.queue.put_back(messages[position:], self.loop.time() - self.waited)
             if not self.has_room():
                 self._sort()
         return size
@@ -273,7 +273,7 @@ class Session(ConversationState):
         self, message: Any, line: bytes | bytearray, session: Session
     ) -> Encoded | Later | None:
         """As `Dispatch.answer`, while some of the requests that waited were cancelled before they were read."""
-        if type(message) is dict and self.backlog.was_cancelled(message):
+        if type(message) is dict and self.queue.was_cancelled(message):
             return self._dispatch.refuse(message, CallCancelled())
         return self._dispatch.answer(message, line, session)
 
@@ -299,7 +299,7 @@ class Session(ConversationState):
     def _take(self, reply: Encoded | Later, message: Any, line: bytes) -> int:
         """A reply to send, or what will give one; how many bytes that is now."""
         if isinstance(reply, ForwardedCall):
-            self.work.enter(reply)
+            self.running.enter(reply)
             return 0
         ready = reply if isinstance(reply, Encoded) else self._start(reply, message, line)
         if ready is None:
@@ -319,12 +319,12 @@ class Session(ConversationState):
                 return self._reply_of(task, message)
         else:
             task = self.loop.create_task(later, context=self._context.copy())
-        self.work.start(task, message, held)
+        self.running.start(task, message, held)
         task.add_done_callback(self._finished)
         return None
 
     def _finished(self, task: asyncio.Task[Encoded | None]) -> None:
-        reply = self._reply_of(task, self.work.finish(task))
+        reply = self._reply_of(task, self.running.finish(task))
         if self.channel is None:
             self._report_gone()
             return
@@ -346,7 +346,7 @@ class Session(ConversationState):
 
     def _keep(self, messages: list[Message]) -> None:
         """Keep requests until there is room for them. Only those: what runs may wait for the others."""
-        self.backlog.put(messages, self.loop.time(), drops=self._ending)
+        self.queue.put(messages, self.loop.time(), drops=self._ending)
         self._sort()
 
     def _sort(self) -> None:
@@ -356,9 +356,9 @@ class Session(ConversationState):
             self._sorter.sort(began + share)
         except Exception as error:
             self._broken(error)
-        if self.backlog.noted:
+        if self.queue.noted:
             self._answer = self._answer_unless_cancelled
-        if self.backlog.is_behind or perf_counter() - began > share / 2:
+        if self.queue.is_behind or perf_counter() - began > share / 2:
             self._rests = True  # a loop may read a connection many times in a row, and this is for each read
             self._schedule()
 
@@ -366,24 +366,24 @@ class Session(ConversationState):
         """Take up what was kept for later, as far as there is room; write what has come together."""
         self._scheduled = self._rests = False
         self._spent = 0.0
-        if not self._is_calm and self.backlog and self.channel is not None:
+        if not self._is_calm and self.queue and self.channel is not None:
             self._take_up()
-            if self.backlog.is_behind:
+            if self.queue.is_behind:
                 self._sort()
-            if self.backlog.early and not self.has_room():
+            if self.queue.early and not self.has_room():
                 self._handle_early()
         self._settle()
-        flows = self.flows
-        if flows.unsent or flows.waiting:
-            flows.written()
+        write_gate = self.write_gate
+        if write_gate.unsent or write_gate.waiting:
+            write_gate.written()
 
     def _take_up(self) -> None:
         """Requests that waited, for a turn at most."""
         # As long as half a turn is left, since handling what is taken may take a whole one.
         end = perf_counter() + self.turn_time / 2
         size = 0
-        while self.backlog and self.channel is not None and self.has_room():
-            messages, since = self.backlog.take()
+        while self.queue and self.channel is not None and self.has_room():
+            messages, since = self.queue.take()
             self.waited = self.loop.time() - since
             size += self._work(messages)
             self.waited = 0.0
@@ -411,16 +411,16 @@ class Session(ConversationState):
         if channel is None:
             return
         has_room = self.has_room()
-        if not self.backlog:
-            self.backlog.forget_cancelled()
+        if not self.queue:
+            self.queue.forget_cancelled()
             self._answer = self._dispatch.answer
-        elif has_room or self.backlog.is_behind:
+        elif has_room or self.queue.is_behind:
             self._schedule()
         if self._ending and not (self.busy or self.pending):
             channel.close()
             return
         # What must be read is looked through before more is read.
-        has_room_for_more = not self.backlog.is_full or (self.must_read() and not self.backlog.is_behind)
+        has_room_for_more = not self.queue.is_full or (self.must_read() and not self.queue.is_behind)
         reads = has_room_for_more and not self._rests
         if self._paused is reads:
             self._paused = not reads
@@ -428,7 +428,7 @@ class Session(ConversationState):
                 channel.pause()
             else:
                 channel.resume()
-        self._is_calm = has_room and not (self.backlog or self._ending or self._paused)
+        self._is_calm = has_room and not (self.queue or self._ending or self._paused)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

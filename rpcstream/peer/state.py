@@ -26,6 +26,7 @@ from .pending import PendingCalls
 from .request_queue import RequestQueue, busy
 from .slices import TURN
 from .stream_table import StreamTable
+from .write_gate import WriteGate
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -50,10 +51,11 @@ class ConversationState:
         is_lasting: False over HTTP, where the peer sends one message: there are neither events nor calls back.
         splits_values: JSON values that follow each other in one message are messages of their own.
         pending: calls made here that wait for their reply.
-        work: calls of the peer that run.
-        backlog: calls of the peer that wait until there is room for them.
-        flows: streams in both directions.
-        streams: None: methods stream where the request permits items; True: always, as fast as the connection takes
+        running: calls of the peer that run.
+        queue: calls of the peer that wait until there is room for them.
+        streams: in both directions.
+        write_gate: whether more may be sent now; producers wait at it.
+        streaming: None: methods stream where the request permits items; True: always, as fast as the connection takes
             them; False: never.
         identity: who the peer is, as authentication found; None without.
         headers: of the HTTP request or the WebSocket handshake, by lower-case names.
@@ -77,10 +79,8 @@ class ConversationState:
         "_on_lost",
         "_outbox",
         "_scheduled",
-        "backlog",
         "channel",
         "codec",
-        "flows",
         "headers",
         "holds",
         "identity",
@@ -91,13 +91,16 @@ class ConversationState:
         "memory",
         "on_event",
         "pending",
+        "queue",
+        "running",
         "side",
         "slow",
         "splits_values",
+        "streaming",
         "streams",
         "turn_time",
         "waited",
-        "work",
+        "write_gate",
     )
 
     def __init__(
@@ -119,14 +122,15 @@ class ConversationState:
         self.turn_time = min(TURN, slow)
         self.memory = MessageMemory(limits.max_held_total, limits.max_unread_total) if memory is None else memory
         self.pending = PendingCalls()
-        self.work = RunningCalls(self.memory)
-        self.flows = StreamTable(limits.write_buffer, self.memory)
-        self.backlog = RequestQueue(limits, self.memory)
+        self.running = RunningCalls(self.memory)
+        self.write_gate = WriteGate(limits.write_buffer)
+        self.streams = StreamTable(self.write_gate, self.memory)
+        self.queue = RequestQueue(limits, self.memory)
         self.channel: Channel | None = None
         self.is_open = False
         self.is_lasting = True
         self.splits_values = False
-        self.streams: bool | None = None
+        self.streaming: bool | None = None
         self.identity: Any = None
         self.headers: Mapping[str, str] = NO_HEADERS
         self.waited = 0.0
@@ -168,12 +172,12 @@ class ConversationState:
         if self.channel is None:  # what is sent by a handler that goes on without its caller would pile up
             return
         self._outbox.append(message)
-        self.flows.unsent += len(message)
+        self.write_gate.unsent += len(message)
         self._schedule()
 
     def pass_on(self, message: Encoded) -> None:
         """Send a message that has just come on another connection: a long one at once, while caches have it."""
-        if len(message) < LONG or self.flows.stalled or self.channel is None:
+        if len(message) < LONG or self.write_gate.stalled or self.channel is None:
             self.send(message)
             return
         # Emptied, not replaced: what handles messages at the moment has the list in hand.
@@ -188,12 +192,12 @@ class ConversationState:
 
     def finish(self, call: ForwardedCall, reply: Encoded | None) -> None:
         """End a forwarded call, with its reply. Only the first reply counts."""
-        if not self.work.leave(call):
+        if not self.running.leave(call):
             return
         if self.channel is None:
             self._report_gone()
             return
-        if reply is not None and self._is_calm and not (self._outbox or self.work):
+        if reply is not None and self._is_calm and not (self._outbox or self.running):
             self.channel.send([reply])  # there is nothing that it could be written with
             return
         if reply is not None:
@@ -205,7 +209,9 @@ class ConversationState:
 
     def has_room(self) -> bool:
         """Requests may be taken up."""
-        return not self.flows.stalled and self.work.load < self._max_calls and self.work.held < self._max_held
+        return (
+            not self.write_gate.stalled and self.running.load < self._max_calls and self.running.held < self._max_held
+        )
 
     def must_read(self) -> bool:
         """The connection must be read although there is no room, since something that runs waits for the peer.
@@ -213,14 +219,14 @@ class ConversationState:
         Also while the peer does not read: it may be waiting for the very same. (Not for credit, then, since no item
         could be sent.)
         """
-        flows = self.flows
+        streams = self.streams
         if self.has_room():  # then what waits is taken up without that
             return False
-        return bool(self.pending or flows.receivers or (flows.senders and not flows.stalled))
+        return bool(self.pending or streams.receivers or (streams.senders and not self.write_gate.stalled))
 
     def no_room(self) -> ServerBusy:
         """The error for a request for which there is no room."""
-        if self.work.load < self._max_calls and self.work.held >= self._max_held:
+        if self.running.load < self._max_calls and self.running.held >= self._max_held:
             return busy(self._max_held, "max_held_size")
         return busy(self._max_calls, "max_calls")
 
@@ -228,7 +234,7 @@ class ConversationState:
         """Take up no requests, until `release`."""
         hold = self.loop.create_future()
         self.holds.append(hold)
-        self.work.load += self._max_calls
+        self.running.load += self._max_calls
         self._is_calm = False
         return hold
 
@@ -238,7 +244,7 @@ class ConversationState:
 
     def _released(self, hold: asyncio.Future[None]) -> None:
         self.holds.remove(hold)
-        self.work.load -= self._max_calls
+        self.running.load -= self._max_calls
         hold.set_result(None)
         self._schedule()
 
@@ -257,11 +263,11 @@ class ConversationState:
         """The peer is authenticated."""
         self.identity = identity
 
-    def set_request(self, identity: Any, headers: Mapping[str, str], *, streams: bool | None = None) -> None:
+    def set_request(self, identity: Any, headers: Mapping[str, str], *, streaming: bool | None = None) -> None:
         """Say what the HTTP request or WebSocket handshake tells of the peer (see the attributes)."""
         self.identity = identity
         self.headers = headers
-        self.streams = streams
+        self.streaming = streaming
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -290,7 +296,7 @@ class ConversationState:
             on_end()
 
     def _report_gone(self) -> None:
-        if not self.work and self._on_gone is not None:
+        if not self.running and self._on_gone is not None:
             on_gone, self._on_gone = self._on_gone, None
             on_gone(self)
 

@@ -98,10 +98,10 @@ class GoingOn:
 
     def take(self, session: Session) -> bool:
         """May those of this session go on by themselves?"""
-        self._sessions = [each for each in self._sessions if each.work.running]
-        if sum(each.work.load for each in self._sessions) + session.work.load > self._max_calls:
+        self._sessions = [each for each in self._sessions if each.running.handlers]
+        if sum(each.running.load for each in self._sessions) + session.running.load > self._max_calls:
             return False
-        if sum(each.work.held for each in self._sessions) + session.work.held > self._max_held:
+        if sum(each.running.held for each in self._sessions) + session.running.held > self._max_held:
             return False
         self._sessions.append(session)
         return True
@@ -155,7 +155,7 @@ class HttpExchange:
         self._connection = connection
         self._plan = plan
         self._kind = plan.kind
-        session.set_request(plan.request.identity, plan.request.headers, streams=plan.kind != JSON)
+        session.set_request(plan.request.identity, plan.request.headers, streaming=plan.kind != JSON)
         if connection.trace is not None:
             trace_all(connection.trace, "receive", (body,))
         session.receive([body])
@@ -177,10 +177,10 @@ class HttpExchange:
 
         They count against `max_calls` all the same: when so many run, the response waits.
         """
-        session, work = self.session, self.session.work
-        if session.backlog or work.elsewhere or work.batch is not None:
+        session, running = self.session, self.session.running
+        if session.queue or running.forwarded or running.batch is not None:
             return False
-        if not all(_is_silent(message) and session.goes_on(message) for message in work.running.values()):
+        if not all(_is_silent(message) and session.goes_on(message) for message in running.handlers.values()):
             return False
         return self._connection is not None and self._connection.going_on.take(session)
 

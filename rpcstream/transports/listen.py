@@ -200,7 +200,7 @@ class Listener:
         """Close every connection at once and cancel every handler; what still becomes a connection ends so, too."""
         self._aborted = reason
         for session in list(self._sessions):
-            session.work.cancel_all()
+            session.running.cancel_all()
         for stream in list(self._streams):
             stream.abort(reason)
         if self._watcher is not None:

@@ -154,7 +154,7 @@ class LineStream(MessageConnection):
         That shows only when something is written: a blank, which may stand before any message.
         """
         unheard = self._peer_ended or (self._paused and not self._is_full)
-        if unheard and self.session.work:
+        if unheard and self.session.running:
             self._write(b" ")
             # The first is taken even where nobody listens any more; what comes back then is seen with the second.
             self._probing = self._loop.call_later(SECOND_BLANK, self._write, b" ")

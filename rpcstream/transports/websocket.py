@@ -178,7 +178,7 @@ class WebSocketStream(MessageConnection):
 
         That shows only when something is written: a pong that nobody asked for, which needs no answer.
         """
-        if self._paused and not self._is_full and not self._closing and self.session.work:
+        if self._paused and not self._is_full and not self._closing and self.session.running:
             pong = frame(PONG, b"", masked=self._client)
             self._write(pong)
             # The first is taken even where nobody listens any more; what comes back then is seen with the second.
@@ -249,7 +249,7 @@ class WebSocketStream(MessageConnection):
         """What the peer has said before goodbye is taken up; notifications among it are carried out."""
         if self._transport is None or self._closing:
             return
-        if self.session.backlog and self._loop.time() < until:
+        if self.session.queue and self._loop.time() < until:
             self._timer = self._loop.call_later(GLANCE, self._hear_out, close, until)
         else:
             self._answer_close(close)

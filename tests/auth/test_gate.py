@@ -455,7 +455,7 @@ async def test_who_floods_while_the_server_decides_is_not_read(connect: Connect)
         session = session_of(server)
         while not session._paused:
             await asyncio.sleep(0)
-        assert session.backlog._size < 2 * 1024 * 1024
+        assert session.queue._size < 2 * 1024 * 1024
         desk.go.set()
         replies = [await raw.reply() for _ in range(20_001)]
         assert [each["id"] for each in replies] == list(range(20_001))
@@ -497,7 +497,7 @@ async def test_a_call_that_waits_can_be_cancelled(connect: Connect) -> None:
         await desk.asked_for.wait()
         await raw.send(lines({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": "a"}}))
         session = session_of(server)
-        while not session.backlog.noted:
+        while not session.queue.noted:
             await asyncio.sleep(0)
         desk.go.set()
         replies = {each["id"]: each for each in [await raw.reply() for _ in range(3)]}

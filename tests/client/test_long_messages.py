@@ -153,7 +153,7 @@ async def test_notifications_do_not_pile_up(scripted: Scripted) -> None:
     async with AsyncClient(scripted(script)) as client:
         for _ in range(3000):
             await client.notify.note("x" * 1000)
-            most = max(most, slots_of(client)[0].connection.session.flows.unsent)  # type: ignore[union-attr]
+            most = max(most, slots_of(client)[0].connection.session.write_gate.unsent)  # type: ignore[union-attr]
         assert await client.received() == 3000
     assert most < 1_000_000
 

@@ -361,7 +361,9 @@ async def test_members_that_wait_for_room_are_cancelled_as_well(network: Network
         await until(lambda: waiting.begun == [0])
         raw.cancel(2)
         raw.cancel(1)
-        await until(lambda: not [each for each in network.served[0].work.members.values() if each["id"] in (1, 2)])
+        await until(
+            lambda: not [each for each in network.served[0].running.batch_members.values() if each["id"] in (1, 2)]
+        )
         waiting.go.set()
         replies = await raw.receive()
         assert ["result" in each for each in replies] == [True, False, False, True]
@@ -377,7 +379,7 @@ async def test_a_cancel_overtakes_a_request_that_waits_unread(network: Network) 
         raw.send(*[request("wait", n, id=n) for n in range(3)])
         await until(lambda: len(waiting.begun) == 3)
         raw.send(request("wait", "second", id="second"), request("wait", "third", id="third"))
-        await until(lambda: network.served[0].backlog)
+        await until(lambda: network.served[0].queue)
         raw.cancel("second")
         raw.cancel("unknown")
         raw.cancel(0)
@@ -411,7 +413,7 @@ async def test_a_cancel_overtakes_a_member_of_a_batch_that_waits_unread(network:
         raw.send(request("wait", 0, id=0), request("wait", 1, id=1))
         await until(lambda: len(waiting.begun) == 2)
         raw.send([request("wait", "second", id="second"), request("wait", "third", id="third")])
-        await until(lambda: network.served[0].backlog)
+        await until(lambda: network.served[0].queue)
         raw.cancel("second")
         raw.cancel(0)
         assert (await raw.reply())["id"] == 0
@@ -430,11 +432,11 @@ async def test_a_cancel_means_no_later_request_of_the_same_id(network: Network) 
         raw.send(*[request("wait", n, id=n) for n in range(3)])
         await until(lambda: len(waiting.begun) == 3)
         raw.call("wait", "waits", id="waits")
-        await until(lambda: network.served[0].backlog)
+        await until(lambda: network.served[0].queue)
         raw.cancel("again")  # late: that call has its answer
-        await until(lambda: network.served[0].backlog.noted)
+        await until(lambda: network.served[0].queue.noted)
         raw.call("wait", "again", id="again")
-        await until(lambda: network.served[0].backlog._count == 2)
+        await until(lambda: network.served[0].queue._count == 2)
         waiting.go.set()
         assert sorted([str(await raw.result()) for _ in range(5)]) == ["0", "1", "2", "again", "waits"]
 
@@ -714,7 +716,7 @@ async def test_a_lost_connection_cancels_what_ran_for_it(network: Network, waiti
             lost.call(method, *[[]] * (method == "consume"), method, id=n)
         await until(lambda: len(waiting.begun) == 6)
         await network.lose(lost)
-        await until(lambda: not network.served[0].work.running)
+        await until(lambda: not network.served[0].running.handlers)
         waiting.thread_go.set()
         await until(lambda: len(waiting.cancelled) == 5)
         await other.silence()
@@ -751,7 +753,7 @@ async def test_what_waited_for_a_thread_is_not_run_for_a_lost_connection(network
         raw.send(*[request("wait_in_thread", n, id=n) for n in range(5)])
         await until(lambda: waiting.begun == [0])
         await network.lose(raw)
-        await until(lambda: not network.served[0].work.running)
+        await until(lambda: not network.served[0].running.handlers)
         waiting.thread_go.set()
         other = await endpoint.raw()
         assert await other.result("wait_in_thread", "other") == "other"

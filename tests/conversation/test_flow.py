@@ -76,7 +76,7 @@ async def test_the_cap_stops_reading(network: Network, cap: int) -> None:
         for _ in range(50):
             await asyncio.sleep(0)
         assert capped.begun == list(range(cap))
-        assert session.backlog._size < 1_000_000
+        assert session.queue._size < 1_000_000
         capped.go.set()
         assert [await raw.result() for _ in range(count)] == list(range(count))
         assert capped.most == cap
@@ -89,7 +89,7 @@ async def test_a_batch_counts_with_each_of_its_members(network: Network) -> None
         raw.call("wait", "behind")
         raw.call("plain", "behind")
         await until(lambda: len(capped.begun) == 3)
-        await until(lambda: network.served[0].backlog)
+        await until(lambda: network.served[0].queue)
         capped.go.set()
         assert [each["result"] for each in await raw.receive()] == list(range(10))
         assert {await raw.result(), await raw.result()} == {"behind"}
@@ -137,7 +137,7 @@ async def test_words_of_the_conversation_get_through_at_the_cap(network: Network
         (asked,) = [each for each in messages if each["method"] == "work"]
         await until(lambda: len(capped.begun) == 1)
         raw.send(request("plain", "behind", id="behind"))
-        await until(lambda: network.served[0].backlog)
+        await until(lambda: network.served[0].queue)
         raw.send(request("plain", "also behind", id="also"), notification("$/credit", id="items", n=2))
         assert [each["params"]["value"] for each in await raw.receive_many(2)] == [0, 1]
         raw.send(request("plain", "also behind", id="also"), notification("$/progress", token=asked["id"], value=7))
@@ -404,7 +404,7 @@ async def test_what_cannot_wait_is_bounded_by_closing(network: Network, caplog: 
     async with network.raw(server) as raw:
         raw.transport.pause_reading()
         raw.call("tell")
-        await until(lambda: network.served[0].channel is None and not network.served[0].work.running)
+        await until(lambda: network.served[0].channel is None and not network.served[0].running.handlers)
         assert len(sent) < 1000
         assert "the peer left over 300000 bytes of replies unread (write_buffer)" in caplog.text
         assert server.counters.closed_for_limits == 1
@@ -421,7 +421,7 @@ async def test_a_reader_that_comes_back_in_time(network: Network) -> None:
     async with network.raw(server) as raw:
         raw.transport.pause_reading()
         raw.call("stream", 2000, stream=4000)
-        await until(lambda: network.served[0].flows.stalled)
+        await until(lambda: network.served[0].write_gate.stalled)
         raw.transport.resume_reading()
         items = await raw.receive_many(2000)
         assert [int(each["params"]["value"].split()[0]) for each in items] == list(range(2000))
@@ -440,7 +440,7 @@ async def test_calls_to_a_peer_that_does_not_read_wait_before_they_are_sent(netw
         assert await raw.result("hello") is None
         raw.transport.pause_reading()
         calls = []
-        while not network.served[0].flows.stalled:
+        while not network.served[0].write_gate.stalled:
             calls.append(asyncio.ensure_future(kept[0].confirm(len(calls), "x" * 10_000)))
             await asyncio.sleep(0)
         sent = len(network.served[0].pending)
@@ -466,7 +466,7 @@ async def test_calls_that_wait_to_be_sent_fail_with_the_connection(network: Netw
         assert await raw.result("hello") is None
         raw.transport.pause_reading()
         calls = []
-        while not network.served[0].flows.stalled:
+        while not network.served[0].write_gate.stalled:
             calls.append(asyncio.ensure_future(kept[0].confirm("x" * 10_000)))
             await asyncio.sleep(0)
         calls += [asyncio.ensure_future(kept[0].confirm("x" * 10_000)) for _ in range(10)]

@@ -148,14 +148,14 @@ async def test_words_count_though_who_says_them_does_not_read(network: Network) 
         raw.transport.pause_reading()
         raw.call("kilos", id="kilos", stream=2**30)
         session = network.served[0]
-        await until(lambda: session.flows.stalled)
+        await until(lambda: session.write_gate.stalled)
         raw.call("plain", "request", id="plain")
         raw.send(notification("$/item", stream="s", value=5))
         raw.send(notification("$/end", stream="s"))
         raw.cancel("wait")
         raw.answer(asked, "confirmed")
         await until(lambda: sorted(busy.ended) == ["ask", "total", "wait"])
-        assert session.flows.stalled
+        assert session.write_gate.stalled
         assert "request" not in busy.begun
         raw.cancel("kilos")
         raw.transport.resume_reading()
@@ -173,11 +173,11 @@ async def test_who_neither_reads_nor_stops_asking_is_closed(network: Network, ca
         raw.transport.pause_reading()
         raw.call("kilos", id="kilos", stream=2**30)
         session = network.served[0]
-        await until(lambda: session.flows.stalled)
+        await until(lambda: session.write_gate.stalled)
         while session.channel is not None:
             raw.send(*[request("plain", n, id=n) for n in range(1000)])
             await asyncio.sleep(0)
-            assert session.backlog._size < 500_000
+            assert session.queue._size < 500_000
         await other.silence()
         assert "the peer left over 140000 bytes of replies unread (write_buffer)" in caplog.text
         assert busy.server.counters.closed_for_limits == 1
@@ -221,7 +221,7 @@ async def test_producers_stop_with_credit_left(network: Network, kind: str) -> N
             raw.transport.pause_reading()
             raw.send(notification("$/credit", stream=token, n=2**30))
             (session,) = network.sessions
-            await see_it_stop(raw, lambda: session.flows.stalled)
+            await see_it_stop(raw, lambda: session.write_gate.stalled)
             assert (await raw.receive())["method"] == "$/end"
             raw.answer(asked, "taken")
             await over.wait()
@@ -238,7 +238,7 @@ async def test_producers_stop_with_credit_left(network: Network, kind: str) -> N
     async with network.raw(server) as raw:
         raw.transport.pause_reading()
         raw.call("produce", stream=2**30)
-        await see_it_stop(raw, lambda: network.served[0].flows.stalled)
+        await see_it_stop(raw, lambda: network.served[0].write_gate.stalled)
         await raw.result()
 
 
@@ -252,7 +252,7 @@ async def test_what_is_turned_away_and_counted(network: Network) -> None:
         raw.send(request("ask", 0, id=0), request("ask", 1, id=1))
         asked = await raw.receive_many(2)
         raw.send(request("plain", "kept 2", id=2), request("plain", "kept 3", id=3))
-        await until(lambda: network.served[0].backlog.is_full)
+        await until(lambda: network.served[0].queue.is_full)
         raw.call("plain", "away", id="away")
         raw.send({"jsonrpc": "2.0", "method": "plain", "params": ["away"]})
         raw.send([request("plain", "away", id=7), notification("plain", value="away"), request("plain", id="8"), 5])
@@ -293,7 +293,7 @@ async def crowded(network: Network, raw: RawPeer, *waiting: dict[str, Any]) -> l
     raw.send(request("ask", 0, id=0), request("ask", 1, id=1))
     asked = await raw.receive_many(2)
     raw.send(*waiting)
-    await until(lambda: network.served[0].backlog.is_full)
+    await until(lambda: network.served[0].queue.is_full)
     return asked
 
 
@@ -327,10 +327,10 @@ async def test_words_that_waited_count_once_their_calls_begin(network: Network, 
         await until(lambda: len(busy.begun) == 5)
         raw.call("total", {"$type": "stream", "id": "s"}, id="total")
         raw.call("count", 3, id="count", stream=1)
-        await until(lambda: network.served[0].backlog._count == 2)
+        await until(lambda: network.served[0].queue._count == 2)
         words = [notification("$/end", stream="s"), notification("$/credit", id="count", n=5)]
         raw.send(words) if packed else raw.send(*words)
-        await until(lambda: network.served[0].backlog._count == 4)
+        await until(lambda: network.served[0].queue._count == 4)
         raw.cancel(0)
         raw.cancel(1)
         assert await answers(raw, 4) == {0: -32800, 1: -32800, "total": 0, "count": None}
@@ -362,7 +362,7 @@ async def test_words_of_which_too_many_come_are_dropped(network: Network) -> Non
             raw.send(notification("$/credit", id=f"unknown {n}", n=1))
             raw.send(notification("$/end", stream=f"unknown {n}", error={"code": 1, "message": "x" * 1000}))
         assert await raw.code("plain", id="away") == -32002
-        assert network.served[0].backlog._count == 4
+        assert network.served[0].queue._count == 4
         for each in asked:
             raw.answer(each, "fine")
         assert sorted([str(await raw.result()) for _ in range(4)]) == ["2", "3", "fine", "fine"]
@@ -406,7 +406,7 @@ async def answers_pass(network: Network, way: str, is_full: bool) -> None:
         raw.call("plain", 2, id=2)
         if is_full:
             raw.call("plain", 3, id=3)
-        await until(lambda: network.served[0].backlog.is_full if is_full else network.served[0].backlog)
+        await until(lambda: network.served[0].queue.is_full if is_full else network.served[0].queue)
         answer = {"jsonrpc": "2.0", "id": asked["id"], "result": "fine"}
         words = [notification("$/item", stream="s", value=5), notification("$/end", stream="s")]
         last = request("plain", "last", id="last")
@@ -431,7 +431,7 @@ async def test_a_cancel_in_a_batch_that_waits_finds_its_call(network: Network) -
         raw.send(request("wait", 0, id=0), request("wait", 1, id=1))
         members = [request("plain", "no", id="no"), notification("$/cancelRequest", id="no")]
         raw.send([*members, request("plain", "yes", id=2)])
-        await until(lambda: network.served[0].backlog)
+        await until(lambda: network.served[0].queue)
         busy.go.set()
         await raw.receive_many(2)
         cancelled, done = await raw.receive()
@@ -549,7 +549,7 @@ async def test_a_stop_finishes_what_was_read_and_begins_nothing_else(network: Ne
         raw.send(request("ask", "first", id=1))
         asked = await raw.receive()
         raw.send(request("ask", "in line", id=2))
-        await until(lambda: network.served[0].backlog)
+        await until(lambda: network.served[0].queue)
         stopping.stop()
         await until(lambda: network.served[0]._ending)
         raw.send(request("ask", "too late", id=3), notification("plain", value="too late"))

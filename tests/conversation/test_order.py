@@ -186,7 +186,7 @@ async def test_the_line_ends_with_its_connection(network: Network, ordered: Orde
         raw.send(request("thread", 0, id=0), *[request("async", n, id=n) for n in range(1, 5)])
         await until(lambda: ordered.at_work == 1)
         await network.lose(raw)
-        await until(lambda: not network.served[0].work.running)
+        await until(lambda: not network.served[0].running.handlers)
         ordered.thread_go.set()
         await until(lambda: ordered.one_by_one([0]))
 

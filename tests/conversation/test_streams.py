@@ -538,7 +538,7 @@ async def test_a_peer_that_permits_much_and_reads_nothing(network: Network) -> N
                 assert await other.result("rpc.ping") == "pong"
         assert 0 < len(made) < 3000, "30 MB in all the buffers on the way"
         raw.close()
-        await until(lambda: not network.served[0].work.running)
+        await until(lambda: not network.served[0].running.handlers)
 
 
 # -- breaking off ---------------------------------------------------------------------------------------------------
@@ -594,7 +594,7 @@ async def test_breaking_off_stops_the_generator(
     async with network.client(counting.server) as client:
         await way(client.stream(kind, 10**9))
         assert await client.plain("still there") == "still there"
-        await until(lambda: not network.served[0].work.running and counting.closed == bool(counting.made))
+        await until(lambda: not network.served[0].running.handlers and counting.closed == bool(counting.made))
         made = len(counting.made)
         assert made <= 40
         assert await client.plain("still there") == "still there"
@@ -651,7 +651,7 @@ async def test_a_lost_connection_stops_the_generator(network: Network, counting:
         raw.call(kind, 10**9, stream=3)
         await raw.receive_many(3)
         await network.lose(raw)
-        await until(lambda: counting.closed == 1 and not network.served[0].work.running)
+        await until(lambda: counting.closed == 1 and not network.served[0].running.handlers)
         await other.silence()
         assert counting.closed == 1
         assert counting.made in ([0, 1, 2], [0, 1, 2, 3])
@@ -721,7 +721,7 @@ async def test_a_thread_in_the_middle_of_a_step(network: Network) -> None:
             await until(lambda: steps == ["in the middle"])
             if lose:
                 await network.lose(raw)
-                await until(lambda: not network.served[0].work.running)
+                await until(lambda: not network.served[0].running.handlers)
             else:
                 raw.cancel(1)
                 assert await raw.code() == -32800

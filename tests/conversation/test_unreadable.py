@@ -187,7 +187,7 @@ async def test_whose_error_it_is_is_told_at_the_limit_too(network: Network) -> N
         raw.call("ask", id="asking")
         asked = await raw.receive()
         raw.call("echo", 2, id="waits")
-        await until(lambda: network.served[0].backlog.is_full)
+        await until(lambda: network.served[0].queue.is_full)
         raw.send(b'{"jsonrpc":"2.0","method":"echo","params":[NaN],"id":"away"}')
         reply = await raw.reply()
         assert (reply["id"], reply["error"]["code"]) == ("away", -32700)

@@ -402,13 +402,13 @@ class ErrorLog(logging.Handler):
 def leftovers(session: Session) -> dict[str, Any]:
     """The calls and streams that a session still holds, by kind."""
     held = {
-        "running": session.work.running,
-        "members": session.work.members,
-        "load": session.work.load,
+        "running": session.running.handlers,
+        "members": session.running.batch_members,
+        "load": session.running.load,
         "pending": session.pending.items(),
-        "out": session.flows.senders,
-        "coming": session.flows.receivers,
-        "backlog": session.backlog,
+        "out": session.streams.senders,
+        "coming": session.streams.receivers,
+        "backlog": session.queue,
         "outbox": session._outbox,
     }
     return {name: value for name, value in held.items() if value}

@@ -281,6 +281,14 @@ class Simulation(CallActions):
 
 def _kept(session: Session) -> str:
     """The calls and streams that a session still holds, as text."""
-    work, flows = session.work, session.flows
-    kept = [len(session.pending), flows.senders, flows.receivers, work.running, work.members, work.load, session.busy]
+    running, streams = session.running, session.streams
+    kept = [
+        len(session.pending),
+        streams.senders,
+        streams.receivers,
+        running.handlers,
+        running.batch_members,
+        running.load,
+        session.busy,
+    ]
     return str(kept) if any(kept) else ""

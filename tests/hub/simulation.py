@@ -425,16 +425,16 @@ class HubSimulation:
 
 def _kept(session: Session) -> str:
     """The calls and streams that a session still holds, as text."""
-    work, flows = session.work, session.flows
+    running, streams = session.running, session.streams
     kept = [
         len(session.pending),
-        flows.senders,
-        flows.receivers,
-        flows.waiting,
-        work.running,
-        work.members,
-        work.elsewhere,
-        work.load,
+        streams.senders,
+        streams.receivers,
+        session.write_gate.waiting,
+        running.handlers,
+        running.batch_members,
+        running.forwarded,
+        running.load,
         session.busy,
     ]
     return str(kept) if any(kept) else ""

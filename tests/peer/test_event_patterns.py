@@ -348,7 +348,7 @@ async def test_the_newest_last_values_wait_and_push_nothing_out(policy: str) -> 
     made.publish("b", "before")
     subscribe(made, session, "a.*")
     subscribe(made, session, ">")
-    session.flows.set_stalled(False)
+    session.write_gate.set_stalled(False)
     await turns()
     assert session.values == ["before", 7, 8, 9, 7, 8, 9]
     assert session.aborted == []
@@ -364,7 +364,7 @@ async def test_the_bytes_of_last_values_are_bounded_by_those_of_the_queue(policy
     queue = made.topics._table.subscribers[session].queue  # type: ignore[index]
     assert queue.size <= 11_000
     for each in (session, other):
-        each.flows.set_stalled(False)
+        each.write_gate.set_stalled(False)
     await turns()
     assert [value[0] for value in session.values] == ["2", "3", "4"]
     assert [value[0] for value in other.values] == ["0", "3", "4"]
@@ -468,7 +468,7 @@ async def test_what_is_moved_when_subscriptions_end_is_bounded(monkeypatch: pyte
     for number in range(5):
         assert unsubscribe(made, session, f"x.{number}")
     assert len(queue) == 20
-    session.flows.set_stalled(False)
+    session.write_gate.set_stalled(False)
     await turns()
     assert session.values == sorted(session.values)
     assert made.counters.events_sent + made.counters.events_dropped == 50

@@ -19,7 +19,7 @@ from rpcstream.events.delivery import SHARE
 from rpcstream.events.patterns import TOPIC_MAX
 from rpcstream.events.topics import Topics
 from rpcstream.observe.counters import Counters
-from rpcstream.peer.stream_table import StreamTable
+from rpcstream.peer.write_gate import WriteGate
 
 
 class FakeSession:
@@ -27,8 +27,8 @@ class FakeSession:
 
     def __init__(self, *, stalled: bool = False) -> None:
         self.loop = asyncio.get_running_loop()
-        self.flows = StreamTable(1024 * 1024)
-        self.flows.stalled = stalled
+        self.write_gate = WriteGate(1024 * 1024)
+        self.write_gate.stalled = stalled
         self.channel = SimpleNamespace(address="far:1")
         self.is_open = True
         self.lost_callbacks: list[Callable[[], object]] = []
@@ -45,7 +45,7 @@ class FakeSession:
 
     def lose(self) -> None:
         self.is_open = False
-        self.flows.set_stalled(False)
+        self.write_gate.set_stalled(False)
         for function in self.lost_callbacks:
             function()
 
@@ -235,7 +235,7 @@ async def test_while_the_peer_does_not_read_events_wait_in_order() -> None:
         made.publish("ab"[number % 2], number)
         await turns()
     assert (session.sent, other.values) == ([], [0, 2])
-    session.flows.set_stalled(False)
+    session.write_gate.set_stalled(False)
     made.publish("a", 4)
     await turns()
     assert session.values == [0, 1, 2, 3, 4]
@@ -251,7 +251,7 @@ async def test_events_of_one_turn_are_bounded_like_those_of_a_stall(policy: str,
         assert sum(taken) == (10 if policy == "drop_oldest" else 3)
         made.publish("b", "rare")
         await turns()
-        session.flows.set_stalled(False)
+        session.write_gate.set_stalled(False)
         await turns()
         assert session.values == values
         assert made.counts == (11, 4, 7, 2)
@@ -284,7 +284,7 @@ async def test_all_that_waits_for_one_connection_is_no_more_than_a_message_may_b
         made.publish("abc"[number % 3], str(number) + "x" * 3000)
     queue = next(iter(made.topics._table.subscribers.values())).queue
     assert queue.size <= 11_000
-    session.flows.set_stalled(False)
+    session.write_gate.set_stalled(False)
     await turns()
     assert [value.strip("x") for value in session.values] == ["27", "28", "29"]
     assert made.counts == (30, 3, 27, 3)
@@ -318,7 +318,7 @@ async def test_what_waits_for_all_connections_has_a_budget_and_leaves_room_for_e
     assert made.publish("late", 1) == 1
     assert made.publish("late", 2) == 1
     for session in (*slow, late):
-        session.flows.set_stalled(False)
+        session.write_gate.set_stalled(False)
     await turns(50)
     assert late.values == [1, 2]
     assert all(session.values[-1].startswith("299x") for session in slow)
@@ -349,10 +349,10 @@ async def test_one_connection_gets_a_share_a_turn_until_it_shows_that_it_is_full
     first = sum(map(len, session.sent))
     assert SHARE <= first < SHARE + 11_000
     assert other.values == [1], "the others have their share in the same turn"
-    session.flows.stalled = True
+    session.write_gate.stalled = True
     await turns()
     assert sum(map(len, session.sent)) == first
-    session.flows.set_stalled(False)
+    session.write_gate.set_stalled(False)
     await turns(100)
     assert len(session.sent) == 100
 
@@ -360,11 +360,11 @@ async def test_one_connection_gets_a_share_a_turn_until_it_shows_that_it_is_full
 async def test_what_waits_to_be_written_counts() -> None:
     made = Fixture()
     session = made.join("a")
-    session.flows.unsent = 2 * 1024 * 1024
+    session.write_gate.unsent = 2 * 1024 * 1024
     made.publish("a", 1)
     await turns()
     assert session.sent == []
-    session.flows.unsent = 0
+    session.write_gate.unsent = 0
     await turns()
     assert session.values == [1]
 

@@ -38,26 +38,26 @@ def same(left: Any, right: Any) -> bool:
 
 async def followed(steps: list[tuple[str, Any, int]]) -> None:
     memory = MessageMemory(10**6, 1)
-    work, there = RunningCalls(memory), list[tuple[Any, Any]]()
+    running, there = RunningCalls(memory), list[tuple[Any, Any]]()
     keeper = asyncio.create_task(asyncio.sleep(3600))
-    work.start(keeper, [{}])  # the batch that members belong to
+    running.start(keeper, [{}])  # the batch that members belong to
     for step, call_id, number in steps:
         if step == "enter":
             call = Call(call_id)
-            work.enter(call)
+            running.enter(call)
             there.append((call, call_id))
         elif step in ("start", "member"):
             task = asyncio.create_task(asyncio.sleep(3600))
             message = {"id": call_id, "method": "m"} if call_id is not None else {"method": "m"}
             if step == "start":
-                work.start(task, message, number)
+                running.start(task, message, number)
             else:
-                work.start_member(task, message)
+                running.start_member(task, message)
             there.append((task, call_id))
         elif step == "cancel" and type(call_id) in (int, str):
             wanted = [what for what, own in there if same(own, call_id)]
             before = [is_cancelled(what) for what in wanted]
-            assert work.cancel(call_id) is bool(wanted)
+            assert running.cancel(call_id) is bool(wanted)
             after = [is_cancelled(what) for what in wanted]
             assert sum(after) <= sum(before) + 1
             assert any(after) or not wanted
@@ -65,27 +65,27 @@ async def followed(steps: list[tuple[str, Any, int]]) -> None:
         elif step == "finish" and there:
             what, _ = there.pop(number % len(there))
             if isinstance(what, Call):
-                assert work.leave(what)
-            elif what in work.running:
-                work.finish(what)
+                assert running.leave(what)
+            elif what in running.handlers:
+                running.finish(what)
             else:
                 what.cancel()
-                while what in work.members:
+                while what in running.batch_members:
                     await asyncio.sleep(0)
-    assert work.held == memory.at_work
+    assert running.held == memory.at_work
     for what, _ in there:
         if isinstance(what, Call):
-            work.leave(what)
-        elif what in work.running:
-            work.finish(what)
+            running.leave(what)
+        elif what in running.handlers:
+            running.finish(what)
     tasks = [keeper, *[what for what, _ in there if isinstance(what, asyncio.Task)]]
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    work.finish(keeper)
-    assert (work.load, work.held, memory.at_work, bool(work)) == (0, 0, 0, False)
-    assert not work.cancel(1)
-    assert work._by_id is None
+    running.finish(keeper)
+    assert (running.load, running.held, memory.at_work, bool(running)) == (0, 0, 0, False)
+    assert not running.cancel(1)
+    assert running._by_id is None
 
 
 def is_cancelled(what: Any) -> bool:
@@ -103,28 +103,28 @@ def test_a_cancel_finds_its_call(steps: list[tuple[str, Any, int]]) -> None:
 
 
 async def test_of_several_calls_with_one_id_the_first_is_cancelled_until_it_has_ended() -> None:
-    work = RunningCalls(MessageMemory(10**6, 1))
+    running = RunningCalls(MessageMemory(10**6, 1))
     tasks = [asyncio.create_task(asyncio.sleep(3600)) for _ in range(3)]
     messages = [{"id": 7}, {"id": 7}, {"id": "7"}]
     for task, message in zip(tasks, messages, strict=True):
-        work.start(task, message)
-    assert work.cancel(7)
-    assert work.cancel(7)
+        running.start(task, message)
+    assert running.cancel(7)
+    assert running.cancel(7)
     assert [bool(task.cancelling()) for task in tasks] == [True, False, False]
     await asyncio.wait(tasks[:1])
-    work.finish(tasks[0])
-    assert work.cancel(7)
+    running.finish(tasks[0])
+    assert running.cancel(7)
     assert [bool(task.cancelling()) for task in tasks] == [True, True, False]
     await asyncio.wait(tasks[:2])
-    work.finish(tasks[1])
-    assert not work.cancel(7)
-    assert work.cancel("7")
+    running.finish(tasks[1])
+    assert not running.cancel(7)
+    assert running.cancel("7")
     await asyncio.wait(tasks)
-    work.finish(tasks[2])
+    running.finish(tasks[2])
 
 
 async def test_an_idle_connection_keeps_nothing_for_cancels() -> None:
-    work = RunningCalls(MessageMemory(10**6, 1))
+    running = RunningCalls(MessageMemory(10**6, 1))
     for call_id in range(100):
-        assert not work.cancel(call_id)
-    assert work._by_id is None
+        assert not running.cancel(call_id)
+    assert running._by_id is None

@@ -92,7 +92,7 @@ class Talk:
 
     async def idle(self, session: Session) -> None:
         async with asyncio.timeout(20):
-            while session.backlog or session.work or session.backlog.is_behind:
+            while session.queue or session.running or session.queue.is_behind:
                 await asyncio.sleep(0)
 
 
@@ -135,7 +135,7 @@ async def outcome(reads: list[list[bytes]], share: float) -> tuple[list[Any], li
             for lines in reads:
                 session.receive(list(lines))
                 async with asyncio.timeout(20):
-                    while session.backlog.is_behind:
+                    while session.queue.is_behind:
                         await asyncio.sleep(0)
                 await talk.turns(session)
             session.receive([orjson.dumps({"jsonrpc": "2.0", "id": 1, "result": "told"})])
@@ -145,9 +145,9 @@ async def outcome(reads: list[list[bytes]], share: float) -> tuple[list[Any], li
                 await talk.turns(session)
                 session.receive([orjson.dumps(word("end", stream="s1"))])
             await talk.idle(session)
-            assert session.backlog._count == session.backlog._size == session.backlog._new_count == 0
-            assert session.backlog._new_size == 0
-            assert not session.backlog.early
+            assert session.queue._count == session.queue._size == session.queue._new_count == 0
+            assert session.queue._new_size == 0
+            assert not session.queue.early
             session.lost(ConnectionError)
             return talk.channel.sent, talk.begun
 
@@ -210,14 +210,14 @@ async def test_while_messages_were_not_looked_through_no_more_are_read(monkeypat
         session.receive([orjson.dumps(request("ask", n, n)) for n in range(2)])
         await talk.turns(session)
         session.receive([orjson.dumps(word("cancelRequest", id=100 + n)) for n in range(50)])
-        assert session.backlog.is_behind
+        assert session.queue.is_behind
         assert talk.channel.is_paused
         async with asyncio.timeout(20):
-            while session.backlog.is_behind:
+            while session.queue.is_behind:
                 await asyncio.sleep(0)
         await talk.turns(session)
         assert not talk.channel.is_paused
-        session.work.cancel_all()
+        session.running.cancel_all()
         await talk.idle(session)
         session.lost(ConnectionError)
 
@@ -233,7 +233,7 @@ async def test_a_cancel_that_overtakes_means_only_what_had_come_before(monkeypat
         session.receive([orjson.dumps(each) for each in (request("plain", 7, 7), word("cancelRequest", id=7))])
         session.receive([orjson.dumps(request("plain", 8, 7))])
         async with asyncio.timeout(20):
-            while session.backlog.is_behind:
+            while session.queue.is_behind:
                 await asyncio.sleep(0)
         talk.go.set()
         await talk.idle(session)

@@ -188,7 +188,7 @@ async def fed(session: Session, channel: Channel, reads: list[list[bytes]], *, b
             await asyncio.sleep(0)
     finally:
         logging.getLogger("rpcstream").removeHandler(complaints)
-        session.work.cancel_all()
+        session.running.cancel_all()
         session.lost(ConnectionError)
         for _ in range(5):
             await asyncio.sleep(0)

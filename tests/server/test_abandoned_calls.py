@@ -72,7 +72,7 @@ async def test_what_is_cancelled_before_it_begins_gives_its_streams_and_its_turn
         while type(reply := await raw.reply()) is not list:
             pass
         assert [member["error"]["code"] for member in reply] == [-32800, -32800]
-        assert not of_the_only_caller(server).flows
+        assert not of_the_only_caller(server).streams
         assert (await raw.call("total", [[1, 2]], 4))["result"] == 3
 
 

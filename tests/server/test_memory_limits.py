@@ -152,11 +152,11 @@ async def test_calls_wait_while_those_at_work_hold_too_much() -> None:
         session = next(iter(sessions_of(service.server)))
         await asyncio.sleep(0)
         assert service.begun == fits == 2
-        assert session.work.held == message_memory(service.server).at_work >= MIB
+        assert session.running.held == message_memory(service.server).at_work >= MIB
         service.go.set()
         replies = [await reply_of(reader) for _ in range(7)]
         assert {each["id"]: each["result"] for each in replies} == {**dict.fromkeys(range(6), 9_000), "behind": 1}
-        assert session.work.held == message_memory(service.server).at_work == 0
+        assert session.running.held == message_memory(service.server).at_work == 0
 
 
 async def test_one_call_may_hold_more_than_the_limit() -> None:

@@ -184,8 +184,8 @@ async def test_a_stream_that_is_left_before_its_upload_begins_leaves_nothing() -
         (link,) = client_connections(client)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert not link.session.flows
-        assert not service.sessions[0].flows
+        assert not link.session.streams
+        assert not service.sessions[0].streams
 
 
 # -- in between ---------------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ async def test_a_call_that_waited_until_its_peer_reads_fails_when_that_is_gone()
         for _ in range(40):
             peer.notify.fill("x" * 100)
         await hand.hear()
-        assert service.sessions[0].flows.stalled
+        assert service.sessions[0].write_gate.stalled
         call = asyncio.ensure_future(peer.confirm())
         await hand.hear()
         service.sessions[0].abort("the test says so")
@@ -316,10 +316,10 @@ async def test_a_vanished_peer_shows_when_something_is_written() -> None:
         await hand.say(request("wait"))
         hand.transport.close()
         await hand.hear()
-        assert service.sessions[0].work.running  # it may have been a half-close
+        assert service.sessions[0].running.handlers  # it may have been a half-close
         listener_of(service.server)._watch()
         await hand.hear()
-        assert not service.sessions[0].work.running
+        assert not service.sessions[0].running.handlers
 
 
 # -- what is one call's alone ---------------------------------------------------------------------------------------

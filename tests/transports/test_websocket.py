@@ -420,7 +420,7 @@ async def test_a_foreign_client_closes(service: Service) -> None:
         await socket.close(4001, "I have seen enough")
         assert socket.close_code == 4001
         await until(lambda: service.cancelled)
-        assert not websocket_server.streams[0].session.work.running
+        assert not websocket_server.streams[0].session.running.handlers
 
 
 async def test_notifications_before_a_goodbye_are_carried_out(service: Service) -> None:

@@ -276,7 +276,7 @@ async def test_what_handlers_pile_up_for_one_that_does_not_read_is_limited() -> 
         cast(asyncio.Transport, raw.writer.transport).pause_reading()
         for number in range(40):
             raw.call("later", id=number)
-        await until(lambda: websocket_server.streams[0].session.work.load == 40)
+        await until(lambda: websocket_server.streams[0].session.running.load == 40)
         go_on.set()
         await until(lambda: websocket_server.streams[0].over_limit)
         assert "write_buffer" in (websocket_server.streams[0].reason or "")
@@ -422,7 +422,7 @@ async def test_a_goodbye_does_not_wait_for_a_handler_for_ever() -> None:
     async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
         for number in range(5):
             raw.call("wait", id=number)
-        await until(lambda: websocket_server.streams[0].session.backlog)
+        await until(lambda: websocket_server.streams[0].session.queue)
         raw.say_close()
         assert await raw.closed() == Close(1000)
         assert service.cancelled.is_set()

@@ -230,8 +230,8 @@ async def test_fragments_may_say_more_than_a_length_can_be(begun: int) -> None:
         head = fragment(TEXT, whole[:begun]) + frame_head(CONTINUATION, LONGEST)
         raw.call("wait", id=1)
         raw.send(head + whole[begun:])
-        await until(lambda: websocket_server.streams[0].session.backlog)
-        websocket_server.streams[0].session.work.cancel(1)
+        await until(lambda: websocket_server.streams[0].session.queue)
+        websocket_server.streams[0].session.running.cancel(1)
         assert (await raw.reply())["error"]["code"] == -32800
         reply = await raw.reply()
         assert (reply["id"], reply["error"]["data"]["size"]) == (7, LONGEST + begun)
@@ -243,8 +243,8 @@ async def test_many_of_them_wait_without_their_bytes() -> None:
         raw.call("wait", id=1)
         for number in range(40):
             raw.send(frame(TEXT, request(100_000, id=number), masked=True))
-        await until(lambda: websocket_server.streams[0].session.backlog)
-        websocket_server.streams[0].session.work.cancel(1)
+        await until(lambda: websocket_server.streams[0].session.queue)
+        websocket_server.streams[0].session.running.cancel(1)
         assert (await raw.reply())["error"]["code"] == -32800
         assert [await raw.reply() for _ in range(40)] == [too_long(100_000, id=number) for number in range(40)]
 
