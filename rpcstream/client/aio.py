@@ -48,7 +48,7 @@ class AsyncClient(BaseClient):
         options: see below; all of them are keywords.
 
     Attributes:
-        notify: sends notifications, which have no answer: `await client.notify.name(…)`, or `client.notify("name", …)`.
+        notify: sends notifications, which have no reply: `await client.notify.name(…)`, or `client.notify("name", …)`.
         submit: starts calls that run by themselves: `client.submit.name(…)` gives an `asyncio.Task`, whose
             `add_done_callback(function)` calls the function with the task when the call is over.
         stream: calls methods that stream: `async for item in client.stream.name(…)`; gives a `Stream`. Options as for
@@ -257,7 +257,7 @@ class AsyncClient(BaseClient):
         return None if self._pool.is_closed else self._retries.pause(error, attempt, left)
 
     async def _send(self, message: Encoded, method: str, timeout: Any) -> None:
-        """Send a message that has no answer."""
+        """Send a message that has no reply."""
         loop = asyncio.get_running_loop()
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
         deadline = INFINITE if seconds is None else loop.time() + seconds

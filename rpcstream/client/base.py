@@ -31,7 +31,7 @@ class BaseClient(ABC):
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._marshaller = Marshaller(settings.codec, settings.limits, str(settings.address))
-        #: For notifications, which have no answer.
+        #: For notifications, which have no reply.
         self.notify = Methods(self._notify)
         #: For calls that run by themselves.
         self.submit = Methods(self._submit)
@@ -100,7 +100,7 @@ class BaseClient(ABC):
     ) -> Any:
         """Call a method by its name; gives its result.
 
-        A call that is given up (cancelled, interrupted with Ctrl-C, timed out) is cancelled at the server; an answer
+        A call that is given up (cancelled, interrupted with Ctrl-C, timed out) is cancelled at the server; a reply
         that arrives later is dropped. Inside a handler that has a deadline no call takes longer than that.
 
         Args:
@@ -114,8 +114,8 @@ class BaseClient(ABC):
 
         Raises:
             RpcError: the server answered with an error; subclasses for the known codes.
-            ConnectFailed, ConnectionLost: no connection could be made, or it ended before the answer arrived.
-            CallTimeout: no answer in time, or no connection was free in time (see `pool`). The connection stays open.
+            ConnectFailed, ConnectionLost: no connection could be made, or it ended before the reply arrived.
+            CallTimeout: no reply in time, or no connection was free in time (see `pool`). The connection stays open.
             TypeError: arguments both by position and by name; a value that cannot be sent (EncodeError); a result that
                 does not fit `returns`.
             RuntimeError: the client is closed.
@@ -141,9 +141,8 @@ class BaseClient(ABC):
         thread, and may call methods of this client. At a hub it is offered to others with `offer`; `shared=True` lets
         other clients offer a method of the same name.
 
-        A request object (a dict) is sent as it is, id included, and the whole response object is given, with rich
-        values decoded. An error response is returned, not raised. Without an id the object is a notification, which
-        gives None.
+        A request object (a dict) is sent as it is, id included, and the whole reply object is given, with rich values
+        decoded. An error reply is returned, not raised. Without an id the object is a notification, which gives None.
 
         Raises:
             ValueError: the id of a request object is neither a string nor an integer, or belongs to a waiting call.
@@ -239,7 +238,7 @@ class BaseClient(ABC):
             InvalidParams: the name is taken, or another client offers one of the methods. Nothing has changed.
             MethodNotFound: the server is no hub.
             RpcError: the hub refuses for another reason (NotPermitted, ServerBusy, …).
-            ConnectFailed, ConnectionLost, CallTimeout: no connection, or no answer within `registration_timeout`.
+            ConnectFailed, ConnectionLost, CallTimeout: no connection, or no reply within `registration_timeout`.
             RuntimeError: the client calls over HTTP, which has no lasting connection; or it is closed.
         """
 

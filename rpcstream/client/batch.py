@@ -1,4 +1,4 @@
-"""Several calls in one message (JSON-RPC 2.0, section 6): collected first, sent together, answered one by one.
+"""Several calls in one message (JSON-RPC 2.0, section 6): collected first, sent together, replies matched one by one.
 
 Owns the batches that users fill, the message they become, and the assignment of replies to calls. Knows no connection:
 the client passes the functions that send.
@@ -29,7 +29,7 @@ from ..wire.buffers import Encoded
 #: Codes of the errors with which a server refuses a whole batch, as the only member of its array of replies.
 _REFUSALS = frozenset((BatchTooLarge.CODE, MessageTooLarge.CODE, InvalidRequest.CODE))
 
-_NO_ANSWER = "The server's reply to the batch has no answer for this call"
+_NO_ANSWER = "The server's reply to the batch has none for this call"
 
 
 class BatchCall:

@@ -138,7 +138,7 @@ class _Handshake(asyncio.Protocol):
             if self._has_ended:
                 raise ConnectFailed(f"the server closed the connection in the handshake of the WebSocket{self._reason}")
             if len(self._received) > HEAD_MAX:
-                raise ConnectFailed(f"the head of the server's answer is longer than {HEAD_MAX} bytes")
+                raise ConnectFailed(f"the head of the server's response is longer than {HEAD_MAX} bytes")
             await self._receive()
         head = bytes(self._received[: end + 4])
         del self._received[: end + 4]

@@ -27,7 +27,7 @@ _REGISTER, _UNREGISTER = "rpc.register", "rpc.unregister"
 
 
 class Registration(NamedTuple):
-    """The hub's answer to `rpc.register`.
+    """The hub's reply to `rpc.register`.
 
     Attributes:
         name: the client's name, its own or one that the hub made.
@@ -204,12 +204,12 @@ class HubRegistration:
         channel = connection.session.channel
         if channel is None or not connection.is_open:
             raise self._loss(channel)
-        answer = _read_registration(await connection.calls.ask(call, deadline), self._marshaller.address)
-        self.name, self._key, self._was_accepted = answer.name, answer.key, True
-        if not connection.is_open:  # lost together with the answer
+        reply = _read_registration(await connection.calls.ask(call, deadline), self._marshaller.address)
+        self.name, self._key, self._was_accepted = reply.name, reply.key, True
+        if not connection.is_open:  # lost together with the reply
             raise self._loss(channel)
         self._connection = connection
-        return answer.methods
+        return reply.methods
 
     def _loss(self, channel: Channel | None) -> ConnectionLost:
         reason = (channel.reason if channel is not None else None) or "the peer closed the connection"
@@ -246,16 +246,16 @@ def _register_params(
     return {member: value for member, value in members.items() if value}
 
 
-def _read_registration(answer: Any, address: str) -> Registration:
-    """Check the answer to `rpc.register`; raise InternalError if it has another form."""
-    if isinstance(answer, dict):
-        name, key, methods = (answer.get(member) for member in Registration._fields)
+def _read_registration(reply: Any, address: str) -> Registration:
+    """Check the reply to `rpc.register`; raise InternalError if it has another form."""
+    if isinstance(reply, dict):
+        name, key, methods = (reply.get(member) for member in Registration._fields)
         has_strings = isinstance(methods, list) and all(type(method) is str for method in methods)
         if type(name) is str and type(key) is str and has_strings:
             return Registration(name, key, methods)  # type: ignore[arg-type]
-        if "key" in answer:
-            answer = {**answer, "key": "***"}
-    error = InternalError("The hub's answer to rpc.register cannot be read", {"reply": answer})
+        if "key" in reply:
+            reply = {**reply, "key": "***"}
+    error = InternalError("The hub's reply to rpc.register cannot be read", {"reply": reply})
     error.method, error.address = _REGISTER, address
     raise error
 

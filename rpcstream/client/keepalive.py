@@ -45,9 +45,7 @@ class Keepalive:
             self._is_silent = True
             connection.calls.begin(Call(self._marshaller, "rpc.ping", None, NOT_GIVEN, NOT_GIVEN), _Ping())
         elif connection.loop.time() - self._due < self._seconds / 4:
-            connection.abort(
-                f"the server sent nothing for {self._seconds:g} s, not even the answer to a ping (keepalive)"
-            )
+            connection.abort(f"the server sent nothing for {self._seconds:g} s, not even a reply to a ping (keepalive)")
             return
         self._schedule()
 
@@ -60,7 +58,7 @@ class Keepalive:
 
 
 class _Ping:
-    """Ignores the answer to a ping: its bytes are what counts, also those of an error."""
+    """Ignores the reply to a ping: its bytes are what counts, also those of an error."""
 
     __slots__ = ()
 

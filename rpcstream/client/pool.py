@@ -61,7 +61,7 @@ class Slot:
 
     @property
     def load(self) -> int:
-        """Calls that wait for their answer on this connection."""
+        """Calls that wait for their reply on this connection."""
         return 0 if self.connection is None else len(self.connection.session.pending)
 
     @property

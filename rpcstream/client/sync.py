@@ -52,7 +52,7 @@ class Client(BaseClient):
         options: see below; all of them are keywords.
 
     Attributes:
-        notify: sends notifications, which have no answer: `client.notify.name(…)`, or `client.notify("name", …)`.
+        notify: sends notifications, which have no reply: `client.notify.name(…)`, or `client.notify("name", …)`.
         submit: starts calls that run by themselves: `client.submit.name(…)` gives a `concurrent.futures.Future`, whose
             `add_done_callback(function)` calls the function with the future when the call is over, in a thread of the
             client that may call it, too. Every error of the call comes with the future.

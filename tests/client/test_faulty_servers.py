@@ -402,7 +402,7 @@ def test_a_batch_answered_in_part(make_client: MakeClient, scripted: Scripted) -
     a, b, c = client.batch(("a",), ("b",), ("c",))
     assert b.result() == "b"
     assert isinstance(a.error, InternalError)
-    with pytest.raises(InternalError, match=r"no answer for this call \(method 'c'"):
+    with pytest.raises(InternalError, match=r"has none for this call \(method 'c'"):
         c.result()
     assert client.replies_dropped == 2
     assert [call.result() for call in client.batch(("a",), ("b",), ("c",))] == ["a", "b", "c"]

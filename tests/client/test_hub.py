@@ -166,7 +166,7 @@ async def test_a_hub_that_does_not_answer(hub: FakeHub, address: str) -> None:
 async def test_answers_that_are_none(hub: FakeHub, address: str, answer: Any) -> None:
     hub.answer = answer
     async with AsyncClient(address) as client:
-        with pytest.raises(InternalError, match=r"answer to rpc.register cannot be read.*at 127") as caught:
+        with pytest.raises(InternalError, match=r"reply to rpc.register cannot be read.*at 127") as caught:
             await client.offer()
         assert "very secret" not in str(caught.value)
         assert client.registered_name is None
