@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import cast
 
 import trustme
 
@@ -55,7 +56,7 @@ async def stalled_readers(arena: Arena) -> None:
     for _ in range(readers):
         raw = await arena.connect(tls=True)
         assert (await raw.call("rpc.subscribe", ["big"]))["result"]["topic"] == "big"
-        raw.writer.transport.pause_reading()
+        cast(asyncio.Transport, raw.writer.transport).pause_reading()
     publisher = await arena.connect(tls=True)
     reply = await publisher.call("tell", [size])
     assert reply["result"] == readers, reply

@@ -20,10 +20,11 @@ from PIL import Image
 from rpcstream import Codec, Shape
 from rpcstream.cli.describe import list_text, method_text, methods_of, type_text
 from rpcstream.cli.items import UsageError
-from rpcstream.cli.output import Look, error_line, for_people, for_programs, visible
+from rpcstream.cli.output import Look, error_line, for_people, for_programs
 from rpcstream.cli.picture import half_blocks
 from rpcstream.cli.save import check_writable, raw_form, save
 from rpcstream.cli.trace import shortened_message, tracer
+from rpcstream.text import visible
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from rpcstream import AsyncClient, Client, Limits, RpcError, Server
-from rpcstream.server import loop_factory
+from rpcstream.process import loop_factory
 from rpcstream.testing import serve_in_thread
 
 

@@ -98,7 +98,7 @@ def test_element_types_in_hints(hint: Any, name: str, fits: str, misfits: str) -
         NDArray[np.float32 | np.object_],
         NDArray[ml_dtypes.int4],
         NDArray[str],
-        np.ndarray[Any, "float32"],
+        np.ndarray[Any, "float32"],  # type: ignore[name-defined]
         Annotated[NDArray[np.float32], Shape],
         Annotated[NDArray[np.float32], Shape(1), Shape(2)],
         Annotated[int, Shape(1)],

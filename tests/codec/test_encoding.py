@@ -258,6 +258,12 @@ class BrokenZone(datetime.tzinfo):
     def utcoffset(self, _: Any) -> Any:
         raise ValueError("no such zone")
 
+    def tzname(self, _: Any) -> Any:
+        raise ValueError("no such zone")
+
+    def dst(self, _: Any) -> Any:
+        raise ValueError("no such zone")
+
 
 def circular() -> Any:
     value: list[Any] = []

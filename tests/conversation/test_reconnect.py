@@ -656,7 +656,7 @@ async def test_the_server_calls_by_itself_as_soon_as_the_client_is_back(network:
 
     async with network.scripted(script) as endpoint:
         client = endpoint.client(reconnect=QUICK)
-        client.add = client(lambda: "me", name="name")
+        client(lambda: "me", name="name")
         async with client:
             await until(lambda: len(answers) >= 3)
     assert answers[:3] == [{"jsonrpc": "2.0", "id": "who", "result": "me"}] * 3

@@ -398,7 +398,7 @@ async def test_a_server_that_stops_finishes_the_batches_that_it_has_read(network
     @server
     async def stopper(ctx: Context) -> None:
         """Ends the connection in an orderly way, as a server that stops does."""
-        ctx.session.drain()
+        ctx.session.drain()  # type: ignore[attr-defined]  # a server's session
 
     async with network.raw(server) as raw:
         raw.send([request("stopper", id="s"), *slow_batch(20)])

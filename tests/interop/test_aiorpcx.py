@@ -57,7 +57,7 @@ async def test_its_client_calls_our_server() -> None:
     assert notified == ["hello", "in a batch"]
 
 
-class Session(aiorpcx.RPCSession):  # type: ignore[misc]
+class Session(aiorpcx.RPCSession):  # type: ignore[misc, name-defined]
     notified: list[Any]
 
     async def handle_request(self, request: Any) -> Any:

@@ -145,7 +145,7 @@ def test_functions_of_a_module_by_pattern() -> None:
 
 def test_a_module_with_all() -> None:
     module = make_module()
-    module.__all__ = ["helper"]
+    module.__dict__["__all__"] = ["helper"]
     server = Server()
     server.add_module(module)
     assert own(server) == ["helper"]

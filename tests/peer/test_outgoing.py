@@ -40,6 +40,7 @@ class Looked(PendingCalls):
     """Counts how often a call is looked up."""
 
     __slots__ = ("looks",)
+    looks: int
 
     def find(self, call_id: Any) -> Any:
         self.looks += 1

@@ -259,7 +259,7 @@ async def test_an_unchanged_file_is_not_read_again(
     site.static("/a.txt", file)
     looked = []
     stat = os.stat
-    monkeypatch.setattr(static.os, "stat", lambda path: looked.append(path) or stat(path))
+    monkeypatch.setattr(os, "stat", lambda path: looked.append(path) or stat(path))
     first = site.routes.find(request("/a.txt"))
     assert looked == []
     for _ in range(10):

@@ -29,6 +29,7 @@ from websockets.asyncio.server import ServerConnection, serve
 import rpcstream
 from rpcstream.limits import DEFAULT_LIMITS
 from rpcstream.peer.inflight import RunningCalls
+from rpcstream.peer.memory import MessageMemory
 from rpcstream.peer.pending import PendingCalls
 from rpcstream.peer.session import Session
 from rpcstream.transports.websocket import WebSocketStream
@@ -83,14 +84,16 @@ class EchoReader(FrameReader):
 
 
 class EchoSession:
-    """In place of a session: sends each message back as it came."""
+    """Takes the place of a session, and sends each message back as it came."""
 
     busy = False
-    backlog = ()
+    queue = ()
+    identity = None
 
     def __init__(self) -> None:
+        self.memory = MessageMemory(DEFAULT_LIMITS.max_held_total, DEFAULT_LIMITS.max_unread_total)
         self.pending = PendingCalls()
-        self.work = RunningCalls()
+        self.running = RunningCalls(self.memory)
         self._stream: EchoStream | None = None
 
     def connected(self, stream: EchoStream) -> None:
