@@ -5,14 +5,12 @@ Knows nothing of what the bytes mean.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import base64
+from .encoding import Encoding
 from .payloads import Payload
 from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, tagged_schema
-
-if TYPE_CHECKING:
-    from .encoding import Encoding
 
 TAG = "bytes"
 

@@ -1,23 +1,16 @@
-"""Which encoder takes a value, by its type: the nearest class of its MRO that is in the table, then what it offers.
+"""The table of encoders: which one takes a value, by the nearest class of its MRO, or by the methods that it has.
 
-The table names classes instead of importing them, so a family's library is loaded when its first value shows up, by
-which time the value has loaded it anyway. Knows no encoder's work.
+The table names classes instead of importing them, so a library such as numpy is loaded with its first value, which has
+loaded it anyway. Knows nothing of what an encoder does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from ..errors import EncodeError
+from .encoding import Encoder
 from .rich_hint import type_name
-
-if TYPE_CHECKING:
-    from .encoding import Encoding
-
-#: Gives something nearer to JSON: parts that may have to be encoded themselves. Raises EncodeError.
-Encoder = Callable[[Any, "Encoding"], object]
 
 _ARRAY_LIKE = ("ndarray", "encode_array_like")
 _ITERABLE = ("containers", "encode_iterable")
@@ -53,18 +46,18 @@ _HOMES = {
     ("decimal", "Decimal"): _TEXT,
     ("enum", "Enum"): ("scalars", "encode_value"),
     ("msgspec", "Raw"): ("scalars", "encode_raw"),
-    ("msgspec", "Struct"): ("records", "encode_struct"),
+    ("msgspec", "Struct"): ("containers", "encode_struct"),
     ("numpy", "generic"): ("numpy_scalars", "encode_scalar"),
     ("numpy", "ndarray"): ("ndarray", "encode_array"),
     ("PIL.Image", "Image"): ("image", "encode_image"),
     ("uuid", "UUID"): _TEXT,
 }
-#: These offer `__array__` too, but would lose their labels.
+#: Packages whose classes have `__array__`, too, but would lose their labels by it.
 _LABELLED = ("pandas", "polars", "xarray")
 
 
 def is_built_in(cls: type) -> bool:
-    """Has the class itself, or numpy's scalar that it is, an encoder of its own here?"""
+    """True if the table has this very class, or it is a scalar type of numpy."""
     if cls.__module__ == "numpy" and ("numpy", "generic") in map(_key, cls.__mro__):
         return True
     return cls is object or cls is type(None) or _key(cls) in _HOMES
@@ -82,13 +75,13 @@ def find_encoder(cls: type, registered: dict[type, Encoder]) -> Encoder:
         if (home := _HOMES.get(_key(base))) is not None:
             return _load(home)
         if base.__dict__.get("__dataclass_fields__") is not None:
-            return _load(("records", "encode_dataclass"))
+            return _load(("containers", "encode_dataclass"))
         if base.__dict__.get("__attrs_attrs__") is not None:
-            return _load(("records", "encode_attrs"))
+            return _load(("containers", "encode_attrs"))
     if hasattr(cls, "__array__") or hasattr(cls, "__dlpack__"):
         if str(cls.__module__).partition(".")[0] not in _LABELLED:
             return _load(_ARRAY_LIKE)
-        advice = "send its array (its labels would be lost unsaid), or register the type with the codec"
+        advice = "send its array, which has no labels, or register the type with the codec"
         raise EncodeError(f"a {type_name(cls)} has no form on the wire: {advice}")
     raise EncodeError(f"a {type_name(cls)} has no form on the wire")
 

@@ -1,10 +1,10 @@
-"""From a message to its bytes: the fast way through orjson, big payloads spliced in, and an exact way for the rest.
+"""From a message to its bytes: by orjson alone, with large payloads spliced in, or exactly by msgspec.
 
-Owns the three ways and their order. First orjson alone, with small payloads as strings. A big payload, or an encoder
-that may be costly, starts it over with a list for payloads: each is written as a marker with a NUL, a byte that orjson
-never writes, and put in its place afterwards, so that 20 MB never pass through a JSON string. What orjson refuses (keys
-that are no strings, integers over 64 bits, nesting over 254) is rewritten as plain data and written by msgspec, which
-also finds out where in the message something cannot be encoded. Knows no family of values.
+Owns these three ways and their order. First orjson alone, with small payloads as strings. A large payload, or an
+encoder that may be costly, starts it over with a list for payloads: each is written as a marker with a NUL, a byte that
+orjson never writes, and put in its place afterwards, so that 20 MB never pass through a JSON string. What orjson
+refuses (keys that are no strings, integers over 64 bits, nesting over 254) is rewritten as plain data and written by
+msgspec; then the error also says where in the message the value stands. Does not know how a kind of value is encoded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -21,9 +21,6 @@ from ..wire.buffers import Encoded, MessageParts
 from .memory import keep_freed_memory
 from .options import ImageOptions
 from .rich_hint import shortened, type_name
-
-if TYPE_CHECKING:
-    from .encoders import Encoder
 
 #: Payloads up to this size (before base64) go as strings; from here on splicing is faster.
 INLINE = 64 * 1024
@@ -35,11 +32,23 @@ _PLAIN = frozenset({type(None), bool, float, datetime.date, datetime.time, datet
 
 
 class Spliced(Exception):
-    """The message needs a list for its payloads."""
+    """Raised by an encoder for a large payload while the message has no list of payloads; it is encoded again."""
+
+
+#: Turns a value into something nearer to JSON, whose parts may have to be encoded themselves. Raises EncodeError.
+Encoder = Callable[[Any, "Encoding"], object]
 
 
 class Encoding:
-    """What encoders may use. One for all small messages of a codec, and one for each message with payloads."""
+    """The encoding of one message, for encoders: they hand their payloads to it.
+
+    A codec has one for all its small messages, without a list of payloads, and makes one for each message with large
+    payloads.
+
+    Args:
+        encoder_of: finds the encoder for a class.
+        payloads: gets the large payloads; None: the first one raises `Spliced`.
+    """
 
     __slots__ = ("_encoder_of", "_payloads", "images")
 
@@ -51,11 +60,11 @@ class Encoding:
         self._payloads = payloads
 
     def with_payloads(self, payloads: list[Any]) -> Encoding:
-        """The same for one message; its big payloads are appended to the list."""
+        """The encoding of one message, whose large payloads are appended to the list."""
         return Encoding(self._encoder_of, self.images, payloads)
 
     def default(self, value: Any) -> object:
-        """Something nearer to JSON for a value that has no form in it. EncodeError if there is none."""
+        """Encode a value that JSON has no form for; `default` of orjson. Raises EncodeError if no encoder takes it."""
         encode = self._encoder_of(type(value))
         try:
             return encode(value, self)
@@ -65,7 +74,7 @@ class Encoding:
             raise EncodeError(f"a {type_name(type(value))} could not be encoded: {error}") from error
 
     def payload(self, data: Any) -> object:
-        """What stands for the base64 of a bytes-like object, whose `len` must be its number of bytes."""
+        """The base64 of a bytes-like object whose `len` is its number of bytes, or a marker in its place."""
         if len(data) <= INLINE:
             return _base64().encode_text(data)
         self.expect_payload()
@@ -73,7 +82,7 @@ class Encoding:
         return _MARKER
 
     def expect_payload(self) -> None:
-        """To be called before work that should not be done twice."""
+        """To be called before costly work, which would else be done again when a payload raises `Spliced`."""
         if self._payloads is None:
             raise Spliced
 

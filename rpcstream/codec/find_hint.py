@@ -1,42 +1,59 @@
-"""From a hint to its leaf: which hints name a rich type.
+"""From a type hint to its `RichHint`: which hints name a rich type.
 
-Looks at names only, so that a hint of numpy's is recognised without importing numpy; whoever wrote the hint has. Knows
-the families by name, and nothing of their work.
+Looks at names only, so that a hint of numpy's is recognised without importing numpy, which the hint has done anyway.
+Does not know how the types are decoded.
 """
 
 from __future__ import annotations
 
 import types
 import typing
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
 
+from .image_budget import ImageLimits
 from .options import Shape
 from .rich_hint import TAG_KEY, RichHint, mismatch, type_name
 
-if TYPE_CHECKING:
-    from .registry import Codec, Registered
-
-#: Scalar types of numpy's that have no leaf: what they hold has no form of its own on the wire.
-_NO_LEAF = ("str_", "bytes_", "void", "object_", "flexible", "character")
+#: Scalar types of numpy that have no form of their own on the wire.
+_NOT_ON_WIRE = ("str_", "bytes_", "void", "object_", "flexible", "character")
 
 
-def find_rich_hint(hint: Any, codec: Codec, registered: dict[type, Registered]) -> RichHint | None:
-    """The leaf; None for a hint that names no rich type.
+class RegisteredType(NamedTuple):
+    """A type that the user registered with the codec."""
+
+    cls: type
+    tag: str
+    encode: Callable[[Any], dict[str, Any]]
+    decode: Callable[[dict[str, Any]], Any]
+
+
+def find_rich_hint(
+    hint: Any,
+    registered: dict[type, RegisteredType],
+    *,
+    image_limits: ImageLimits,
+    decode: Callable[[object], object],
+) -> RichHint | None:
+    """Find the rich type that a hint names; None for any other hint.
+
+    Args:
+        decode: decodes tagged objects, as `Codec.decode`.
 
     Raises:
-        TypeError: the hint asks for what never goes over the wire, or says something else than is meant.
+        TypeError: the type never goes over the wire, or the hint is a known mistake, such as a module.
     """
     if isinstance(hint, types.ModuleType) and hint.__name__ == "PIL.Image":
         raise TypeError("PIL.Image is a module; the hint for an image is PIL.Image.Image")
     hint = _without_aliases(hint)
     origin = typing.get_origin(hint)
     if origin is Annotated:
-        return _shaped(hint, codec, registered)
+        return _shaped(hint)
     cls = origin or hint
     if not isinstance(cls, type):
         return None
     if cls in registered:
-        return RegisteredHint(registered[cls], codec)
+        return RegisteredHint(registered[cls], decode)
     if cls in (bytes, bytearray, memoryview):
         from .binary import BytesHint
 
@@ -48,12 +65,12 @@ def find_rich_hint(hint: Any, codec: Codec, registered: dict[type, Registered]) 
     if (cls.__module__, cls.__name__) == ("PIL.Image", "Image"):
         from .image import ImageHint
 
-        return ImageHint(codec.image_limits)
+        return ImageHint(image_limits)
     if _is_array(cls):
         from .ndarray import ArrayHint
 
         return ArrayHint(hint)
-    if cls.__name__ not in _NO_LEAF and any(_is_generic(base) for base in cls.__mro__):
+    if cls.__name__ not in _NOT_ON_WIRE and any(_is_generic(base) for base in cls.__mro__):
         from .numpy_scalars import NumpyScalarHint
 
         return NumpyScalarHint(hint)
@@ -79,8 +96,8 @@ def _is_generic(cls: type) -> bool:
     return cls.__module__ == "numpy" and cls.__name__ == "generic"
 
 
-def _shaped(hint: Any, codec: Codec, registered: dict[type, Registered]) -> RichHint | None:
-    """`Annotated[..., Shape(...)]`; None where there is no Shape in it."""
+def _shaped(hint: Any) -> RichHint | None:
+    """The array that `Annotated[..., Shape(...)]` names; None if there is no Shape in it."""
     inner, *metadata = typing.get_args(hint)
     inner = _without_aliases(inner)
     shapes = [each for each in metadata if isinstance(each, Shape)]
@@ -98,16 +115,16 @@ def _shaped(hint: Any, codec: Codec, registered: dict[type, Registered]) -> Rich
 
 
 class RegisteredHint:
-    """A class that was registered with the codec."""
+    """A hint for a class that was registered with the codec."""
 
-    def __init__(self, registered: Registered, codec: Codec) -> None:
+    def __init__(self, registered: RegisteredType, decode: Callable[[object], object]) -> None:
         self._registered = registered
-        self._codec = codec
+        self._decode = decode
         self.name = type_name(registered.cls)
 
     def decode(self, value: object) -> object:
         if isinstance(value, dict) and value.get(TAG_KEY) == self._registered.tag:
-            value = self._codec.decode(value)
+            value = self._decode(value)
         if isinstance(value, self._registered.cls):
             return value
         raise mismatch(self.name, value)

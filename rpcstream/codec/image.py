@@ -21,18 +21,16 @@ import io
 import sys
 import typing
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PIL import Image
 
 from ..errors import EncodeError
 from . import base64, image_files, qoi
+from .encoding import Encoding
 from .image_budget import DecodeElsewhere, ImageBudget, ImageLimits, TooMuchImage, reading
+from .options import ImageOptions
 from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, shortened, tagged_schema
-
-if TYPE_CHECKING:
-    from .encoding import Encoding
-    from .options import ImageOptions
 
 TAG = "image"
 

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from ..errors import EncodeError
 from . import base64, dtypes
-from .encoding import INLINE
+from .encoding import INLINE, Encoding
 from .layout import array_over, byte_size
 from .npy import array_from_npy
 from .options import Shape
 from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, tagged_schema, type_name
-
-if TYPE_CHECKING:
-    from .encoding import Encoding
 
 Array = np.ndarray[Any, Any]
 

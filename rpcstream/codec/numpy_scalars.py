@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import math
 import typing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..errors import EncodeError
 from . import dtypes
+from .encoding import Encoding
 from .ndarray import TAG as ARRAY_TAG
 from .ndarray import ArrayHint, decode_array, encode_array
 from .rich_hint import TAG_KEY, mismatch, type_name
 from .scalars import COMPLEX_SCHEMA, COMPLEX_TAG, decode_complex, encode_complex
-
-if TYPE_CHECKING:
-    from .encoding import Encoding
 
 
 def encode_scalar(value: np.generic, encoding: Encoding) -> object:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -20,15 +20,15 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..wire.buffers import Encoded
 from ..wire.framing import LONG
 from . import payloads
-from .encoders import Encoder, find_encoder, is_built_in
-from .encoding import LINE_END, Encoding, Spliced, line_end_error, serialize_again
-from .find_hint import find_rich_hint
+from .encoders import find_encoder, is_built_in
+from .encoding import LINE_END, Encoder, Encoding, Spliced, line_end_error, serialize_again
+from .find_hint import RegisteredType, find_rich_hint
 from .image_budget import ImageBudget, ImageLimits, reading
 from .options import ImageOptions
 from .rich_hint import TAG_KEY, RichHint, shortened, type_name
 from .schema import holds_no_number
 
-__all__ = ["TAG_KEY", "Codec", "Registered"]
+__all__ = ["TAG_KEY", "Codec"]
 
 #: tag -> (module of this package, decoder)
 _TAGS = {
@@ -46,15 +46,6 @@ _IMAGE = b'"image"'
 #: Classes that are seen are remembered up to this number, so that classes made in a loop do not fill the memory.
 _MAX_CLASSES = 1000
 _PNG = ImageOptions()
-
-
-class Registered(NamedTuple):
-    """A type of the user's."""
-
-    cls: type
-    tag: str
-    encode: Callable[[Any], dict[str, Any]]
-    decode: Callable[[dict[str, Any]], Any]
 
 
 class Codec:
@@ -85,8 +76,8 @@ class Codec:
         self.images = images
         #: What the images of one message may cost.
         self.image_limits = ImageLimits(max_image_pixels, max(max_image_pixels, max_message_pixels), max_image_metadata)
-        self._by_class: dict[type, Registered] = {}
-        self._by_tag: dict[str, Registered] = {}
+        self._by_class: dict[type, RegisteredType] = {}
+        self._by_tag: dict[str, RegisteredType] = {}
         self._registered_encoders: dict[type, Encoder] = {}
         self._encoders: dict[type, Encoder] = {}
         self._decoders: dict[str, Callable[[dict[str, Any], ImageBudget | None], object]] = {}
@@ -136,7 +127,7 @@ class Codec:
             raise ValueError(f"{type_name(cls)} is registered already, as {self._by_class[cls].tag!r}")
         if tag in _TAGS or tag in self._by_tag:
             raise ValueError(f"the tag {tag!r} is taken")
-        self._by_class[cls] = self._by_tag[tag] = registered = Registered(cls, tag, encode, decode)
+        self._by_class[cls] = self._by_tag[tag] = registered = RegisteredType(cls, tag, encode, decode)
         self._registered_encoders[cls] = _encoder_for(registered)
         self._encoders.clear()
         if issubclass(cls, str | int | list | dict):
@@ -233,7 +224,7 @@ class Codec:
         Raises:
             TypeError: the hint can never be met, such as an array of objects.
         """
-        return find_rich_hint(hint, self, self._by_class)
+        return find_rich_hint(hint, self._by_class, image_limits=self.image_limits, decode=self.decode)
 
     def _encoder_of(self, cls: type) -> Encoder:
         encoder = self._encoders.get(cls)
@@ -288,7 +279,7 @@ class Codec:
         except ValueError as error:
             raise _MisplacedError(str(error)) from error
 
-    def _from_user(self, registered: Registered, tagged: dict[str, Any], begun: list[ImageBudget]) -> object:
+    def _from_user(self, registered: RegisteredType, tagged: dict[str, Any], begun: list[ImageBudget]) -> object:
         parts = self._decoded({name: part for name, part in tagged.items() if name != TAG_KEY}, begun)
         try:
             return registered.decode(parts)
@@ -307,7 +298,7 @@ class _MisplacedError(ValueError):
         self.path: list[str] = []
 
 
-def _encoder_for(registered: Registered) -> Encoder:
+def _encoder_for(registered: RegisteredType) -> Encoder:
     def encode(value: Any, encoding: Encoding) -> object:
         encoding.expect_payload()
         parts = registered.encode(value)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import datetime
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from ..errors import EncodeError
+from .encoding import Encoding
 from .rich_hint import TAG_KEY, members, mismatch, tagged_schema, type_name
-
-if TYPE_CHECKING:
-    from .encoding import Encoding
 
 COMPLEX_TAG = "complex"
 #: JSON has no numbers for these; as parts of a complex number they are written as strings.

@@ -14,9 +14,9 @@ import orjson
 
 from ..codec import payloads
 from ..errors import CallCancelled, InvalidParams, InvalidRequest, NotPermitted, ParseError, RpcError
+from ..methods.arguments import Tagged
 from ..methods.dispatch import Dispatcher
 from ..methods.request_options import credit_of, timeout_of
-from ..methods.signature import Tagged
 from ..peer.deadline import INFINITE
 from ..peer.flow_control import CREDIT_MAX
 from ..peer.interfaces import Later

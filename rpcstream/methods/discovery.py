@@ -16,8 +16,8 @@ import orjson
 from ..codec import Codec
 from ..codec.hints import converter, schema_of
 from ..errors import EncodeError
+from .arguments import RemoteParameter
 from .registry import Method
-from .signature import RemoteParameter
 
 _REST = {Parameter.VAR_POSITIONAL: "positional", Parameter.VAR_KEYWORD: "named"}
 

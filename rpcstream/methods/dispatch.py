@@ -37,14 +37,14 @@ from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.envelope import VERSION
 from ..wire.framing import Oversize
+from .arguments import Arguments, ArgumentsWithImages, Tagged
 from .collected_items import HELD, CollectedItems, CollectionBudget, are_few, first_items
-from .image_decoding import ArgumentsWithImages, HandlerRunner, ImageCallRunner, ImageMemory
+from .image_decoding import HandlerRunner, ImageCallRunner, ImageMemory
 from .invoke import Invoker
 from .registry import Method, MethodRegistry
 from .replies import NO_ID, AfterReplyCalls, ReplyWriter
 from .request_options import TimeLimit, credit_of, timeout_of
 from .rpc_batch import RpcBatch, RpcBatches
-from .signature import Arguments, Tagged
 from .stream_call import CallRunner
 
 log = logging.getLogger("rpcstream.server")

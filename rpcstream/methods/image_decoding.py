@@ -11,44 +11,17 @@ import inspect
 import os
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from ..codec.image_budget import ImageLimits
 from ..errors import ServerBusy
+from .arguments import Arguments, ArgumentsWithImages, Line, Tagged
 from .threads import DaemonThreads
-
-if TYPE_CHECKING:
-    from .signature import Arguments, Line, Tagged
 
 T = TypeVar("T")
 
 #: Messages whose images are decoded at the same time. Pillow lets go of the interpreter while it decodes, so one for
 #: each processor; more than four would leave less memory for each.
 MAX_DECODERS = min(4, os.cpu_count() or 1)
-
-
-class ArgumentsWithImages(Exception):
-    """The arguments of a call have images; nothing is wrong with it.
-
-    Args:
-        bind: gives the arguments for params, line and tags, and the bytes of memory that the images in them hold; for
-            another thread.
-        arguments: for the function; None where more must be decoded than may be in this thread.
-        size: bytes of memory that the images in the arguments hold.
-    """
-
-    def __init__(
-        self,
-        bind: Callable[..., tuple[Arguments, int]],
-        limits: ImageLimits,
-        arguments: Arguments | None = None,
-        size: int = 0,
-    ) -> None:
-        super().__init__()
-        self.bind = bind
-        self.limits = limits
-        self.arguments = arguments
-        self.size = size
 
 
 class ImageMemory:

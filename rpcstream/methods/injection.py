@@ -13,8 +13,9 @@ from ..errors import RegistrationError
 from ..peer.context import Context
 from ..peer.state import ConversationState
 from . import stream_params
+from .arguments import Arguments
 from .image_decoding import ImageDecoder
-from .signature import Arguments, Signature
+from .signature import Signature
 from .stream_params import BindItem
 
 

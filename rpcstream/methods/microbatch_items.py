@@ -18,8 +18,8 @@ import msgspec
 from ..codec import Shape
 from ..codec.fields import expanded
 from ..errors import RegistrationError
+from .arguments import Arguments
 from .introspect import hints_of, signature_of
-from .signature import Arguments
 
 #: What one call brought, in the order of the parameters.
 ItemValues = tuple[Any, ...]

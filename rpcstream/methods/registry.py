@@ -17,9 +17,10 @@ from ..auth.allow import AllowRule, CallerRule
 from ..codec import Codec
 from ..codec.image_budget import INLINE_PIXELS
 from ..errors import RegistrationError
+from .arguments import Bind
 from .injection import Injection
 from .introspect import holds, name_of
-from .signature import Bind, Signature
+from .signature import Signature
 
 Offload = Literal["thread", "process"]
 

@@ -1,16 +1,14 @@
-"""A function's signature as a validator of JSON-RPC parameters, compiled once at registration.
+"""A function's signature as a validator of JSON-RPC params, compiled once at registration.
 
-Owns the way from `params` (array, object or nothing) to Python arguments, and the sentences that say what is wrong with
-them. Two Structs are generated for a function, one for parameters by name and one by position; msgspec checks against
-them in C. Knows neither messages nor how a function is run.
+Owns the way from `params` (array, object or nothing) to Python arguments. Two Structs are generated for a function, one
+for parameters by name and one by position; msgspec checks against them in C. Knows neither messages nor how a function
+is run.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from inspect import Parameter
 from typing import Any
 
@@ -22,18 +20,11 @@ from ..codec.image_budget import INLINE_PIXELS, DecodeElsewhere, ImageBudget, Im
 from ..errors import InvalidParams, InvalidRequest, RegistrationError
 from ..wire import envelope
 from . import stream_params
-from .image_decoding import ArgumentsWithImages
+from .arguments import Arguments, ArgumentsWithImages, Bind, Line, ParamsErrors, RemoteParameter, Tagged
 from .introspect import context_parameter, hints_of, signature_of
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Convert = Callable[[Any], Any]
-Line = bytes | bytearray
-Bind = Callable[..., Arguments]
-Tagged = bool | ImageTotal | None
 
-_BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_PATH = re.compile(r" - at `\$([^`]*)`")
-_MISMATCH = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<got>[^`]*)`")
 _EXACT: dict[Any, type] = {int: int, str: str, bool: bool, float: float, None: type(None), type(None): type(None)}
 _NO_NAMED: dict[str, Any] = {}
 _NOTHING: Arguments = ((), _NO_NAMED)
@@ -41,28 +32,27 @@ _convert = msgspec.convert
 _astuple = msgspec.structs.astuple
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteParameter:
-    """One parameter as a caller sees it; `hint` is lowered (see `codec.hints`)."""
-
-    name: str
-    kind: Any
-    hint: Any
-    default: Any
-
-    @property
-    def required(self) -> bool:
-        return self.default is Parameter.empty and self.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-
-
 class Signature:
-    """What a function takes and gives.
+    """The compiled signature of a function: binds params to arguments, and checks results.
 
     Args:
         function: any callable with a Python signature.
         method: its remote name, for the errors.
         codec: knows the rich types in the hints.
         namespace: names for string hints that are not in the function's module, such as local classes.
+        in_thread: the function runs in a thread, where a plain iterator may wait for the items of a stream.
+
+    Attributes:
+        bind: `bind(params, line, tagged=None)` gives the arguments for the function. `params` is the member of the
+            request, parsed, or None; `line` the message that it stood in, empty if its integers are exact already;
+            `tagged` says whether there may be tagged objects in it (see `Tagged`). Raises InvalidParams, with
+            parameter, path and reason in its `data`; InvalidRequest if params are neither array nor object; and
+            ArgumentsWithImages where `decode_images` asks for it.
+        context: the parameter that takes the context of the call, which callers do not see.
+        streams: the parameters that take the items of a stream, by name, each with what checks an item.
+        check_result: checks and converts a result; None where there is nothing to check.
+        check_item: the same for an item of a generator.
+        exact_result: a result of this very class needs no check; None where there is no such class.
 
     Raises:
         RegistrationError: there is no signature, or a hint that cannot be checked; the text names the parameter.
@@ -81,10 +71,8 @@ class Signature:
         self._codec = codec
         hints = hints_of(function, method, namespace or {})
         parameters = list(signature_of(function, method).parameters.values())
-        #: The parameter that takes the context of the call, which callers do not see.
         self.context = context_parameter(parameters, hints, method)
         self.context_position = parameters.index(self.context) if self.context is not None else None
-        #: The parameters that take their items one by one, and what checks an item.
         self.streams: dict[str, Bind] = {}
         self.parameters = []
         for parameter in parameters:
@@ -95,11 +83,10 @@ class Signature:
         returns = hints.get("return", Any)
         self.returns = self._lowered("the return value", returns)
         self.check_result = self._result_check(returns)
-        #: The check of an item of a generator; None where there is nothing to check.
         self.check_item = self._result_check(item_hint(returns)) if is_iterable_hint(returns) else None
-        #: The class whose very instances need no check, for a return hint that has one.
         self.exact_result = _EXACT.get(returns)
-        self._positional = [parameter for parameter in self.parameters if parameter.kind in _BY_POSITION]
+        self._errors = ParamsErrors(self.parameters)
+        self._positional = [parameter for parameter in self.parameters if parameter.by_position]
         self._keyword = [parameter for parameter in self.parameters if parameter.kind is Parameter.KEYWORD_ONLY]
         self._named = self._positional + self._keyword
         self._count = len(self._positional)
@@ -116,17 +103,6 @@ class Signature:
         self._convert_others = self._rest_converter(Parameter.VAR_KEYWORD)
         has_images = any(takes_images(hints.get(parameter.name, Any), codec) for parameter in self.parameters)
         plain = not (self._untyped or self._keyword or self._convert_rest or self._convert_others)
-        #: `bind(params, line, tagged=None)` gives the arguments for the function.
-        #:
-        #: Args:
-        #:     params: the member of the request, parsed; None when it has none.
-        #:     line: the message that `params` stood in; empty when its integers are known to be exact.
-        #:     tagged: may there be tagged objects in it? None: look. Of a part of a message: what its images cost.
-        #:
-        #: Raises:
-        #:     InvalidParams: its `data` has parameter, path, and what was expected.
-        #:     InvalidRequest: params are neither array nor object.
-        #:     ImagesFound: where `decode_images` asks for it.
         self.bind: Bind
         if plain and not options:
             self.bind = self._short_bind(array, object_)
@@ -134,18 +110,18 @@ class Signature:
             self.bind = self._bind_images if has_images else self._bind
 
     def decode_images(self, *, here: int, reports: bool) -> None:
-        """From now on `bind` leaves images to others, by raising `ArgumentsWithImages`; else it decodes all.
+        """Let `bind` raise `ArgumentsWithImages` from now on; without this it decodes all images itself.
 
         Args:
             here: pixels that it still decodes itself, for one call; 0 for no image.
-            reports: it also says so where it has decoded images, since somebody counts the memory that they hold.
+            reports: it raises also where it has decoded all images, so that the memory that they hold is counted.
         """
         self._images_here, self._reports_images = here, reports
 
-    # -- the way of a call ------------------------------------------------------------------------------------------
+    # -- binding params ---------------------------------------------------------------------------------------------
 
     def _short_bind(self, array: Any, object_: Any) -> Bind:
-        """`bind` for what nearly every method has: parameters that a Struct checks alone, and no rich values."""
+        """Make `bind` for what nearly every method has: parameters that a Struct checks alone, and no rich values."""
 
         def bind(params: Any, line: Line, tagged: Tagged = None) -> Arguments:
             try:
@@ -161,7 +137,7 @@ class Signature:
 
     def _bind(self, params: Any, line: Line, tagged: Tagged = None, *, is_decoded: bool = False) -> Arguments:
         if self._untyped and not is_decoded:
-            # Some hint takes anything: the exact integers, and the rich values that the line has.
+            # Some hint takes any value: it gets exact integers, and the rich values that the line has.
             if line and envelope.may_hold_big_integers(line):
                 params = payloads.parse_exactly(line).get("params")
             if tagged or (tagged is None and line and self._codec.holds_tags(line)):
@@ -175,11 +151,13 @@ class Signature:
                 return self._bind_array(params)
         except msgspec.ValidationError as error:
             return self._bind_exactly(params, line, error)
-        except AttributeError:  # msgspec takes an array, which has items, for a mapping, and asks it for its keys
-            return self._refuse(params, self._misfit(params))
+        except AttributeError:  # msgspec takes an ndarray, which has items, for a mapping, and asks it for its keys
+            raise self._errors.error(params, self._errors.array_for_object(params)) from None
         if params is not None:
             raise InvalidRequest(data={"reason": "the member 'params' must be an array or an object"})
-        return _NOTHING if self._takes_nothing else self._refuse([], None)
+        if not self._takes_nothing:
+            raise self._errors.error([], None)
+        return _NOTHING
 
     def _bind_object(self, params: dict[str, Any]) -> Arguments:
         others: dict[str, Any] = {}
@@ -205,15 +183,15 @@ class Signature:
         values = _astuple(self._convert_array(params))
         for parameter in self._keyword:
             if parameter.required:
-                self._refuse(params, None)
+                raise self._errors.error(params, None)
         return (*values, *rest), {}
 
     def _bind_values(self, params: Any, line: Line, tagged: Tagged) -> Arguments:
-        """Put in the rich values, then go on."""
+        """Decode the tagged objects in params, then bind them."""
         try:
             params = self._codec.decode(params)
         except ValueError as error:
-            raise InvalidParams(data=self._explain(str(error), params)) from None
+            raise InvalidParams(data=self._errors.data(str(error), params)) from None
         return self._bind(params, line, tagged, is_decoded=True)
 
     def _may_hold_images(self, line: Line, tagged: Tagged) -> bool:
@@ -222,7 +200,7 @@ class Signature:
         return not line or self._codec.holds_images(line)
 
     def _bind_images(self, params: Any, line: Line, tagged: Tagged = None) -> Arguments:
-        """`bind` where a hint names images, or what may hold some."""
+        """`bind` where a hint names images, or a class that may hold some."""
         return self._within_budget(self._bind, params, line, tagged)
 
     def bind_elsewhere(self, params: Any, line: Line, tagged: Tagged) -> tuple[Arguments, int]:
@@ -262,7 +240,11 @@ class Signature:
             reading.reset(token)
 
     def _bind_exactly(self, params: Any, line: Line, error: msgspec.ValidationError) -> Arguments:
-        """Refused: unless it was for what is not as it was sent, an integer over 64 bits or a payload cut out."""
+        """Bind params that msgspec refused as they were sent: with integers over 64 bits, and long strings put back in.
+
+        Raises:
+            InvalidParams: they are refused as well.
+        """
         exact, told = params, error
         if (budget := reading.get()) is not None:
             budget.again()
@@ -277,68 +259,7 @@ class Signature:
             told = second
         except ValueError:  # a payload is no string
             pass
-        return self._refuse(params, told)
-
-    # -- what is wrong ----------------------------------------------------------------------------------------------
-
-    def _refuse(self, params: Any, error: msgspec.ValidationError | None) -> Arguments:
-        names = [parameter.name for parameter in self._named]
-        if type(params) is dict:
-            missing = [
-                parameter.name for parameter in self._named if parameter.required and parameter.name not in params
-            ]
-            unknown = [] if self._convert_others else [name for name in params if name not in names]
-        else:
-            here = self._positional[len(params) :] + self._keyword
-            missing = [parameter.name for parameter in here if parameter.required]
-            unknown = []
-        if missing:
-            raise InvalidParams(
-                f"Invalid params: missing {_quoted(missing)}",
-                {"parameter": missing[0], "path": f"$.{missing[0]}", "reason": "missing", "missing": missing},
-            )
-        if unknown:
-            raise InvalidParams(
-                f"Invalid params: unknown {_quoted(unknown)}",
-                {"parameter": unknown[0], "path": f"$.{unknown[0]}", "reason": "unknown", "parameters": names},
-            )
-        if type(params) is list and len(params) > self._count and self._convert_rest is None:
-            raise InvalidParams(
-                f"Invalid params: at most {self._count} by position, got {len(params)}",
-                {"path": f"$[{self._count}]", "reason": "too many", "parameters": names[: self._count]},
-            )
-        explained = self._explain(str(error), params)
-        raise InvalidParams(f"Invalid params: {explained['path']}: {explained['reason']}", explained)
-
-    def _misfit(self, params: dict[str, Any] | list[Any]) -> msgspec.ValidationError:
-        """What is wrong where a tagged array stands in the place of an object."""
-        hints = {parameter.name: parameter.hint for parameter in self.parameters}
-        places: Any = zip(self.parameters, params, strict=False) if type(params) is list else ()
-        found = [(f"[{at}]", parameter.hint, value) for at, (parameter, value) in enumerate(places)]
-        if type(params) is dict:
-            found = [(f".{name}", hints[name], value) for name, value in params.items() if name in hints]
-        for path, hint, value in found:
-            try:
-                _convert(value, hint, **convert_options(hint))
-            except AttributeError:
-                return msgspec.ValidationError(f"Expected `object`, got an array - at `${path}`")
-            except msgspec.ValidationError:
-                continue
-        return msgspec.ValidationError("Expected `object`, got an array")
-
-    def _explain(self, text: str, params: Any) -> dict[str, Any]:
-        """The data of an error: msgspec's sentence and path, and the parameter that the path begins with."""
-        path = "".join(reversed(_PATH.findall(text)))
-        reason = _PATH.sub("", text)
-        data: dict[str, Any] = {"path": f"${path}", "reason": reason}
-        if type(params) is list and (found := re.match(r"\[(\d+)\]", path)):
-            position = min(int(found[1]), len(self.parameters) - 1)
-            data["parameter"] = self.parameters[position].name if self.parameters else None
-        elif found := re.match(r"\.([^.\[]+)", path):
-            data["parameter"] = found[1]
-        if mismatch := _MISMATCH.search(reason):
-            data.update(mismatch.groupdict())
-        return data
+        raise self._errors.error(params, told)
 
     # -- compiled at registration -----------------------------------------------------------------------------------
 
@@ -429,7 +350,3 @@ def _at(path: str, convert: Convert, value: Any) -> Any:
         return convert(value)
     except msgspec.ValidationError as error:
         raise msgspec.ValidationError(f"{error} - at `${path}`") from None
-
-
-def _quoted(names: list[str]) -> str:
-    return ", ".join(map(repr, names))

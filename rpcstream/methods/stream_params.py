@@ -18,7 +18,8 @@ from ..peer.flow_control import StreamReceiver
 from ..peer.state import ConversationState
 from ..peer.uploads import STREAM_TAG
 from ..wire import envelope
-from .image_decoding import ArgumentsWithImages, ImageDecoder, ImageMemory
+from .arguments import ArgumentsWithImages
+from .image_decoding import ImageDecoder, ImageMemory
 
 _ASYNC = (AsyncIterator, AsyncIterable, AsyncGenerator)
 _BLOCKING = (Iterator, Generator)
