@@ -62,7 +62,7 @@ class AsyncClient(BaseClient):
     """
 
     def __init__(self, address: str | Address = DEFAULT_ADDRESS, **options: Unpack[AsyncClientOptions]) -> None:
-        settings = make_settings("AsyncClient", AsyncClientOptions, address, options)
+        settings = make_settings(type(self).__name__, AsyncClientOptions, address, options)
         self._set_up(settings, Callbacks(settings))
 
     def _set_up(self, settings: Settings, callbacks: Callbacks) -> None:

@@ -300,7 +300,7 @@ class BaseClient(ABC):
         if message is None:
             return lambda function: self._decorate_or_send(function, options)
         if not callable(message):
-            raise TypeError(f"a request object is a dict, and what is offered a function; got {type(message).__name__}")
+            raise TypeError(f"a client takes a function, or a request object (a dict); got {type(message).__name__}")
         self._add_callback(message, options)
         return message
 

@@ -144,7 +144,7 @@ class ClientDispatcher:
         self._get_dispatcher = get_dispatcher
 
     def answer(self, message: Any, line: bytes | bytearray, session: Any = None) -> Encoded | Later | None:
-        """Handle a message that is not one reply; gives what is to be sent for it, if anything."""
+        """Handle a message that is not one reply; returns the message to send for it, if any."""
         dispatcher = self._get_dispatcher()
         if type(message) is not list or not message:
             if dispatcher is not None and type(message) is dict and "method" in message:

@@ -22,7 +22,7 @@ P = TypeVar("P", bound=asyncio.Protocol)
 #: Seconds for the closing handshake of TLS, and for the text of a refused WebSocket handshake.
 FAREWELL_TIME = 1.0
 
-#: The largest head of the response to a WebSocket handshake, and what is read of its body at most (bytes).
+#: Limits of the response to a WebSocket handshake (bytes): its head, and the part of its body that is read.
 HEAD_MAX = 64 * 1024
 BODY_MAX = 4096
 

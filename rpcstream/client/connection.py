@@ -35,7 +35,7 @@ class ClientConnection:
 
     Attributes:
         loop: its event loop.
-        session: the conversation on it.
+        session: handles the messages on it.
         calls: the calls made on it.
         poll: waits up to so many milliseconds until the socket is readable; None where the socket is not known.
         has_received: tells whether bytes have arrived since it was last called.

@@ -1,7 +1,7 @@
 """Options of a client: documented, checked and with their defaults in one place for both clients.
 
-Owns what users may give (`ClientOptions` and the options of one client only) and what is made of it (`Settings`). Opens
-no connection; reads certificate files.
+Owns the options that users give (`ClientOptions`, and those of one client only) and the checked `Settings` made of
+them. Reads certificate files; opens no connection.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Client(BaseClient):
     """
 
     def __init__(self, address: str | Address = DEFAULT_ADDRESS, **options: Unpack[SyncClientOptions]) -> None:
-        super().__init__(make_settings("Client", SyncClientOptions, address, options))
+        super().__init__(make_settings(type(self).__name__, SyncClientOptions, address, options))
         self._engine = SyncEngine(self._settings, self._marshaller)
         self._perform = self._engine.perform
         self._send = self._engine.send
