@@ -1,1 +1,1 @@
-"""The two commands: `rpcstream`, which calls, and `rpcstream-server`, which serves."""
+"""The commands `rpcstream`, which calls a method, and `rpcstream-server`, which serves methods."""

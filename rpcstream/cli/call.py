@@ -1,9 +1,9 @@
 # PYTHON_ARGCOMPLETE_OK
 """The command `rpcstream`: one call from the shell, like cURL.
 
-Owns the order of things (options, parameters, call, output) and the exit status. What items mean is in `items` and
-`values`, what a result looks like in `output` and `save`, connections are the client's. Imports little before it has
-to, since a shell waits for it.
+Owns the order of the steps (options, parameters, call, output) and the exit status. `items` and `values` read the
+parameters, `output` and `save` format the result. Modules are imported where they are needed, so that a plain call
+starts fast.
 """
 
 from __future__ import annotations
@@ -12,32 +12,37 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, TextIO
 
+import orjson
+
+from ..codec import Codec
 from ..errors import CallTimeout, ConnectFailed, ConnectionLost, DeadlineExceeded, EncodeError, RpcError
 from ..text import visible
 from .items import UsageError
-from .output import Look, error_line, for_people, for_programs
+from .output import Terminal, format_error, format_for_terminal, format_json
 
 if TYPE_CHECKING:
+    from ..client.loop_bridge import ClientStream
     from ..client.sync import Client
-    from .progress import StatusLine
+    from .diagnostics import StatusLine
 
 OK, ERROR_REPLY, USAGE, NO_CONNECTION, TIME_OUT = 0, 1, 2, 3, 4
-#: What a person at a shell sends and asks for is not ours to refuse before memory does; the server has its own limit.
+#: Bytes. Large, since a user at a shell decides what to send and to ask for; the server has its own limit.
 MAX_MESSAGE_SIZE = 1024 * 1024 * 1024
 INTERRUPTED, BROKEN_PIPE = 130, 141  # as the shell reports a death by SIGINT and SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    from .call_options import make_parser, parsed
+    from .call_options import make_parser, parse
 
-    # A shell can close them (`>&-`); what goes there is then meant to be lost.
+    # A shell can close them (`>&-`): the output is discarded then.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-    if isinstance(sys.stdout, TextIOWrapper):  # a terminal that cannot show a letter shows its escape
+    if isinstance(sys.stdout, TextIOWrapper):  # a letter that the terminal cannot show is escaped
         sys.stdout.reconfigure(errors="backslashreplace")
     parser = make_parser()
     if "_ARGCOMPLETE" in os.environ:
@@ -45,54 +50,50 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         complete_call(parser)
     try:
-        options = parsed(parser, sys.argv[1:] if argv is None else argv)
-    except SystemExit as stopped:  # --help, --version, wrong use: argparse has said what there is to say
+        options = parse(parser, sys.argv[1:] if argv is None else argv)
+    except SystemExit as stopped:  # --help, --version, wrong use: argparse has printed the text
         return stopped.code if isinstance(stopped.code, int) else OK
     try:
         status = _run(options)
         sys.stdout.flush()
     except UsageError as error:
-        _complain(str(error))
+        _print_error(str(error))
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
-    except OSError as error:  # of standard output: whoever read it went away, or the disk is full
+    except OSError as error:  # standard output: its reader has exited, or the disk is full
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return BROKEN_PIPE
-        _complain(f"cannot write the result: {error.strerror or error}")
+        _print_error(f"cannot write the result: {error.strerror or error}")
         return USAGE
     return status
 
 
 def _run(options: argparse.Namespace) -> int:
-    from .call_options import address, parameters
+    from .call_options import join_address, read_params
 
-    where = address(options.uri, options.port)
-    params = parameters(options)
-    if options.stream:
-        from .streaming import check_output
+    address = join_address(options.uri, options.port)
+    params = read_params(options)
+    if options.output is not None:
+        from .save import check_writable, item_path
 
-        check_output(options)
-    elif options.output is not None:
-        from .save import check_writable
-
-        check_writable(options.output)
+        check_writable(item_path(options.output, 1) if options.stream else options.output)
     line = _status_line(options)
     try:
-        with _client(options, where, line) as client:
+        with _make_client(options, address, line) as client:
             if options.stream:
                 return _show_stream(client, options, params, line)
-            result = _result(client, options, params, line)
+            result = _request(client, options, params, line)
     except CallTimeout as error:
-        _complain(str(error))
+        _print_error(str(error))
         return TIME_OUT
     except RpcError as error:
-        look = _look(sys.stderr)
-        sys.stderr.write(error_line(error.code, error.message, error.data, look) + "\n")
+        text = format_error(error.code, error.message, error.data, _terminal_of(sys.stderr))
+        sys.stderr.write(text + "\n")
         return TIME_OUT if isinstance(error, DeadlineExceeded) else ERROR_REPLY
     except (ConnectFailed, ConnectionLost) as error:
-        _complain(str(error))
+        _print_error(str(error))
         return NO_CONNECTION
     except EncodeError as error:
         raise UsageError(str(error)) from error
@@ -103,42 +104,53 @@ def _run(options: argparse.Namespace) -> int:
     return _show(options, result)
 
 
-def _client(options: argparse.Namespace, where: str, line: StatusLine | None) -> Client:
+def _make_client(options: argparse.Namespace, address: str, line: StatusLine | None) -> Client:
     """A client whose results are plain JSON data, rich values still tagged."""
     from ..client.sync import Client
     from ..limits import Limits
-    from .call_options import DEFAULT_TIMEOUT, access
-    from .wire import AsReceived
+    from .call_options import DEFAULT_TIMEOUT, access_options
 
     timeout = DEFAULT_TIMEOUT if options.timeout is None else options.timeout or None
     trace: Callable[[str, bytes], None] | None = None
     on_send: Callable[[int, int], None] | None = None
     if options.verbose:
-        from .trace import tracer
+        from .diagnostics import make_tracer
 
-        trace = tracer(sys.stderr, _look(sys.stderr))
+        trace = make_tracer(sys.stderr, _terminal_of(sys.stderr))
     if line is not None and sys.stderr.isatty():
-        from .progress import Sending
+        from .diagnostics import UploadBar
 
-        on_send = Sending(line)
+        on_send = UploadBar(line)
     try:
         return Client(
-            where,
+            address,
             timeout=timeout,
             connect_timeout=min(10.0, timeout or 10.0),
-            codec=AsReceived(),
+            codec=TaggedCodec(),
             limits=Limits(max_message_size=MAX_MESSAGE_SIZE),
             trace=trace,
             on_send=on_send,
-            **access(options),
+            **access_options(options),
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
-    except OSError as error:  # of the files with certificates
+    except OSError as error:  # from the files with certificates
         raise UsageError(f"the certificates cannot be used: {error}") from error
 
 
-def _result(
+class TaggedCodec(Codec):
+    """Decodes no rich values: results keep their tagged objects, as the server sent them."""
+
+    def parse(self, line: bytes, max_values: int | None = None) -> tuple[Any, bytes]:
+        """The message as plain JSON data."""
+        return orjson.loads(line), line
+
+    def holds_tags(self, line: bytes | bytearray) -> bool:
+        """False: no value is decoded."""
+        return False
+
+
+def _request(
     client: Client, options: argparse.Namespace, params: list[Any] | dict[str, Any] | None, line: StatusLine | None
 ) -> Any:
     from ..wire import envelope
@@ -148,7 +160,7 @@ def _result(
             return client.request("rpc.discover", None)
         if options.notify:
             return client(envelope.request(options.method, params))
-        # A time-out of the call's own, if one is given, so that the server hears of it too.
+        # A time-out from the options is one of the call, which the server is told, too.
         limit = {"timeout": options.timeout} if options.timeout else {}
         return client.request(options.method, params, on_progress=_on_progress(line), **limit)
     finally:
@@ -159,39 +171,58 @@ def _result(
 def _show_stream(
     client: Client, options: argparse.Namespace, params: list[Any] | dict[str, Any] | None, line: StatusLine | None
 ) -> int:
-    from .streaming import show_items
-
     stream = client._streamed(options.method, params, options.timeout or None, on_progress=_on_progress(line))
     try:
-        return show_items(stream, options, _show, line)
+        return _show_items(stream, options, line)
     finally:
         if line is not None:
             line.clear()
 
 
+def _show_items(stream: ClientStream, options: argparse.Namespace, line: StatusLine | None) -> int:
+    """Write each item as soon as it is received; returns the worst exit status.
+
+    The method's return value is written only where there was no item, since the method may be no stream at all.
+    """
+    path, status, number = options.output, OK, 0
+    with stream:
+        for number, item in enumerate(stream, 1):
+            if path is not None:
+                from .save import item_path
+
+                options.output = item_path(path, number)
+            with line or nullcontext():
+                status = max(status, _show(options, item))
+    options.output = path
+    if not number and stream.result is not None:
+        with line or nullcontext():
+            return _show(options, stream.result)
+    return status
+
+
 def _status_line(options: argparse.Namespace) -> StatusLine | None:
-    """The line for progress, if it is wanted: with -v the messages themselves are shown."""
+    """The line for progress; None where it is switched off or -v shows the messages."""
     is_terminal = sys.stderr.isatty()
     if options.verbose or not (is_terminal if options.progress is None else options.progress):
         return None
-    from .progress import StatusLine
+    from .diagnostics import StatusLine
 
-    return StatusLine(sys.stderr, _look(sys.stderr).width, is_rewritten=is_terminal)
+    return StatusLine(sys.stderr, _terminal_of(sys.stderr).width, is_rewritten=is_terminal)
 
 
 def _on_progress(line: StatusLine | None) -> Callable[[Any], object] | None:
     if line is None:
         return None
-    from .progress import Progress
+    from .diagnostics import HandlerProgress
 
-    return Progress(line)
+    return HandlerProgress(line)
 
 
 def _show_description(options: argparse.Namespace, document: Any) -> int:
     try:
         return _show_methods(options, document)
     except RecursionError:
-        _complain("the descriptions are nested too deep to be shown; --format json has them as they are")
+        _print_error("the descriptions are nested too deep to be shown; --format json prints them as JSON")
         return ERROR_REPLY
 
 
@@ -202,24 +233,22 @@ def _show_methods(options: argparse.Namespace, document: Any) -> int:
     if options.list:
         if options.format == "raw" and options.output is None:
             sys.stdout.write("".join(f"{visible(method['name'])}\n" for method in methods))
-        elif _for_people(options):
-            print(list_text(methods, _look(sys.stdout)))
+        elif _is_readable(options):
+            print(list_text(methods, _terminal_of(sys.stdout)))
         else:
             return _show(options, methods)
         return OK
     for method in methods:
         if method["name"] == options.method:
-            if not _for_people(options):
+            if not _is_readable(options):
                 return _show(options, method)
-            print(method_text(method, document, _look(sys.stdout)))
+            print(method_text(method, document, _terminal_of(sys.stdout)))
             return OK
-    _complain(f"the server has no method {options.method!r}; --list shows what it has")
+    _print_error(f"the server has no method {options.method!r}; --list shows its methods")
     return ERROR_REPLY
 
 
 def _show(options: argparse.Namespace, value: Any) -> int:
-    from ..codec import Codec
-
     codec = Codec()
     is_terminal = sys.stdout.isatty()
     if options.output is not None and not (options.output == "-" and is_terminal):
@@ -230,12 +259,12 @@ def _show(options: argparse.Namespace, value: Any) -> int:
         except BrokenPipeError:
             raise
         except OSError as error:
-            _complain(f"cannot write {options.output!r}: {error.strerror or error}; here is the result")
+            _print_error(f"cannot write {options.output!r}: {error.strerror or error}; here is the result")
             options.output = None
             _show(options, value)
             return USAGE
         if complaint is not None:
-            _complain(complaint)
+            _print_error(complaint)
         return OK if complaint is None else USAGE
     if options.format == "raw":
         from .save import raw_form
@@ -247,18 +276,19 @@ def _show(options: argparse.Namespace, value: Any) -> int:
         if is_text:
             _print(data)
             return OK
-        _complain("this would put binary data on the terminal; here is its description (-o FILE saves it)")
+        _print_error("the result is binary data; here is its description (-o FILE saves it)")
     if not is_terminal:
-        _write(for_programs(value, codec))
+        _write(format_json(value, codec))
     elif options.format == "json":
-        _print(for_programs(value, codec))
+        _print(format_json(value, codec))
     else:
-        print(for_people(value, _look(sys.stdout), codec))
+        print(format_for_terminal(value, _terminal_of(sys.stdout), codec))
         sys.stdout.flush()
     return OK
 
 
-def _for_people(options: argparse.Namespace) -> bool:
+def _is_readable(options: argparse.Namespace) -> bool:
+    """Tell whether to write text for a terminal, and not JSON."""
     return options.format == "auto" and options.output is None and sys.stdout.isatty()
 
 
@@ -269,24 +299,24 @@ def _write(data: bytes) -> None:
 
 
 def _print(data: bytes) -> None:
-    """Text of a peer's on the terminal. (In a pipe or a file it is exactly as it came.)"""
+    """Write text from the server to the terminal, with control characters escaped. (In a pipe they are not.)"""
     print(visible(data.decode(errors="backslashreplace"), keep="\n\t"), end="", flush=True)
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     print(f"rpcstream: {visible(text)}", file=sys.stderr)
 
 
-def _look(stream: TextIO) -> Look:
-    """What the terminal behind a stream can do; plain where there is none."""
+def _terminal_of(stream: TextIO) -> Terminal:
+    """The terminal that a stream is connected to; one without colours where it is connected to none."""
     if not stream.isatty():
-        return Look()
+        return Terminal()
     try:
         width = os.get_terminal_size(stream.fileno()).columns or 80
     except OSError:
         width = 80
-    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM", "") in ("", "dumb")
-    return Look(width, not dull and (stream.encoding or "").lower().startswith("utf"))
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "") in ("", "dumb")
+    return Terminal(width, not is_plain and (stream.encoding or "").lower().startswith("utf"))
 
 
 if __name__ == "__main__":

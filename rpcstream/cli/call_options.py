@@ -1,27 +1,29 @@
-"""The options of `rpcstream`: its parser and what follows from it, the address and the parameters.
+"""The options of `rpcstream`: the parser, and the address and the parameters that they give.
 
-Knows argparse and the rules of which options go together; connects to nothing.
+Owns the rules of which options go together. Knows argparse; connects to nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .. import __version__
 from ..limits import DEFAULT_HOST, DEFAULT_PORT
-from .items import KINDS, Part, UsageError, file_option, item, params, positional
-from .options import Formatter, apart, port, seconds
-from .values import Inputs
+from .items import KINDS, Item, UsageError, build_params, parse_file_option, parse_item, parse_positional
+from .options import HelpFormatter, parse_port, parse_seconds, split_options
+from .values import ValueReader
 
 DEFAULT_TIMEOUT = 60.0
 
-#: A token on the command line can be seen by others on the same machine.
+#: The environment variable with the token: on the command line, other users of the machine could see it.
 TOKEN_VARIABLE = "RPCSTREAM_TOKEN"
 
 _IPV6 = frozenset("0123456789abcdefABCDEF:.")
+
+_Group = argparse._ArgumentGroup
 
 _DESCRIPTION = "Call a method of a JSON-RPC 2.0 server and print its result."
 
@@ -58,81 +60,90 @@ examples:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of `rpcstream`. Its positional arguments are for the help and for completion; see `parsed`."""
+    """The parser of `rpcstream`. Its positional arguments are for the help and for completion; see `parse`."""
     parser = argparse.ArgumentParser(
         prog="rpcstream",
         usage="%(prog)s [options] METHOD [ITEM ...]\n       %(prog)s [options] --list",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=Formatter,
+        formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("method", metavar="METHOD", nargs="?", help="name of the method")
     parser.add_argument("items", metavar="ITEM", nargs="*", help="parameters, see below")
-    _add_place(parser.add_argument_group("where").add_argument)
-    _add_parts(parser.add_argument_group("parameters that are files, and parameters by position").add_argument)
-    _add_manner(parser.add_argument_group("how").add_argument)
+    _add_connection_options(parser.add_argument_group("connection"))
+    _add_parameter_options(parser.add_argument_group("parameters that are files, and parameters by position"))
+    _add_call_options(parser.add_argument_group("call and output"))
     return parser
 
 
-def _add_place(add: Callable[..., object]) -> None:
+def _add_connection_options(group: _Group) -> None:
+    add = group.add_argument
     add(
         "--uri",
         metavar="ADDRESS",
         help=f"host, host:port, tcp://, tls://host:port, unix:///path, http://, https://host:port/path, http+unix:///path,"
         f" ws://, wss://host:port/path (default {DEFAULT_HOST}:{DEFAULT_PORT})",
     )
-    add("-p", "--port", type=port, help=f"port, where --uri has none (default {DEFAULT_PORT})")
-    add("--token", help=f"who you are, for a server that asks (default: the environment variable {TOKEN_VARIABLE})")
-    add("--ca", metavar="FILE", help="TLS: trust the authorities in this PEM file, in the place of the system's")
-    add("--cert", metavar="FILE", help="TLS: your own certificate, for a server that asks for one (PEM)")
+    add("-p", "--port", type=parse_port, help=f"port, where --uri has none (default {DEFAULT_PORT})")
+    add("--token", help=f"token, for a server that asks for one (default: the environment variable {TOKEN_VARIABLE})")
+    add("--ca", metavar="FILE", help="TLS: trust the authorities in this PEM file instead of the system's")
+    add("--cert", metavar="FILE", help="TLS: the client's certificate, for a server that asks for one (PEM)")
     add("--key", metavar="FILE", help="TLS: its private key, where it is not in the same file (PEM)")
 
 
-def _add_parts(add: Callable[..., object]) -> None:
-    """All three into one list, so that the order among them is kept."""
+def _add_parameter_options(group: _Group) -> None:
+    """Add -i, -f and --positional, all into one list, so that the order among them is kept."""
+    add = group.add_argument
     into: dict[str, Any] = {"dest": "parts", "action": "append", "metavar": "[NAME=]FILE"}
-    images = "an image; without NAME a parameter by position"
-    add("-i", "--image", **into, type=lambda text: file_option("image", text), help=images)
-    add("-f", "--file", **into, type=lambda text: file_option("file", text), help="the bytes of a file")
+    images = "an image file as a parameter; without NAME by position"
+    add("-i", "--image", **into, type=lambda text: parse_file_option("image", text), help=images)
+    add(
+        "-f",
+        "--file",
+        **into,
+        type=lambda text: parse_file_option("file", text),
+        help="the bytes of a file",
+    )
     into.update(action="extend", metavar="VALUE", nargs="+")
-    add("--positional", **into, type=positional, help="parameters by position, in order with -i and -f")
+    add("--positional", **into, type=parse_positional, help="parameters by position, in order with -i and -f")
 
 
-def _add_manner(add: Callable[..., object]) -> None:
-    waiting = f"wait so long for the answer (default {DEFAULT_TIMEOUT:g}; 0: without end)"
-    add("--timeout", metavar="SECONDS", type=seconds, help=waiting)
-    add("--notify", action="store_true", help="send a notification: no answer is waited for")
-    add("--stream", action="store_true", help="show the items that METHOD gives as they come, see below")
-    bar = "show how far METHOD says it is, on standard error (as is usual if that is a terminal)"
+def _add_call_options(group: _Group) -> None:
+    add = group.add_argument
+    waiting = f"seconds to wait for the answer (default {DEFAULT_TIMEOUT:g}; 0: no limit)"
+    add("--timeout", metavar="SECONDS", type=parse_seconds, help=waiting)
+    add("--notify", action="store_true", help="send a notification, and wait for no answer")
+    add("--stream", action="store_true", help="show each item of METHOD's stream as it comes, see below")
+    bar = "show the progress that METHOD reports, on standard error (default: if that is a terminal)"
     add("--progress", action="store_true", default=None, help=bar)
-    add("--no-progress", dest="progress", action="store_false", default=None, help="never show that")
+    add("--no-progress", dest="progress", action="store_false", default=None, help="show no progress")
     add("--list", action="store_true", help="show the methods of the server")
-    add("--describe", action="store_true", help="show METHOD's parameters and documentation")
+    add("--describe", action="store_true", help="show the parameters and the documentation of METHOD")
     add("-v", "--verbose", action="store_true", help="show the messages on standard error, long strings cut")
     add("-o", "--output", metavar="FILE", help="save the result")
-    forms = "auto (default): for people on a terminal, else json; json: one line; raw: see below"
+    forms = "auto (default): readable text on a terminal, else json; json: one line; raw: see below"
     add("--format", choices=("auto", "json", "raw"), default="auto", help=forms)
     add("--version", action="version", version=f"rpcstream {__version__}")
 
 
-def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """The options; `method` and `items` are whatever is no option, wherever it stands.
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; `method` and `items` are the arguments that are no options, wherever they stand.
 
     Raises:
-        SystemExit: --help, --version or wrong use; argparse has printed it.
+        SystemExit: --help, --version or wrong use; argparse has printed the text.
     """
-    given, rest = apart(argv, parser._actions)
+    given, rest = split_options(argv, parser._actions)
     options = parser.parse_args(given)
     options.method, options.items = (rest[0], rest[1:]) if rest else (None, [])
-    complaint = _complaint(options)
-    if complaint:
-        parser.error(complaint)
+    conflict = _find_conflict(options)
+    if conflict:
+        parser.error(conflict)
     return options
 
 
-def _complaint(options: argparse.Namespace) -> str | None:
-    """Why these options do not go together."""
+def _find_conflict(options: argparse.Namespace) -> str | None:
+    """The reason why these options do not go together, or None."""
     if options.list:
         if options.method or options.parts:
             return "--list takes no METHOD and no parameters; METHOD --describe shows one method"
@@ -149,29 +160,29 @@ def _complaint(options: argparse.Namespace) -> str | None:
     return None
 
 
-def parameters(options: argparse.Namespace, inputs: Inputs | None = None) -> list[Any] | dict[str, Any] | None:
-    """The `params` of the call.
+def read_params(options: argparse.Namespace, reader: ValueReader | None = None) -> list[Any] | dict[str, Any] | None:
+    """The `params` of the call, with the files that they name.
 
     Raises:
-        UsageError: see `items` and `values`.
+        UsageError: an item is wrong, or a file cannot be read.
     """
-    inputs = inputs or Inputs()
-    given: list[Part] = options.parts or []
+    reader = reader or ValueReader()
+    given: list[Item] = options.parts or []
     if "-" in options.items:
         if len(options.items) > 1 or given:
             raise UsageError("'-' takes all parameters from standard input, so no other parameter goes with it")
-        return inputs.params()
-    return params([*map(item, options.items), *given], inputs.convert)
+        return reader.read_params()
+    return build_params([*map(parse_item, options.items), *given], reader.convert)
 
 
-def access(options: argparse.Namespace) -> dict[str, Any]:
-    """What a client needs to be let in, as its options."""
+def access_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The token and the certificates, as options of `Client`."""
     token = options.token if options.token is not None else os.environ.get(TOKEN_VARIABLE)
     return {"token": token or None, "ca": options.ca, "certificate": options.cert, "key": options.key}
 
 
-def address(uri: str | None, number: int | None) -> str:
-    """--uri and --port as one address.
+def join_address(uri: str | None, number: int | None) -> str:
+    """One address from --uri and --port.
 
     Raises:
         UsageError: both say a port, and not the same; or a Unix socket is given one.
@@ -183,18 +194,18 @@ def address(uri: str | None, number: int | None) -> str:
         if number is not None:
             raise UsageError(f"--port does not go with {uri}")
         return uri
-    place, target = rest if separator else uri, ""
+    netloc, target = rest if separator else uri, ""
     if scheme.lower() in ("", "tcp", "tls") or not separator:
-        place = place.rstrip("/")
+        netloc = netloc.rstrip("/")
     else:
-        end = min(at for at in (place.find("/"), place.find("?"), len(place)) if at >= 0)
-        place, target = place[:end], place[end:]
+        end = min(at for at in (netloc.find("/"), netloc.find("?"), len(netloc)) if at >= 0)
+        netloc, target = netloc[:end], netloc[end:]
     prefix = f"{scheme}://" if separator and scheme.lower() != "tcp" else ""
-    host, colon, text = place.rpartition(":")
-    if place.endswith("]") or not colon:
-        host, text = place, ""
-    elif ":" in host and _IPV6.issuperset(place):  # an IPv6 address alone: its last part is no port
-        host, text = f"[{place}]", ""
+    host, colon, text = netloc.rpartition(":")
+    if netloc.endswith("]") or not colon:
+        host, text = netloc, ""
+    elif ":" in host and _IPV6.issuperset(netloc):  # an IPv6 address alone: its last part is no port
+        host, text = f"[{netloc}]", ""
     if text and number is not None and text != str(number):
         raise UsageError(f"--uri says port {text}, --port says {number}")
     text = text or ("" if number is None else str(number))

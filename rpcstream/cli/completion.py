@@ -1,7 +1,7 @@
 """Shell completion for both commands, by argcomplete.
 
-Imported only when the shell asks (the variable `_ARGCOMPLETE`). Method and parameter names come from `rpc.discover`,
-asked with a short time-out; whatever goes wrong there means: no suggestions.
+Imported only when the shell asks (the variable `_ARGCOMPLETE`). Method and parameter names come from the server's
+`rpc.discover`, with a short time-out; where that fails, no names are suggested.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import re
 from typing import Any
 
 from ..text import visible
-from .call_options import access, address
+from .call_options import access_options, join_address
 from .describe import methods_of, parameters_of
 
-#: Somebody waits with a finger on the Tab key.
+#: Seconds to wait for the server: the user has pressed Tab and waits.
 TIMEOUT = 1.0
 
-#: Names that a server may have put on the command line: none that a shell or this command would read as something else
-#: than a name (a blank, a quote, `$(…)`, an option, a second candidate).
+#: Names from the server that may be suggested: without characters that a shell or this command would read as something
+#: else than part of a name (blanks, quotes, `$(…)`, a leading dash, line ends).
 _HARMLESS = re.compile(r"[\w.:/@+][\w.:/@+-]{0,255}")
-#: Characters of a documentation that are shown beside a name.
+#: Characters of a method's summary that are shown beside its name.
 _SUMMARY = 100
 
 
@@ -46,7 +46,7 @@ def complete_server(parser: argparse.ArgumentParser) -> None:
 
 
 def _complete(parser: argparse.ArgumentParser, completers: dict[str, Any]) -> None:
-    """Let argcomplete answer; without a completer it would offer files."""
+    """Let argcomplete answer with these completers; for an argument without one it would suggest files."""
     try:
         import argcomplete
     except ImportError:
@@ -62,15 +62,15 @@ def _discovered(parsed_args: argparse.Namespace) -> list[dict[str, Any]]:
     from ..client.sync import Client
 
     try:
-        where = address(parsed_args.uri, parsed_args.port)
-        with Client(where, timeout=TIMEOUT, connect_timeout=TIMEOUT, **access(parsed_args)) as client:
+        address = join_address(parsed_args.uri, parsed_args.port)
+        with Client(address, timeout=TIMEOUT, connect_timeout=TIMEOUT, **access_options(parsed_args)) as client:
             return methods_of(client.request("rpc.discover", None))
     except Exception:
         return []
 
 
 def _methods(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
-    """Names, each with the first line of its documentation; those of the protocol only when asked for."""
+    """Method names, each with its summary; those that begin with `rpc.` only if the prefix does."""
     return {
         method["name"]: visible(str(method.get("summary", ""))[:_SUMMARY])
         for method in _discovered(parsed_args)
@@ -79,7 +79,7 @@ def _methods(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str
 
 
 def _items(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """`name=` for each parameter that is not given yet; the names of files for types that are files."""
+    """`name=` for each parameter that is not given yet; behind the `=` of an image or an array, file names."""
     key, equals, value = prefix.partition("=")
     if equals:
         return [f"{key}={file}" for file in _files(value)] if key.endswith((":image", ":ndarray")) else []
@@ -96,7 +96,7 @@ def _nothing(**_: Any) -> list[str]:
 
 
 def _files(prefix: str, **_: Any) -> list[str]:
-    """Files and folders that begin so, behind a `NAME=` too."""
+    """Files and folders that begin with the prefix, which may follow a `NAME=`."""
     name, equals, path = prefix.partition("=")
     if not equals or "/" in name:
         name, path = "", prefix

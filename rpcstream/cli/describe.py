@@ -1,6 +1,6 @@
-"""What a server offers, for people: signature-like lines from the OpenRPC document of `rpc.discover`.
+"""Format the methods of a server as text, like Python signatures, from the OpenRPC document of `rpc.discover`.
 
-Knows OpenRPC and the JSON Schema in it, tolerantly: the document may come from any server. Pure.
+Knows OpenRPC and the JSON Schema in it. Leaves out malformed parts, since the document may come from any server. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from ..codec import TAG_KEY
 from ..text import visible
-from .output import Look
+from .output import Terminal
 
 _DTYPE = re.compile(r"[<>|=]([biufc])([0-9]{1,2})")
 #: Longer defaults are cut to this many characters.
@@ -22,29 +22,29 @@ _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool
 
 
 def methods_of(document: Any) -> list[dict[str, Any]]:
-    """The method objects of an OpenRPC document, sorted by name; whatever is malformed is left out."""
+    """The method objects of an OpenRPC document, sorted by name; malformed ones are left out."""
     methods = document.get("methods") if isinstance(document, dict) else None
     return sorted(_named(methods), key=lambda method: str(method["name"]))
 
 
-def list_text(methods: list[dict[str, Any]], look: Look) -> str:
-    """One line a method: its signature, and the first line of its docstring where there is room."""
+def list_text(methods: list[dict[str, Any]], terminal: Terminal) -> str:
+    """One line for each method: its signature, and its summary where there is room."""
     lines = []
     for method in methods:
         signature = _signature(method)
-        line = _painted(method, signature, look)
+        line = _painted(method, signature, terminal)
         summary = method.get("summary")
         if isinstance(summary, str):
-            room = look.width - len(signature) - 4
+            room = terminal.width - len(signature) - 4
             words = textwrap.shorten(visible(summary), room, placeholder="...") if room > 10 else ""
-            line += "  " + look.paint("dim", "# " + words) if words else ""
+            line += "  " + terminal.paint("dim", "# " + words) if words else ""
         lines.append(line)
     return "\n".join(lines)
 
 
-def method_text(method: dict[str, Any], document: Any, look: Look) -> str:
-    """Signature and docstring of one method, and what the types with a name in it consist of."""
-    text = _painted(method, _signature(method), look)
+def method_text(method: dict[str, Any], document: Any, terminal: Terminal) -> str:
+    """The signature and the documentation of one method, and the definitions of the named types in it."""
+    text = _painted(method, _signature(method), terminal)
     description = method.get("description") or method.get("summary")
     if isinstance(description, str) and description.strip():
         text += "\n\n" + textwrap.indent(visible(description.strip(), keep="\n"), "    ")
@@ -55,7 +55,7 @@ def method_text(method: dict[str, Any], document: Any, look: Look) -> str:
 
 
 def type_text(schema: Any) -> str:
-    """A JSON Schema as a Python programmer would write the type; "any" for what says nothing."""
+    """A JSON Schema as a Python type; "any" for a schema that restricts nothing."""
     if not isinstance(schema, dict):
         return "any"
     if "$ref" in schema:
@@ -92,21 +92,21 @@ def _array(schema: dict[str, Any]) -> str:
 
 
 def _union(schemas: list[Any]) -> str:
-    """The alternatives; that a tagged value may also come as bare base64 goes without saying."""
+    """The alternatives, without bare base64 as another form of a tagged value."""
     if any(_tag_of(schema) for schema in schemas):
         schemas = [s for s in schemas if not (isinstance(s, dict) and s.get("contentEncoding") == "base64")]
     return " | ".join(dict.fromkeys(type_text(schema) for schema in schemas))
 
 
 def _tag_of(schema: Any) -> str | None:
-    """The tag of a rich value whose object the schema describes."""
+    """The tag, if the schema describes the tagged object of a rich value."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     tag = properties.get(TAG_KEY) if isinstance(properties, dict) else None
     return tag["const"] if isinstance(tag, dict) and isinstance(tag.get("const"), str) else None
 
 
 def _array_detail(members: dict[str, Any]) -> str:
-    """`[float32, (*, 3)]`, as far as the schema of a tagged array says it."""
+    """`[float32, (*, 3)]`: the dtype and the shape, as far as the schema of a tagged array has them."""
     dtype, shape = members.get("dtype"), members.get("shape")
     details = []
     if isinstance(dtype, dict) and isinstance(dtype.get("enum"), list):
@@ -118,7 +118,7 @@ def _array_detail(members: dict[str, Any]) -> str:
 
 
 def _dtype_name(text: str) -> str:
-    """`<f4` as float32; others, datetimes and names, as they are."""
+    """Translate `<f4` to float32; datetimes and names stay as they are."""
     found = _DTYPE.fullmatch(text)
     if found is None:
         return text
@@ -127,7 +127,7 @@ def _dtype_name(text: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """A default or an alternative, as JSON; a rich or a long one is only named or begun."""
+    """A default or an alternative as JSON, a long one cut; of a rich value only the tag."""
     if isinstance(value, dict) and isinstance(value.get(TAG_KEY), str):
         return visible(f"<{value[TAG_KEY]}>")
     text = json.dumps(value, ensure_ascii=False)
@@ -163,13 +163,13 @@ def _signature(method: dict[str, Any]) -> str:
     return f"{visible(method['name'])}({', '.join(parameters)})" + (f" -> {returns}" if returns != "any" else "")
 
 
-def _painted(method: dict[str, Any], signature: str, look: Look) -> str:
+def _painted(method: dict[str, Any], signature: str, terminal: Terminal) -> str:
     name = visible(method["name"])
-    return look.paint("bold", name) + signature.removeprefix(name)
+    return terminal.paint("bold", name) + signature.removeprefix(name)
 
 
 def _named_types(method: dict[str, Any], document: Any) -> dict[str, Any]:
-    """The schemas that the method refers to, and those that they refer to, by name."""
+    """The schemas that the method refers to, directly or through others, by name."""
     components = document.get("components") if isinstance(document, dict) else None
     schemas = components.get("schemas") if isinstance(components, dict) else None
     known = dict(schemas) if isinstance(schemas, dict) else {}
@@ -188,7 +188,7 @@ def _named_types(method: dict[str, Any], document: Any) -> dict[str, Any]:
 
 
 def _objects_in(value: Any) -> Iterator[dict[str, Any]]:
-    """The value and everything in it that is an object."""
+    """All objects in a value, the value itself included."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -200,7 +200,7 @@ def _objects_in(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _members(schema: Any) -> str:
-    """An object type as `{x: int, y: float = 0.0}`; anything else as its type."""
+    """An object type as `{x: int, y: float = 0.0}`; another schema as its type."""
     if not isinstance(schema, dict):
         return "any"
     members = schema.get("properties")

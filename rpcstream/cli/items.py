@@ -1,7 +1,7 @@
-"""The grammar of parameters on the command line: `key=value`, `key:int=1`, `key:=[1]`, `-i photo=./a.png`, ...
+"""Parse the parameters on the command line: `key=value`, `key:int=1`, `key:=[1]`, `-i photo=./a.png`, ...
 
-Owns how an item is taken apart and how the items become `params`. Knows neither files nor numbers: what the text of an
-item means as a value is decided by the `convert` that is passed in (see `values`). Pure.
+Owns the split of an item into name, type and text, and the assembly of items into `params`. Converts no values: that is
+done by the `convert` that is passed in (see `values`). Pure.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-#: What may stand behind the colon of a key.
+#: The types that may stand behind the colon of a key.
 KINDS = ("int", "float", "str", "bool", "json", "bytes", "image", "ndarray")
 
-#: A text that stands for a name before `=` holds none of these, so that `./a=b.png` is a path and not a name.
+#: For -i and -f: a text before `=` with one of these is part of a path and not a name, as in `./a=b.png`.
 _NOT_IN_NAMES = frozenset("/\\. \t\n")
 
 
 class UsageError(Exception):
-    """The command line cannot be understood or carried out as it stands. The text is one sentence for people."""
+    """The command line is wrong, or cannot be carried out. The text is one sentence for the user."""
 
 
-class Part:
+class Item:
     """One parameter as it was typed. (A plain class: it is defined ten times faster than a named tuple.)
 
     Attributes:
         key: the name, or None for one by position.
-        kind: one of `KINDS`, or "auto" (recognise it), "image" and "file" for the options -i and -f.
-        text: what stands behind the `=`.
+        kind: one of `KINDS`, "auto" where no type is given, or "file" for the option -f.
+        text: the text behind the `=`.
         dtype: the dtype of an `ndarray:DTYPE`, else "".
         source: the item as it was typed, shortened, for messages.
     """
@@ -41,8 +41,8 @@ class Part:
         self.dtype = dtype
 
 
-def item(text: str) -> Part:
-    """`key=value`, `key:TYPE=value` or `key:=JSON`.
+def parse_item(text: str) -> Item:
+    """Parse `key=value`, `key:TYPE=value` or `key:=JSON`.
 
     The key ends at the first `=`, its type stands behind the last colon before that.
 
@@ -66,53 +66,53 @@ def item(text: str) -> Part:
         )
     if not key:
         raise UsageError(f"{_quoted(text)}: the key before the '=' is missing")
-    return Part(key, kind, value, _quoted(text), dtype)
+    return Item(key, kind, value, _quoted(text), dtype)
 
 
-def positional(text: str) -> Part:
-    """A value without a name: `5`, or with a type as an item without its key, `:str=5`, `:=[1, 2]`."""
+def parse_positional(text: str) -> Item:
+    """Parse a value without a name: `5`, or an item without its key such as `:str=5` or `:=[1, 2]`."""
     left, equals, value = text.partition("=")
     if equals and left.startswith(":"):
         kind, _, dtype = left[1:].partition(":")
         if kind in ("", *KINDS) and (not dtype or kind == "ndarray"):
-            return Part(None, kind or "json", value, _quoted(text), dtype)
-    return Part(None, "auto", text, _quoted(text))
+            return Item(None, kind or "json", value, _quoted(text), dtype)
+    return Item(None, "auto", text, _quoted(text))
 
 
-def file_option(kind: str, text: str) -> Part:
-    """The value of -i or -f: `name=path`, or a path alone for a parameter by position.
+def parse_file_option(kind: str, text: str) -> Item:
+    """Parse the value of -i or -f: `name=path`, or a path alone for a parameter by position.
 
-    What stands before the first `=` is a name unless it holds a dot, a slash or a blank.
+    The text before the first `=` is a name unless it holds a dot, a slash or a blank.
     """
     name, equals, path = text.partition("=")
     if equals and name and _NOT_IN_NAMES.isdisjoint(name):
-        return Part(name, kind, path, _quoted(text))
-    return Part(None, kind, text, _quoted(text))
+        return Item(name, kind, path, _quoted(text))
+    return Item(None, kind, text, _quoted(text))
 
 
-def params(parts: Iterable[Part], convert: Callable[[Part], Any]) -> list[Any] | dict[str, Any] | None:
-    """The `params` of the request: an object, an array, or None where there are no parts.
+def build_params(items: Iterable[Item], convert: Callable[[Item], Any]) -> list[Any] | dict[str, Any] | None:
+    """The `params` of the request: an object, an array, or None where there are no items.
 
     Raises:
-        UsageError: named and positional parts are mixed, a name is there twice, or `convert` raised it.
+        UsageError: named and positional items are mixed, a name is there twice, or `convert` raised it.
     """
-    parts = list(parts)
-    named = [part for part in parts if part.key is not None]
-    if not parts:
+    items = list(items)
+    named = [item for item in items if item.key is not None]
+    if not items:
         return None
     if not named:
-        return [convert(part) for part in parts]
-    if len(named) < len(parts):
-        nameless = next(part for part in parts if part.key is None)
+        return [convert(item) for item in items]
+    if len(named) < len(items):
+        nameless = next(item for item in items if item.key is None)
         raise UsageError(
             f"parameters go by name or by position, not both: {named[0].source} has a name, {nameless.source} has none"
         )
     result: dict[str, Any] = {}
-    for part in named:
-        assert part.key is not None
-        if part.key in result:
-            raise UsageError(f"the parameter {part.key!r} is given twice")
-        result[part.key] = convert(part)
+    for item in named:
+        assert item.key is not None
+        if item.key in result:
+            raise UsageError(f"the parameter {item.key!r} is given twice")
+        result[item.key] = convert(item)
     return result
 
 

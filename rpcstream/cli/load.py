@@ -1,32 +1,37 @@
-"""What to serve, from its name: `module:server`, `file.py:server`, or a module of plain functions.
+"""Load the server for `rpcstream-server`: `module:server` or `file.py:server`, a module of functions, or a hub.
 
-Owns imports by name and path, and the three methods that a module of functions gets besides its own. Knows no socket
-and no command line.
+Owns imports by name and path, the three methods that a module of functions gets besides its own, and what the options
+about access add to a server. Opens no socket.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import RegistrationError
 from ..server import Server
 from ..text import visible
+from .serve_options import HUB_OPTIONS, TLS_OPTIONS
+
+if TYPE_CHECKING:
+    from ..hub import Hub
 
 
 class TargetError(Exception):
-    """The target cannot be served. The text is one sentence; the cause is what failed in the target."""
+    """The target cannot be served. The text is one sentence; an exception in the target is its `__cause__`."""
 
 
 def load_server(target: str) -> Server:
-    """The server that a target names.
+    """Load the server that a target names.
 
-    `module`, `package.module` or a path that ends in `.py`; behind a colon the name of the server in it, or of a
-    function without parameters that returns one. Without a name: the one called `server`, else the only one there is.
+    A target is `module`, `package.module` or a path that ends in `.py`; behind a colon the name of the server in it, or
+    of a function without parameters that returns one. Without a name: the one called `server`, else the only one.
 
     Raises:
         TargetError: there is no such module or server, or importing it failed.
@@ -97,6 +102,72 @@ def functions_server(module: ModuleType, *, pattern: str, debug: bool = False) -
         if name not in server.methods:
             server.add(function, name=name)
     return server
+
+
+def make_hub(options: argparse.Namespace) -> Hub:
+    """Make a hub from the command line, the environment and a configuration file.
+
+    Raises:
+        TargetError: an option is wrong, or a file cannot be read.
+    """
+    from ..hub import Hub
+
+    names = ("host", "port", "unix", "unix_mode", "token_file", "log_level", *HUB_OPTIONS[1:])
+    arguments = {name: getattr(options, name) for name in names}
+    arguments.update(hosts=options.allow_host, origins=options.allow_origin, path=options.path)
+    arguments.update({f"tls_{key}": getattr(options, name) for name, _, key in TLS_OPTIONS})
+    if options.debug:
+        arguments.update(debug=True, log_level=options.log_level or "info")
+    try:
+        return Hub.from_config(
+            options.config, **{name: value for name, value in arguments.items() if value is not None}
+        )
+    except OSError as error:
+        raise TargetError(f"cannot read {options.config!r}: {error.strerror or error}") from error
+    except (ValueError, TypeError) as error:
+        raise TargetError(str(error)) from error
+
+
+def is_hub(server: Server) -> bool:
+    """Tell whether a server is a hub."""
+    from ..hub import Hub
+
+    return isinstance(server, Hub)
+
+
+def apply_access_options(server: Server, options: argparse.Namespace) -> None:
+    """Add token, TLS, hosts, origins and paths from the options to the server of a target.
+
+    Raises:
+        TargetError: the server has one of them already, or a file is wrong.
+    """
+    from ..config import ConfigError, read_tls, read_token
+
+    files = {name: getattr(options, option) for option, name, _ in TLS_OPTIONS if getattr(options, option) is not None}
+    added: dict[str, Any] = {"hosts": options.allow_host or (), "origins": options.allow_origin or ()}
+    try:
+        if options.token_file is not None:
+            added["token"] = read_token(options.token_file, "--token-file")
+        if files:
+            added["tls"] = read_tls("--certificate", **files)
+        server.guard(**added)
+        if options.path is not None:
+            server.take_calls_at(options.path)
+    except (ConfigError, ValueError) as error:
+        raise TargetError(str(error)) from error
+
+
+def listen_arguments(server: Server, options: argparse.Namespace, default_port: int) -> dict[str, Any]:
+    """The arguments for `Server.run`: host and port, or a Unix socket.
+
+    The command line comes first, then the configuration of a hub.
+    """
+    names = ("host", "port", "unix", "unix_mode")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    configured: dict[str, Any] = dict(getattr(server, "where", {}))
+    for name in ("host", "port") if "unix" in given else ("unix",) if given.keys() & {"host", "port"} else ():
+        configured.pop(name, None)
+    return {"port": default_port, **configured, **given}
 
 
 def _put_on_path(folder: str) -> None:

@@ -1,7 +1,7 @@
-"""Arrays and images as files: what items name, and what results are saved as.
+"""Arrays and images of the command line: from and to files, from and to tagged objects, and as pictures on a terminal.
 
-The one module of the command line that imports numpy and Pillow for parameters and files; imported only when one of
-them is there. Knows no command line and no wire.
+The file of an image goes through as it is, byte by byte, where its format is one of the wire (wire page, "Rich
+values"). numpy and Pillow are imported only by the functions that need them. Knows no options and no connection.
 """
 
 from __future__ import annotations
@@ -9,24 +9,37 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..codec.npy import array_from_npy
+from ..codec import TAG_KEY
 from ..limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
+    import numpy as np
     from PIL.Image import Image
+
+#: The first bytes of a file, by the format's name on the wire. (WebP has its length in between.)
+_SIGNATURES = {"png": b"\x89PNG\r\n\x1a\n", "jpeg": b"\xff\xd8\xff", "webp": b"RIFF", "gif": b"GIF8", "qoi": b"qoif"}
+
+_UPPER_HALF, _LOWER_HALF = "\u2580", "\u2584"
+#: Lines of a picture at most, so that the text above it stays on the screen.
+_MAX_PICTURE_LINES = 24
+
+Pixel = tuple[int, int, int, int]
+
+# -- arrays
 
 
 def array_from_file(data: bytes, dtype: str) -> np.ndarray[Any, Any]:
-    """The array in the bytes of a .npy file, never a pickle.
+    """The array in a .npy file; a pickle is refused.
 
     Args:
+        data: the bytes of the file.
         dtype: convert to this one, unless empty.
 
     Raises:
         ValueError: not a whole .npy file, or of a dtype that has no form on the wire.
     """
+    from ..codec.npy import array_from_npy
+
     if data.startswith(b"PK"):
         raise ValueError("an .npz file holds several arrays; give the .npy file of one")
     try:
@@ -39,9 +52,15 @@ def array_from_file(data: bytes, dtype: str) -> np.ndarray[Any, Any]:
 def array_from_json(nested: Any, dtype: str) -> np.ndarray[Any, Any]:
     """The array of nested lists of numbers, or of one number.
 
+    Args:
+        nested: the parsed JSON.
+        dtype: convert to this one, unless empty.
+
     Raises:
-        ValueError: rows of different lengths, or anything but numbers and bools.
+        ValueError: rows of different lengths, or values other than numbers and bools.
     """
+    import numpy as np
+
     try:
         array = np.asarray(nested) if nested != [] else np.empty(0)
     except (ValueError, OverflowError) as error:
@@ -54,6 +73,8 @@ def array_from_json(nested: Any, dtype: str) -> np.ndarray[Any, Any]:
 def _as_dtype(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     if not dtype:
         return array
+    import numpy as np
+
     try:
         wanted = np.dtype(dtype)
     except (TypeError, ValueError) as error:
@@ -68,22 +89,27 @@ def _as_dtype(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
 
 
 def npy_file(array: np.ndarray[Any, Any]) -> bytes:
-    """The bytes of a .npy file."""
+    """The bytes of a .npy file with the array."""
+    import numpy as np
+
     out = io.BytesIO()
     np.save(out, array, allow_pickle=False)
     return out.getvalue()
 
 
+# -- images
+
+
 def image_file(image: Image, ending: str) -> bytes:
-    """The bytes of an image file in the format that the ending (".png") means.
+    """The bytes of an image file in the format of a file name ending (".png").
 
     Raises:
         ValueError: no such format, or it cannot hold this kind of image.
     """
-    from PIL import Image as images
+    import PIL.Image
 
-    format_name = images.registered_extensions().get(ending)
-    if format_name is None or format_name not in images.SAVE:
+    format_name = PIL.Image.registered_extensions().get(ending)
+    if format_name is None or format_name not in PIL.Image.SAVE:
         raise ValueError(f"{ending!r} is not the ending of an image format")
     out = io.BytesIO()
     try:
@@ -93,22 +119,107 @@ def image_file(image: Image, ending: str) -> bytes:
     return out.getvalue()
 
 
-def opened_image(data: bytes) -> Image:
-    """The image in the bytes of a file of any format that Pillow reads, as one from which PNG can be made.
+def open_image(data: bytes) -> Image:
+    """Decode an image file of any format that Pillow reads.
 
     Raises:
         ValueError: not an image, a broken one, or one over the limit of pixels.
     """
-    from PIL import Image as images
-    from PIL import UnidentifiedImageError
+    import PIL.Image
 
     try:
-        image = images.open(io.BytesIO(data))
+        image = PIL.Image.open(io.BytesIO(data))
         if image.width * image.height > DEFAULT_LIMITS.max_image_pixels:
             raise ValueError(f"an image of {image.width} x {image.height} pixels is too large")
         image.load()
-    except UnidentifiedImageError as error:
+    except PIL.UnidentifiedImageError as error:
         raise ValueError("not an image") from error
-    except (OSError, SyntaxError, EOFError, images.DecompressionBombError) as error:
+    except (OSError, SyntaxError, EOFError, PIL.Image.DecompressionBombError) as error:
         raise ValueError(f"not an image that can be read: {error}") from error
     return image
+
+
+def image_to_send(data: bytes) -> Any:
+    """The parameter for an image file: a tagged object with the file as it is, else the decoded image.
+
+    Raises:
+        ValueError: not an image, or in a format that Pillow does not know.
+    """
+    for name, signature in _SIGNATURES.items():
+        if data.startswith(signature) and (name != "webp" or data[8:12] == b"WEBP"):
+            from ..codec import base64
+
+            return {TAG_KEY: "image", "format": name, "data": base64.encode_text(data)}
+    return open_image(data)
+
+
+def image_as_received(value: Any) -> tuple[bytes, str] | None:
+    """The file in a tagged image, and its ending; None for raw pixels and for any other value."""
+    if not isinstance(value, dict) or value.get(TAG_KEY) != "image":
+        return None
+    name, data = value.get("format"), value.get("data")
+    if not isinstance(name, str) or name not in _SIGNATURES:
+        return None
+    from ..codec import base64
+
+    try:
+        return base64.decode(data), f".{name}"
+    except ValueError:
+        return None
+
+
+# -- pictures on a terminal
+
+
+def half_blocks(image: Image, *, columns: int) -> list[str]:
+    """Draw an image as lines of half blocks in 24-bit colour, two pixels to a character; small ones are not enlarged.
+
+    A character cell is taken as twice as high as wide. Where the image is transparent the terminal shows through.
+
+    Args:
+        image: in any mode of Pillow.
+        columns: the width of the picture in characters, at most.
+    """
+    width, height = image.size
+    if width == 0 or height == 0 or columns < 1:
+        return []
+    scale = min(1.0, columns / width, 2 * _MAX_PICTURE_LINES / height)
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    small = _eight_bit(image).convert("RGBA").resize(size)
+    raw = small.tobytes()
+    pixels = [(raw[at], raw[at + 1], raw[at + 2], raw[at + 3]) for at in range(0, len(raw), 4)]
+    lines = []
+    for top in range(0, size[1], 2):
+        upper = pixels[top * size[0] : (top + 1) * size[0]]
+        lower = pixels[(top + 1) * size[0] : (top + 2) * size[0]] or [(0, 0, 0, 0)] * size[0]
+        lines.append(_picture_line(upper, lower))
+    return lines
+
+
+def _eight_bit(image: Image) -> Image:
+    """The image with eight bits a channel; a larger range of values is mapped to black to white."""
+    if image.mode not in ("I", "F") and not image.mode.startswith("I;16"):
+        return image
+    numbers = image.convert("F")
+    low, high = numbers.getextrema()
+    if not (isinstance(low, float) and isinstance(high, float)) or not high > low:
+        return numbers.point(lambda value: value * 0 + 128).convert("L")
+    scale = 255 / (high - low)
+    return numbers.point(lambda value: value * scale - low * scale).convert("L")
+
+
+def _picture_line(upper: list[Pixel], lower: list[Pixel]) -> str:
+    parts, before = [], ""
+    for top, bottom in zip(upper, lower, strict=True):
+        if top[3] >= 128:
+            block, front, back = _UPPER_HALF, top, bottom
+        else:
+            block, front, back = _LOWER_HALF, bottom, top
+        if front[3] < 128:
+            code, block = "\x1b[0m", " "
+        else:
+            behind = f"48;2;{back[0]};{back[1]};{back[2]}" if back[3] >= 128 else "49"
+            code = f"\x1b[38;2;{front[0]};{front[1]};{front[2]};{behind}m"
+        parts.append(block if code == before else code + block)
+        before = code
+    return "".join(parts) + "\x1b[0m"

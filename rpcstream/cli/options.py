@@ -1,4 +1,4 @@
-"""What the two commands share about options: quiet formatting, ports, and options that may stand anywhere.
+"""Parsing of options for both commands: help texts, ports and seconds, and options that may stand anywhere.
 
 Knows argparse; nothing of calls or servers.
 """
@@ -11,13 +11,16 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-#: Also what argparse itself does not take for a number: -1e3, -.5e-3.
+#: Unlike argparse's own pattern it takes exponents, too: -1e3, -.5e-3.
 _NEGATIVE_NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
-class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help as it is written. argparse makes one for each option, and asks shutil for the width of the terminal each
-    time, which is a fifth of the time that a call takes."""
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Shows descriptions as they are written, without importing shutil.
+
+    argparse makes a formatter for each option, and each asks shutil for the width of the terminal: that is a fifth of
+    the time that a call takes.
+    """
 
     def __init__(self, prog: str, **options: Any) -> None:
         super().__init__(prog, **{"max_help_position": 28, "width": _help_width(), **options})
@@ -31,15 +34,15 @@ def _help_width() -> int:
     return max(60, min(columns, 100)) - 2
 
 
-def port(text: str) -> int:
-    """A TCP port, 0 to 65535, for `type=`."""
+def parse_port(text: str) -> int:
+    """Parse a TCP port, 0 to 65535; for `type=`."""
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: a number from 0 to 65535")
     return int(text)
 
 
-def seconds(text: str) -> float:
-    """A number of seconds, not negative, for `type=`."""
+def parse_seconds(text: str) -> float:
+    """Parse a number of seconds, not negative; for `type=`."""
     try:
         value = float(text)
     except ValueError:
@@ -50,15 +53,15 @@ def seconds(text: str) -> float:
 
 
 def is_option(token: str) -> bool:
-    """Does it begin an option? A dash alone and a negative number are values."""
+    """Tell whether an argument is an option: a dash alone and a negative number are values."""
     return len(token) > 1 and token[0] == "-" and _NEGATIVE_NUMBER.fullmatch(token) is None
 
 
-def apart(argv: Sequence[str], actions: Sequence[argparse.Action]) -> tuple[list[str], list[str]]:
-    """Split a command line into its options, each with its value, and all the rest, both in the order they had.
+def split_options(argv: Sequence[str], actions: Sequence[argparse.Action]) -> tuple[list[str], list[str]]:
+    """Split a command line into its options, each with its value, and the other arguments, in their order.
 
-    argparse takes positional arguments in one run only, and a value such as `-1e3` for an option. So it gets the
-    options alone, values joined to them with `=`; behind `--` nothing is an option.
+    argparse accepts positional arguments in one run only, and takes a value such as `-1e3` for an option. So it gets
+    the options alone, each value joined to its option with `=`. Behind `--` there are no options.
     """
     by_name = {name: action for action in actions for name in action.option_strings}
     options: list[str] = []
@@ -73,10 +76,10 @@ def apart(argv: Sequence[str], actions: Sequence[argparse.Action]) -> tuple[list
         if not is_option(token):
             rest.append(token)
             continue
-        options += _letters(token, by_name)
+        options += _split_letters(token, by_name)
         action = by_name.get(options[-1])
         if action is None or action.nargs == 0:
-            continue  # it takes no value, has it already, or is unknown: argparse will say so
+            continue  # it takes no value, has its value already, or is unknown (argparse reports that)
         name, first = options.pop(), at
         most = 1 if action.nargs in (None, "?") else len(argv)
         while at < len(argv) and at - first < most and not is_option(argv[at]):
@@ -85,8 +88,8 @@ def apart(argv: Sequence[str], actions: Sequence[argparse.Action]) -> tuple[list
     return options, rest
 
 
-def _letters(token: str, by_name: dict[str, argparse.Action]) -> list[str]:
-    """`-vp8545` as `-v`, `-p=8545`; anything else as it is."""
+def _split_letters(token: str, by_name: dict[str, argparse.Action]) -> list[str]:
+    """Split `-vp8545` into `-v` and `-p=8545`; another argument stays as it is."""
     if token.startswith("--") or token in by_name:
         return [token]
     names: list[str] = []

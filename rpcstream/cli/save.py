@@ -1,7 +1,7 @@
-"""The result as a file (-o), and as bare bytes (--format raw).
+"""Write a result, or each item of a stream, to a file (-o), or as plain bytes (--format raw).
 
-Owns which form a result has outside JSON. A result is plain JSON data with rich values tagged; the file of an image
-goes on as it came unless another format is asked for, so nothing is compressed twice.
+Owns the form that a result has in a file, by the ending of its name. A result is plain JSON data with rich values
+tagged; the file of an image is written as received unless another format is asked for, so nothing is compressed twice.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 
 from ..codec import TAG_KEY, Codec
 from .items import UsageError
-from .output import for_programs
-from .wire import image_as_it_came
+from .media import image_as_received, image_file, npy_file
+from .output import format_json
 
-#: Endings that promise something else than JSON, for results that are nothing but JSON.
+#: Endings for which a result that is neither an array nor an image causes a complaint.
 _NOT_JSON = frozenset(
     (".npy", ".png", ".jpg", ".jpeg", ".webp", ".qoi", ".gif", ".bmp", ".tif", ".tiff", ".ico", ".ppm")
 )
 
 
 def check_writable(path: str) -> None:
-    """Find out before the call whether its result could be saved.
+    """Check before the call that its result can be saved.
 
     Raises:
-        UsageError: there is no such folder, it is a folder itself, or writing is not allowed.
+        UsageError: the folder does not exist, the path is a folder itself, or writing is not allowed.
     """
     if path == "-":
         return
@@ -43,13 +43,13 @@ def check_writable(path: str) -> None:
 
 
 def save(path: str, value: Any, codec: Codec, *, raw: bool = False) -> str | None:
-    """Write the result to a file, `-` for standard output; always, whatever the ending of its name.
+    """Write the result to a file; `-` is standard output. A result that does not fit the ending is written, too.
 
     Returns:
-        A complaint for people when the form that was written is not what the ending promises.
+        A complaint for the user where the written form is not the one of the ending, else None.
 
     Raises:
-        OSError: the file cannot be written. The result is then nowhere.
+        OSError: the file cannot be written; the result is not saved.
     """
     data, complaint = _form(path, value, codec, raw=raw)
     if path == "-":
@@ -62,52 +62,54 @@ def save(path: str, value: Any, codec: Codec, *, raw: bool = False) -> str | Non
     return complaint
 
 
-def raw_form(value: Any, codec: Codec) -> tuple[bytes, bool]:
-    """The result without JSON around it, and whether that is text.
+def item_path(path: str, number: int) -> str:
+    """The file for an item of a stream: `out-0001.png` for `out.png`; standard output and devices take all items."""
+    if path == "-" or not is_regular(path):
+        return path
+    root, ending = os.path.splitext(path)
+    return f"{root}-{number:04d}{ending}"
 
-    Text without quotes and with a line end, bytes as they are, an array as a .npy file, an image as its file; JSON
-    otherwise.
+
+def raw_form(value: Any, codec: Codec) -> tuple[bytes, bool]:
+    """The result as plain bytes, and whether these are text.
+
+    A string without quotes and with a line end, bytes as they are, an array as a .npy file, an image as its file; any
+    other result as JSON.
     """
     if isinstance(value, str):
         return value.encode(errors="backslashreplace") + b"\n", True
-    image = image_as_it_came(value)
+    image = image_as_received(value)
     if image is not None:
         return image[0], False
     rich = _decoded(value, codec)
     if isinstance(rich, bytes | bytearray):
         return bytes(rich), False
     if _is_array(rich):
-        from .media import npy_file
-
         return npy_file(rich), False
     if _is_image(rich):
         return _file_of_pixels(rich)[0], False
-    return for_programs(value, codec), True
+    return format_json(value, codec), True
 
 
 def _form(path: str, value: Any, codec: Codec, *, raw: bool) -> tuple[bytes, str | None]:
-    """What to write, and what is wrong with it."""
+    """The bytes to write, and the complaint if they do not fit the ending of the path."""
     ending = os.path.splitext(path)[1].lower() if path != "-" and is_regular(path) else ""
     ending = ".jpeg" if ending == ".jpg" else ending
-    image = image_as_it_came(value)
+    image = image_as_received(value)
     if image is not None and ending in ("", image[1]):
         return image[0], None
     rich = _decoded(value, codec)
     if isinstance(rich, bytes | bytearray):
         return bytes(rich), None
     if ending == ".json" or not (image or _is_array(rich) or _is_image(rich)):
-        data = raw_form(value, codec)[0] if raw and isinstance(value, str) else for_programs(value, codec)
+        data = raw_form(value, codec)[0] if raw and isinstance(value, str) else format_json(value, codec)
         wrong = ending in _NOT_JSON
         return data, _complaint(path, "no array and no image", "JSON") if wrong else None
     if _is_array(rich):
-        from .media import npy_file
-
         return npy_file(rich), None if ending in ("", ".npy") else _complaint(path, "an array", ".npy data")
     data, own_ending = image or _file_of_pixels(rich)
     if ending in ("", own_ending):
         return data, None
-    from .media import image_file
-
     try:
         if rich is value:
             raise ValueError("it cannot be decoded")
@@ -121,7 +123,7 @@ def _complaint(path: str, kind: str, form: str, reason: str = "") -> str:
 
 
 def _decoded(value: Any, codec: Codec) -> Any:
-    """The rich value that a result is as a whole; the result itself if it is none, or a broken one."""
+    """The rich value, if the result as a whole is one; else, or where it is broken, the result itself."""
     if not isinstance(value, dict) or TAG_KEY not in value:
         return value
     try:
@@ -131,12 +133,10 @@ def _decoded(value: Any, codec: Codec) -> Any:
 
 
 def _file_of_pixels(image: Any) -> tuple[bytes, str]:
-    """A file for an image that came as bare pixels, and its ending: PNG, or TIFF for what PNG cannot hold."""
-    from .media import image_file
-
+    """The file for an image that was received as raw pixels, and its ending: PNG, or TIFF where PNG cannot hold it."""
     try:
         return image_file(image, ".png"), ".png"
-    except ValueError:  # CMYK, F
+    except ValueError:  # modes CMYK and F
         return image_file(image, ".tiff"), ".tiff"
 
 
@@ -149,7 +149,7 @@ def _is_image(value: Any) -> bool:
 
 
 def is_regular(path: str) -> bool:
-    """Is it a file, or will it be one? Devices and pipes have no endings that promise anything."""
+    """Tell whether a path is a regular file or will be one; the ending of a device or a pipe means nothing."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except OSError:

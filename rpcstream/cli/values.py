@@ -1,7 +1,7 @@
-"""What the text of an item means as a value: numbers, JSON, files, images, arrays.
+"""Convert the text of an item to a value: a number, text, JSON, bytes, the content of a file, an image or an array.
 
-Owns the recognition of types and the reading of files. Knows neither the shape of the command line nor the wire; numpy
-and Pillow are imported when an array or an image is really given.
+Owns the rules of each type and the reading of files. Knows neither the syntax of items nor the wire; numpy and Pillow
+are imported only for an array or an image.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .items import Part, UsageError
+from .items import Item, UsageError
 
-#: A number as JSON writes it (RFC 8259, section 6). Nothing else is taken for one: 007, +5, 1_000, nan stay text.
+#: A number as JSON writes it (RFC 8259, section 6). Other texts stay text: 007, +5, 1_000, nan.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<float>(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)", re.ASCII)
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-_NO_NAN = "JSON has neither NaN nor infinity (an array has: give the file of one with :ndarray)"
+_NO_NAN = "JSON has neither NaN nor infinity (an array may have them: give a .npy file with :ndarray)"
 
 
-class Inputs:
-    """Reads what items name: files, and once the standard input (the path `-`)."""
+class ValueReader:
+    """Converts items to values, and reads the files that they name; `-` is standard input, which is read once."""
 
     def __init__(self, stdin: Callable[[], bytes] | None = None) -> None:
         self._stdin: Callable[[], bytes] | None = stdin or _standard_input
@@ -46,8 +46,8 @@ class Inputs:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise UsageError(f"cannot read {path!r}: {reason or error}") from error
 
-    def params(self) -> list[Any] | dict[str, Any] | None:
-        """The `params` that stand on standard input: a JSON object or array; None when it is empty."""
+    def read_params(self) -> list[Any] | dict[str, Any] | None:
+        """Read all `params` from standard input: a JSON object or array; None when it is empty."""
         text = self.read("-")
         if not text.strip():
             return None
@@ -59,16 +59,16 @@ class Inputs:
             raise UsageError(f"standard input must hold a JSON object or array, not {type(value).__name__}")
         return value
 
-    def convert(self, part: Part) -> Any:
+    def convert(self, item: Item) -> Any:
         """The value of one item.
 
         Raises:
             UsageError: the text does not fit the type, or the file cannot be read. It names the item.
         """
         try:
-            return _CONVERTERS[part.kind](self, part)
+            return _CONVERTERS[item.kind](self, item)
         except ValueError as error:
-            raise UsageError(f"{part.source}: {error}") from error
+            raise UsageError(f"{item.source}: {error}") from error
 
 
 def _standard_input() -> bytes:
@@ -78,7 +78,7 @@ def _standard_input() -> bytes:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """One JSON value; integers of any size stay exact, NaN and Infinity are refused.
+    """Parse one JSON value; integers of any size stay exact, NaN and Infinity are refused.
 
     Raises:
         ValueError: not JSON. The text says where and why.
@@ -93,8 +93,8 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("JSON nested too deep") from error
 
 
-def recognise(text: str) -> Any:
-    """The value of plain text: a number as JSON writes it, true, false, null, else the text itself."""
+def infer_value(text: str) -> Any:
+    """The value of a text without a type: a number as JSON writes it, true, false, null, else the text itself."""
     if text in _WORDS:
         return _WORDS[text]
     number = _NUMBER.fullmatch(text)
@@ -123,25 +123,25 @@ def _text(text: str) -> str:
     return text
 
 
-def _auto(inputs: Inputs, part: Part) -> Any:
-    if not part.text.startswith("@"):
-        return recognise(part.text)
+def _auto(reader: ValueReader, item: Item) -> Any:
+    if not item.text.startswith("@"):
+        return infer_value(item.text)
     try:
-        return inputs.read(part.text[1:]).decode()
+        return reader.read(item.text[1:]).decode()
     except UnicodeDecodeError as error:
         raise ValueError("the file is not UTF-8 text (send its bytes with -f)") from error
 
 
-def _int(_inputs: Inputs, part: Part) -> int:
+def _int(_reader: ValueReader, item: Item) -> int:
     try:
-        return int(part.text)
+        return int(item.text)
     except ValueError as error:
         raise ValueError("not an integer") from error
 
 
-def _float(_inputs: Inputs, part: Part) -> float:
+def _float(_reader: ValueReader, item: Item) -> float:
     try:
-        value = float(part.text)
+        value = float(item.text)
     except ValueError as error:
         raise ValueError("not a number") from error
     if not math.isfinite(value):
@@ -149,50 +149,50 @@ def _float(_inputs: Inputs, part: Part) -> float:
     return value
 
 
-def _str(_inputs: Inputs, part: Part) -> str:
-    return _text(part.text)
+def _str(_reader: ValueReader, item: Item) -> str:
+    return _text(item.text)
 
 
-def _bool(_inputs: Inputs, part: Part) -> bool:
+def _bool(_reader: ValueReader, item: Item) -> bool:
     try:
-        return _BOOLS[part.text.lower()]
+        return _BOOLS[item.text.lower()]
     except KeyError as error:
         raise ValueError(f"not a bool: one of {', '.join(_BOOLS)}") from error
 
 
-def _json(inputs: Inputs, part: Part) -> Any:
-    return parse_json(inputs.read(part.text[1:]) if part.text.startswith("@") else _text(part.text))
+def _json(reader: ValueReader, item: Item) -> Any:
+    return parse_json(reader.read(item.text[1:]) if item.text.startswith("@") else _text(item.text))
 
 
-def _bytes(inputs: Inputs, part: Part) -> bytes:
-    if part.text.startswith("@"):
-        return inputs.read(part.text[1:])
-    return part.text.encode(errors="surrogateescape")  # as they were typed, UTF-8 or not
+def _bytes(reader: ValueReader, item: Item) -> bytes:
+    if item.text.startswith("@"):
+        return reader.read(item.text[1:])
+    return item.text.encode(errors="surrogateescape")  # as they were typed, UTF-8 or not
 
 
-def _file(inputs: Inputs, part: Part) -> bytes:
-    return inputs.read(part.text)
+def _file(reader: ValueReader, item: Item) -> bytes:
+    return reader.read(item.text)
 
 
-def _image(inputs: Inputs, part: Part) -> Any:
-    from .wire import image_to_send
+def _image(reader: ValueReader, item: Item) -> Any:
+    from .media import image_to_send
 
-    return image_to_send(inputs.read(part.text.removeprefix("@")))
+    return image_to_send(reader.read(item.text.removeprefix("@")))
 
 
-def _ndarray(inputs: Inputs, part: Part) -> Any:
+def _ndarray(reader: ValueReader, item: Item) -> Any:
     from .media import array_from_file, array_from_json
 
-    if part.text.startswith("@") or part.text.endswith(".npy") or part.text == "-":
-        return array_from_file(inputs.read(part.text.removeprefix("@")), part.dtype)
+    if item.text.startswith("@") or item.text.endswith(".npy") or item.text == "-":
+        return array_from_file(reader.read(item.text.removeprefix("@")), item.dtype)
     try:
-        nested = parse_json(_text(part.text))
+        nested = parse_json(_text(item.text))
     except ValueError as error:
         raise ValueError(f"neither the name of a .npy file nor JSON ({error})") from error
-    return array_from_json(nested, part.dtype)
+    return array_from_json(nested, item.dtype)
 
 
-_CONVERTERS: dict[str, Callable[[Inputs, Part], Any]] = {
+_CONVERTERS: dict[str, Callable[[ValueReader, Item], Any]] = {
     "auto": _auto,
     "int": _int,
     "float": _float,

@@ -270,7 +270,7 @@ class TestDescription:
         assert run("nothing", "--describe") == (
             1,
             "",
-            "rpcstream: the server has no method 'nothing'; --list shows what it has\n",
+            "rpcstream: the server has no method 'nothing'; --list shows its methods\n",
         )
 
 

@@ -238,7 +238,7 @@ class TestWrongUse:
         ("argv", "words"),
         [
             (["--hub", "-f"], "-f does not go with --hub"),
-            (["--hub", "app", "other"], "one TARGET, please"),
+            (["--hub", "app", "other"], "one TARGET is expected"),
             (["app:server", "--config", "x"], "--config goes with --hub"),
             (["app:server", "--ping-interval", "5"], "--ping-interval goes with --hub"),
             (["app:hub", "--hub", "--call-timeout", "5"], "--call-timeout is for a hub without a TARGET"),
@@ -248,7 +248,7 @@ class TestWrongUse:
             (["app:server", "--key", "x"], "--key goes with --certificate"),
             (["app:server", "--client-ca", "x"], "--client-ca goes with --certificate"),
             (["app:server", "--unix-mode", "660"], "--unix-mode goes with --unix"),
-            (["app:server", "--unix", "x", "--unix-mode", "999"], "'999' are no permissions"),
+            (["app:server", "--unix", "x", "--unix-mode", "999"], "'999' is no file mode"),
             (["app:server", "--token", "x"], "unrecognized arguments: --token"),
             (["app:server", "--token-file", "none"], "--token-file: cannot read 'none': No such file"),
             (["app:locked", "--token-file", "token"], "this server has a token= or an authenticate= of its own"),

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcstream.cli.call_options import address, make_parser, parameters, parsed
-from rpcstream.cli.items import UsageError, file_option, item, positional
-from rpcstream.cli.values import Inputs, parse_json, recognise
+from rpcstream.cli.call_options import join_address, make_parser, parse, read_params
+from rpcstream.cli.items import UsageError, parse_file_option, parse_item, parse_positional
+from rpcstream.cli.values import ValueReader, infer_value, parse_json
 
 
 def params_of(*argv: str, stdin: bytes = b"") -> Any:
     """What `rpcstream METHOD argv...` sends as params."""
-    return parameters(parsed(make_parser(), ["method", *argv]), Inputs(lambda: stdin))
+    return read_params(parse(make_parser(), ["method", *argv]), ValueReader(lambda: stdin))
 
 
 def refused(*argv: str, stdin: bytes = b"") -> str:
@@ -58,7 +58,7 @@ def refused(*argv: str, stdin: bytes = b"") -> str:
     ],
 )
 def test_plain_text_is_recognised_as_json_would_read_it(text: str, value: object) -> None:
-    found = recognise(text)
+    found = infer_value(text)
     assert (found, type(found)) == (value, type(value))
 
 
@@ -66,7 +66,7 @@ def test_plain_text_is_recognised_as_json_would_read_it(text: str, value: object
 def test_every_json_number_and_word_is_recognised(value: object) -> None:
     import json
 
-    found = recognise(json.dumps(value))
+    found = infer_value(json.dumps(value))
     assert (found, type(found)) == (value, type(value))
 
 
@@ -207,7 +207,7 @@ class TestFiles:
         ],
     )
     def test_what_is_a_name_and_what_is_a_path(self, text: str, key: str | None, path: str) -> None:
-        part = file_option("file", text)
+        part = parse_file_option("file", text)
         assert (part.key, part.text) == (key, path)
 
 
@@ -227,7 +227,7 @@ class TestPositional:
     def test_types(self) -> None:
         found = params_of("--positional", ":str=5", ":=[1]", ":int=7", ":x=5", ":", "a=1")
         assert found == ["5", [1], 7, ":x=5", ":", "a=1"]
-        assert positional(":ndarray:float32=[1]").dtype == "float32"
+        assert parse_positional(":ndarray:float32=[1]").dtype == "float32"
 
     def test_not_together_with_names(self) -> None:
         message = refused("a=1", "--positional", "2")
@@ -294,14 +294,14 @@ class TestArrays:
 
 class TestOptions:
     def test_joined_and_clustered_letters(self) -> None:
-        options = parsed(make_parser(), ["-vp5", "sum", "a=1"])
+        options = parse(make_parser(), ["-vp5", "sum", "a=1"])
         assert (options.verbose, options.port, options.method, options.items) == (True, 5, "sum", ["a=1"])
-        options = parsed(make_parser(), ["-vp", "5", "sum"])
+        options = parse(make_parser(), ["-vp", "5", "sum"])
         assert (options.verbose, options.port, options.method) == (True, 5, "sum")
-        assert parsed(make_parser(), ["-p=5", "sum"]).port == 5
+        assert parse(make_parser(), ["-p=5", "sum"]).port == 5
 
     def test_behind_two_dashes_nothing_is_an_option(self) -> None:
-        options = parsed(make_parser(), ["-v", "--", "-strange", "--list=1"])
+        options = parse(make_parser(), ["-v", "--", "-strange", "--list=1"])
         assert (options.method, options.items, options.list) == ("-strange", ["--list=1"], False)
 
     @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ class TestOptions:
     )
     def test_wrong_use(self, argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as stopped:
-            parsed(make_parser(), argv)
+            parse(make_parser(), argv)
         assert stopped.value.code == 2
         assert words in capsys.readouterr().err
 
@@ -360,17 +360,17 @@ class TestOptions:
     ],
 )
 def test_addresses(uri: str | None, port: int | None, found: str) -> None:
-    assert address(uri, port) == found
+    assert join_address(uri, port) == found
 
 
 @pytest.mark.parametrize(("uri", "port"), [("host:1", 2), ("unix:///x", 1), ("http+unix:///x", 1), ("ws://host:1/", 2)])
 def test_addresses_that_contradict_themselves(uri: str, port: int | None) -> None:
     with pytest.raises(UsageError):
-        address(uri, port)
+        join_address(uri, port)
 
 
 def test_the_source_of_a_long_item_is_cut() -> None:
-    assert len(item("a:int=" + "9" * 10_000).source) < 70
+    assert len(parse_item("a:int=" + "9" * 10_000).source) < 70
 
 
 @given(st.binary() | st.text(alphabet='[]{},:"0123456789.eE-+ntrufalse\\ ', max_size=60))

@@ -1,4 +1,4 @@
-"""How results look: for people, for programs, as files; and what -v and the progress bar write."""
+"""The text of results: for people, for programs, as files; and what -v and the progress bar write."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from PIL import Image
 
 from rpcstream import Codec, Shape
 from rpcstream.cli.describe import list_text, method_text, methods_of, type_text
+from rpcstream.cli.diagnostics import make_tracer, shortened_message
 from rpcstream.cli.items import UsageError
-from rpcstream.cli.output import Look, error_line, for_people, for_programs
-from rpcstream.cli.picture import half_blocks
+from rpcstream.cli.media import half_blocks
+from rpcstream.cli.output import Terminal, format_error, format_for_terminal, format_json
 from rpcstream.cli.save import check_writable, raw_form, save
-from rpcstream.cli.trace import shortened_message, tracer
 from rpcstream.text import visible
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
@@ -35,7 +35,7 @@ def tagged(value: object) -> Any:
 
 
 def people(value: object, *, colour: bool = False, width: int = 80) -> str:
-    return for_people(tagged(value), Look(width, colour), Codec())
+    return format_for_terminal(tagged(value), Terminal(width, colour), Codec())
 
 
 numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
@@ -49,13 +49,13 @@ json_values = st.recursive(
 class TestForPeople:
     @given(json_values, st.integers(0, 200))
     def test_plain_values_stay_json(self, value: Any, width: int) -> None:
-        assert json.loads(for_people(value, Look(width), Codec())) == value
+        assert json.loads(format_for_terminal(value, Terminal(width), Codec())) == value
 
     @given(json_values)
     def test_nothing_commands_the_terminal(self, value: Any) -> None:
-        shown = COLOUR.sub("", for_people(value, Look(80, True), Codec()))
+        shown = COLOUR.sub("", format_for_terminal(value, Terminal(80, True), Codec()))
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)
-        assert shown == for_people(value, Look(80), Codec())
+        assert shown == format_for_terminal(value, Terminal(80), Codec())
 
     def test_nested(self) -> None:
         assert people({"a": [1, 2.5, "x", None, True], "b": {}, "c": [], "d": [{"e": 1}]}) == (
@@ -93,33 +93,34 @@ class TestForPeople:
 
     def test_what_cannot_be_decoded_is_shown_as_it_is(self) -> None:
         broken = {"$type": "ndarray", "dtype": "<f4", "shape": [3], "data": "A" * 5000}
-        text = for_people(broken, Look(), Codec())
+        text = format_for_terminal(broken, Terminal(), Codec())
         assert '"$type": "ndarray"' in text
         assert "A" * 60 + '... (5,000 characters)"' in text
         unknown = {"$type": "frame", "rows": [1]}
-        assert json.loads(for_people(unknown, Look(), Codec())) == unknown
+        assert json.loads(format_for_terminal(unknown, Terminal(), Codec())) == unknown
 
     def test_deep_nesting_does_not_fail(self) -> None:
         value: list[Any] = []
         for _ in range(240):
             value = [value]
-        assert for_people(value, Look(), Codec()).count("[") == 241
+        assert format_for_terminal(value, Terminal(), Codec()).count("[") == 241
 
 
 def test_for_programs_it_is_one_line_with_tags() -> None:
     value = {"a": np.arange(2, dtype="<i4"), "b": "\n\u00e9"}
-    line = for_programs(tagged(value), Codec())
+    line = format_json(tagged(value), Codec())
     assert line == b'{"a":{"$type":"ndarray","dtype":"<i4","shape":[2],"data":"AAAAAAEAAAA="},"b":"\\n\xc3\xa9"}\n'
 
 
 class TestErrors:
     def test_one_line(self) -> None:
-        line = error_line(-32602, "Invalid params", {"path": "$.a", "text": "\x1b"}, Look())
+        line = format_error(-32602, "Invalid params", {"path": "$.a", "text": "\x1b"}, Terminal())
         assert line == 'error -32602: Invalid params, data {"path": "$.a", "text": "\\u001b"}'
-        assert error_line(1, "a\nb\x1b[2J", None, Look()) == "error 1: a\\u000ab\\u001b[2J"
+        assert format_error(1, "a\nb\x1b[2J", None, Terminal()) == "error 1: a\\u000ab\\u001b[2J"
 
     def test_a_traceback_stands_below(self) -> None:
-        line = error_line(-32603, "Internal error", {"type": "KeyError", "traceback": "Traceback:\n  x\n"}, Look())
+        data = {"type": "KeyError", "traceback": "Traceback:\n  x\n"}
+        line = format_error(-32603, "Internal error", data, Terminal())
         assert line == 'error -32603: Internal error, data {"type": "KeyError"}\nTraceback:\n  x'
 
     @given(st.text())
@@ -273,7 +274,7 @@ class TestTrace:
 
     def test_directions(self) -> None:
         out = io.StringIO()
-        trace = tracer(out, Look())
+        trace = make_tracer(out, Terminal())
         trace("send", b'{"id":1}\n')
         trace("receive", b'{"id":1,"result":2}')
         assert out.getvalue() == '> {"id":1}\n< {"id":1,"result":2}\n'
@@ -348,10 +349,10 @@ class TestDescribe:
     signature = 'plot(at: Point, size: int = 3, when=NOW, mask=<ndarray>, text="' + "x" * 39 + "..., **more) -> null"
 
     def test_a_list(self) -> None:
-        assert list_text(methods_of(self.document), Look(200)) == (f"bare()\n{self.signature}  # Draws a point.")
+        assert list_text(methods_of(self.document), Terminal(200)) == (f"bare()\n{self.signature}  # Draws a point.")
 
     def test_one_method(self) -> None:
-        assert method_text(methods_of(self.document)[1], self.document, Look()) == (
+        assert method_text(methods_of(self.document)[1], self.document, Terminal()) == (
             f"{self.signature}\n"
             "\n"
             "    Draws a point.\n"
@@ -366,6 +367,6 @@ class TestDescribe:
     @given(json_values)
     def test_any_document(self, document: Any) -> None:
         methods = methods_of({"methods": document, "components": document})
-        list_text(methods, Look())
+        list_text(methods, Terminal())
         for method in methods_of({"methods": [{"name": "x", "params": document, "result": document}]}):
-            method_text(method, {"components": {"schemas": document}}, Look())
+            method_text(method, {"components": {"schemas": document}}, Terminal())

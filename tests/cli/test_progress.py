@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rpcstream import Context, Server
-from rpcstream.cli.progress import Progress, Sending, StatusLine, progress_text
+from rpcstream.cli.diagnostics import HandlerProgress, StatusLine, UploadBar, progress_text
 from rpcstream.testing import serve_in_thread
 
 from .conftest import environment
@@ -115,7 +115,7 @@ class TestStatusLine:
     def test_where_there_is_no_terminal_each_text_has_its_line(self) -> None:
         out = io.StringIO()
         line = StatusLine(out, is_rewritten=False)
-        progress = Progress(line)
+        progress = HandlerProgress(line)
         for value in (0.5, 0.5, "text"):
             progress(value)
         line.clear()
@@ -124,7 +124,7 @@ class TestStatusLine:
     def test_an_upload_and_the_handler_have_one_line(self) -> None:
         out = io.StringIO()
         line = StatusLine(out)
-        sending, progress = Sending(line), Progress(line)
+        sending, progress = UploadBar(line), HandlerProgress(line)
         sending(2**20, 4 * 2**20)
         assert out.getvalue() == "\rsending [#######.......................]  25% of 4.0 MiB"
         sending(4 * 2**20, 4 * 2**20)

@@ -148,7 +148,7 @@ class TestTargets:
         [
             ([], "say what to serve"),
             (["app", "-f"], "say what to serve"),
-            (["app", "other"], "one TARGET, please"),
+            (["app", "other"], "one TARGET is expected"),
             (["app", "--pattern", "x"], "--pattern goes with -f"),
             (["app", "--unix", "x", "-p", "1"], "takes the place of"),
             (["app", "--log-level", "loud"], "invalid choice"),

@@ -1,0 +1,157 @@
+"""The options of `rpcstream-server`: the parser, and the rules of which options go together.
+
+Imports no server, so that `--help` and completion are quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import __version__
+from ..limits import DEFAULT_HOST, DEFAULT_PORT
+from .options import HelpFormatter, parse_port, parse_seconds, split_options
+
+#: Defaults with -f: those of the first JSON-RPC stream servers, so that their clients find the server.
+FUNCTIONS_PORT = 2102
+FUNCTIONS_MODULE = "controlFunctions"
+FUNCTIONS_PATTERN = "control_*"
+
+#: Options of a hub alone, by the names that they have in its configuration.
+HUB_OPTIONS = ("config", "call_timeout", "keepalive_timeout", "ping_interval", "registration_timeout")
+
+#: Options that name files of TLS: the option, the field of `TLS`, the key in the configuration.
+TLS_OPTIONS = (("certificate", "certificate", "certificate"), ("key", "key", "key"), ("client_ca", "client_ca", "ca"))
+
+_DESCRIPTION = """\
+Serve the methods of a Server, with -f the functions of a plain module, or with --hub a hub.
+
+TARGET is one of
+  module:server      a Server in a module, seen from the current directory
+  module:function    a function without parameters that returns a Server
+  file.py            the only Server in a file, or the one called `server`
+  file.py:server     that Server in the file
+A Hub is a Server too. Without TARGET, --hub makes one, out of these options, then of environment
+variables such as RPCSTREAM_HUB_TOKEN, then of the file that --config names."""
+
+_EPILOG = """\
+exit status: 0 stopped (Ctrl-C, SIGTERM, the method `stop`), 1 cannot listen, 2 wrong use or a
+target that cannot be served, 128 + the signal's number when a second signal ended it at once,
+or a handler kept the event loop for too long after the first"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of `rpcstream-server`."""
+    parser = argparse.ArgumentParser(
+        prog="rpcstream-server",
+        usage="%(prog)s [options] TARGET\n       %(prog)s [options] -f [MODULE]\n       %(prog)s [options] --hub",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("target", metavar="TARGET", nargs="?", help="what to serve")
+    add(
+        "-f",
+        "--functions",
+        metavar="MODULE",
+        nargs="?",
+        const=FUNCTIONS_MODULE,
+        help=f"serve the functions of a module (a name or a file; {FUNCTIONS_MODULE} if none is given),"
+        " and with them ping, print and stop",
+    )
+    add("--pattern", help=f"with -f: the names to serve, as in a shell (default '{FUNCTIONS_PATTERN}')")
+    add("-s", "--host", help=f"address to listen at (default {DEFAULT_HOST}: this machine only)")
+    add(
+        "-p",
+        "--port",
+        type=parse_port,
+        help=f"port to listen at (default {DEFAULT_PORT}, with -f {FUNCTIONS_PORT}; 0: one that is free)",
+    )
+    add("--unix", metavar="PATH", help="listen at a Unix socket instead")
+    add("-d", "--debug", action="store_true", help="log every message; show callers what handlers raised")
+    add(
+        "--log-level",
+        metavar="LEVEL",
+        choices=("debug", "info", "warning", "error", "critical"),
+        help="debug, info, warning, error or critical (default warning, with -d info)",
+    )
+    add("--version", action="version", version=f"rpcstream {__version__}")
+    _add_hub_options(parser.add_argument_group("hub").add_argument)
+    _add_access_options(parser.add_argument_group("access").add_argument)
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; `target` is the argument that is no option, or None.
+
+    Raises:
+        SystemExit: --help, --version or wrong use; argparse has printed the text.
+    """
+    given, targets = split_options(argv, parser._actions)
+    options = parser.parse_args(given)
+    if len(targets) > 1:
+        parser.error(f"one TARGET is expected, not {len(targets)}: {' '.join(targets)}")
+    options.target = targets[0] if targets else None
+    if options.hub and options.functions is not None:
+        parser.error("-f does not go with --hub: let a client of the hub offer the functions")
+    if not options.hub and (options.target is None) == (options.functions is None):
+        parser.error("say what to serve: a TARGET such as module:server or file.py, -f MODULE, or --hub")
+    if options.pattern is not None and options.functions is None:
+        parser.error("--pattern goes with -f")
+    if options.unix is not None and (options.host is not None or options.port is not None):
+        parser.error("--unix takes the place of --host and --port")
+    conflict = _find_conflict(options)
+    if conflict is not None:
+        parser.error(conflict)
+    return options
+
+
+def _add_hub_options(add: Callable[..., object]) -> None:
+    wait: dict[str, Any] = {"metavar": "SECONDS", "type": parse_seconds}
+    add("--hub", action="store_true", help="serve a hub: its clients offer methods, and it routes calls between them")
+    add("--config", metavar="FILE", help="with --hub: its options, as TOML or as JSON with comments")
+    add("--call-timeout", **wait, help="with --hub: limit for a call that a provider works on (default 0: no limit)")
+    add("--keepalive-timeout", **wait, help="with --hub: close a connection that is silent for so long (default 60)")
+    add("--ping-interval", **wait, help="with --hub: interval between pings to each client (default 20; 0: never)")
+    patience = "with --hub: close a connection that has neither registered nor called in time (default 0: never)"
+    add("--registration-timeout", **wait, help=patience)
+
+
+def _add_access_options(add: Callable[..., object]) -> None:
+    add("--token-file", metavar="FILE", help="callers must send the token in this file")
+    add("--certificate", metavar="FILE", help="TLS: the server's certificate (PEM); connections need TLS then")
+    add("--key", metavar="FILE", help="TLS: its private key, where it is not in the same file (PEM)")
+    add("--client-ca", metavar="FILE", help="TLS: serve only clients with a certificate of these authorities (PEM)")
+    several: dict[str, Any] = {"action": "append", "default": None}
+    add("--allow-host", metavar="NAME", **several, help="HTTP: a name of this server besides localhost; repeatable")
+    add("--allow-origin", metavar="ORIGIN", **several, help="HTTP: an origin whose web pages may call; repeatable")
+    add("--path", metavar="PATH", **several, help="HTTP, WebSocket: accept calls at this path, not at /; repeatable")
+    permissions = "permissions of the Unix socket, such as 660 (default: by umask)"
+    add("--unix-mode", metavar="MODE", type=_parse_file_mode, help=permissions)
+
+
+def _parse_file_mode(text: str) -> int:
+    """Parse permissions of a file in octal digits; for `type=`."""
+    if re.fullmatch(r"(0o?)?[0-7]{3}", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no file mode: three octal digits, such as 660")
+    return int(text.removeprefix("0o"), 8)
+
+
+def _find_conflict(options: argparse.Namespace) -> str | None:
+    """The reason why these options do not go together, or None."""
+    given = [name for name in HUB_OPTIONS if getattr(options, name) is not None]
+    if given and not options.hub:
+        return f"--{given[0].replace('_', '-')} goes with --hub"
+    if given and options.target is not None:
+        return f"--{given[0].replace('_', '-')} is for a hub without a TARGET: the one in TARGET has options of its own"
+    if options.certificate is None and options.config is None and not (options.hub and options.target is None):
+        for name in ("key", "client_ca"):
+            if getattr(options, name) is not None:
+                return f"--{name.replace('_', '-')} goes with --certificate"
+    if options.unix_mode is not None and options.unix is None and not options.hub:
+        return "--unix-mode goes with --unix"
+    return None
