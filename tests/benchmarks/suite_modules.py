@@ -1,4 +1,4 @@
-"""What the tests of the harness share: its modules, and entries of tables that were never measured."""
+"""The modules of the benchmarks' harness, imported once for its tests, and made-up entries of tables."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(BENCHMARKS)
-    from suite import calls, machine, measure, plot, report, targets
+    from suite import calls, machine, measure, report, targets
     from suite.contenders import Case, Contender, OwnClient, peers
     from suite.load import Load
-    from suite.process import Failed, Running, Servers, Serving, Skipped
+    from suite.process import Running, Servers, Serving, Skipped
     from suite.results import Entry, Spread, Table, broken, ratio, spread
     from suite.templates import fill
     from suite.topics import TOPICS, hub, large, web
@@ -28,7 +28,6 @@ __all__ = [
     "Case",
     "Contender",
     "Entry",
-    "Failed",
     "OwnClient",
     "Running",
     "Servers",
@@ -44,7 +43,6 @@ __all__ = [
     "machine",
     "measure",
     "peers",
-    "plot",
     "ratio",
     "report",
     "spread",

@@ -6,7 +6,6 @@ Where a module is missing the script says so, and its test is skipped with those
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -249,29 +248,6 @@ def test_server_answers(peer: str, check: Callable[[int], None]) -> None:
         check(port)
 
 
-READY_WHEN_OPEN = "import sys, _common; _common.ready_when_open(int(sys.argv[1])); print('waits'); sys.stdin.read()"
-
-
-def test_a_peer_that_does_not_tell_is_ready_when_it_can_be_connected_to() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.settimeout(SECONDS)
-        port = listener.getsockname()[1]
-        with subprocess.Popen(
-            [sys.executable, "-u", "-c", READY_WHEN_OPEN, str(port)],
-            cwd=PEERS,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "waits\n"
-            listener.listen()
-            assert json.loads(process.stdout.readline())["port"] == port
-            listener.accept()[0].close()
-            assert process.communicate("")[0] == ""
-
-
 # -- when something is wrong ----------------------------------------------------------------------------------
 
 
@@ -308,25 +284,8 @@ def test_publishing_driver_reports_a_wrong_reply() -> None:
     assert "Method not found" in json.loads(done.stdout)["error"]
 
 
-def test_publishing_driver_reports_a_lost_connection() -> None:
-    with answering(b"") as port:
-        done = load("publish_.py", port)
-    assert done.returncode == 4
-
-
 def test_driver_reports_a_lost_connection() -> None:
     with answering(b"") as port:
         done = load("rpcstream_.py", port)
     assert done.returncode == 4
     assert "ConnectionLost" in json.loads(done.stdout)["error"]
-
-
-def test_missing_module_has_a_status_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "aiorpcx.py").write_text("raise ModuleNotFoundError(name='aiorpcx')\n")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        command("aiorpcx_.py", "serve"), env=environment, capture_output=True, text=True, timeout=SECONDS
-    )
-    assert done.returncode == 77
-    assert done.stderr == "aiorpcx_.py: no module aiorpcx; to install it: pip install aiorpcX uvloop\n"
-    assert done.stdout == ""

@@ -14,22 +14,17 @@ from typing import Any
 import pytest
 
 from .suite_modules import (
-    TOPICS,
     Case,
     Contender,
     Entry,
-    Failed,
     OwnClient,
     Running,
     Servers,
     Serving,
-    Skipped,
     Table,
     broken,
     entry,
-    machine,
     measure,
-    peers,
     script,
 )
 
@@ -109,17 +104,6 @@ def test_case_is_measured_and_peers_that_cannot_be_are_named(fake: Any) -> None:
     assert broken({"t": [table]}) == []
 
 
-def test_only_names_peers_and_ours_are_always_in(fake: Any) -> None:
-    one = fake("one")
-    assert one.wanted(frozenset())
-    assert one.wanted(frozenset({"fake"}))
-    assert not one.wanted(frozenset({"grpc-sync"}))
-    ours = Contender(name="rpcstream", server=Serving("rpcstream_"), load=OwnClient())
-    assert ours.wanted(frozenset({"fake"}))
-    assert {"fastapi", "grpc-sync", "ucall"} <= set(peers())
-    assert not {"rpcstream", "bare-echo", "common"} & set(peers())
-
-
 def test_what_is_ours_must_work() -> None:
     table = Table(
         title="sum",
@@ -159,47 +143,7 @@ def test_servers_sleep_while_others_are_measured_and_end(fake: Any) -> None:
     assert not Path(f"/proc/{first.pid}").exists()
 
 
-def test_start_says_what_is_missing(fake: Any) -> None:
-    with pytest.raises(Skipped, match="module x is missing"):
-        Running(fake("x", "missing").server)
-    with pytest.raises(Failed, match="status 1: RuntimeError: no such thing"):
-        Running(fake("x", "broken").server)
-
-
-def test_machine_is_described() -> None:
-    assert machine._numbers("0-2,7\n") == {0, 1, 2, 7}
-    described = machine.describe()
-    assert set(described) == {"cpu", "cores", "kernel"}
-    assert machine.versions()["python"].count(".") == 2
-    before = machine.allow_files(1)
-    assert machine.allow_files(before) == before
-
-
 # -- the command ------------------------------------------------------------------------------------------------
-
-
-def test_command_refuses_what_it_does_not_know(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["no-topic"], ["--only", "no-peer"], ["--rounds", "0"], ["--seconds", "0"]):
-        with pytest.raises(SystemExit) as ended:
-            run.main(arguments)
-        assert ended.value.code == 2
-    assert "small-32" in capsys.readouterr().err
-
-
-def test_command_says_at_once_that_it_cannot_draw(
-    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(run, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit):
-        run.main(["--plot", "x.svg"])
-    assert "pip install matplotlib" in capsys.readouterr().err
-
-
-def test_command_lists_topics_and_peers(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["--list"]) == 0
-    printed = capsys.readouterr().out
-    assert all(topic in printed for topic in TOPICS)
-    assert "fastapi" in printed
 
 
 @pytest.mark.parametrize(("problem", "status"), [(None, 0), ("failed: so", 1)])

@@ -1,11 +1,10 @@
-"""The harness of the benchmarks, as far as it is pure: what it computes from figures, and what it shows of them."""
+"""The pure part of the harness: medians, ratios and targets from figures, and the messages that calls send."""
 
 from __future__ import annotations
 
 import json
 import xmlrpc.client
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from rpcstream import Client, Server
 from rpcstream.testing import serve_in_thread
 
 from .suite_modules import (
-    LATENCY,
     TOPICS,
     Case,
     Entry,
@@ -27,7 +25,6 @@ from .suite_modules import (
     hub,
     large,
     measure,
-    plot,
     ratio,
     report,
     script,
@@ -135,71 +132,6 @@ def test_table_shows_figures_shares_and_reasons() -> None:
         "more                     1.00    80.0     120                0.0005       50%         -",
         "  other, more: with its client",
     ]
-
-
-def test_share_is_left_out_where_the_base_has_no_figures() -> None:
-    table = Table(title="sum", bases=("echo",), entries=(entry("us", 10), Entry(name="echo", problem="failed: so")))
-    assert report.table_text(table).splitlines()[2].split() == ["us", "10.0", "80.0", "120", "-", "50%", "-"]
-
-
-def test_payload_is_shown_as_throughput_and_other_units_without_load() -> None:
-    assert "MiB/s" in report.table_text(Table(title="array", payload=1024, entries=(entry("us", 2048),)))
-    text = report.table_text(Table(title="startup", unit="ms", entries=(Entry(name="us", figures=(12.5,)),)))
-    assert text.splitlines()[1:] == ["      ms  peak MiB", "us  12.5         -"]
-
-
-def test_targets_are_shown_met_or_not() -> None:
-    verdicts = [
-        targets.Verdict(target(case="one"), Spread(3, 2, 4), True),
-        targets.Verdict(target(case="two", bound=3.5, unit="KiB", sense="at most"), Spread(3.6, 3.6, 3.6), False),
-        targets.Verdict(target(case="three"), None, None, "them: skipped: no module"),
-    ]
-    lines = [" ".join(line.split()) for line in report.targets_text(verdicts).splitlines()]
-    assert lines[1:] == [
-        "one at least 2 x 3.00 (2.00..4.00) met",
-        "two at most 3.5 KiB 3.60 NOT MET",
-        "three at least 2 x not measured: them: skipped: no module",
-    ]
-
-
-def test_document_has_everything() -> None:
-    table = Table(
-        title="sum",
-        bases=("echo",),
-        entries=(
-            entry("us", 10, 20, versions={"uvloop": "1"}),
-            entry("echo", 20, 20),
-            Entry(name="x", problem="skipped: y"),
-        ),
-    )
-    verdicts = [targets.evaluate(target(title="sum", base="echo"), {"t": [table]})]
-    document = report.document({"t": [table]}, verdicts, {"cpu": "c"}, {"date": "today"})
-    document = json.loads(json.dumps(document))
-    assert (document["date"], document["machine"]) == ("today", {"cpu": "c"})
-    ours, _, skipped = document["topics"]["t"][0]["entries"]
-    assert ours["rounds"] == [10, 20]
-    assert ours["figure"] == {"median": 15, "low": 10, "high": 20}
-    assert ours["shares"] == {"echo": {"median": 0.75, "low": 0.5, "high": 1.0}}
-    assert ours["loads"][0]["latency_us"] == LATENCY
-    assert (skipped["figure"], skipped["problem"]) == (None, "skipped: y")
-    assert document["targets"][0]["met"] is False
-    assert report.peer_versions({"t": [table]}) == {"uvloop": "1"}
-
-
-def test_picture_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    entries = (entry("rpcstream", 50), entry("uvloop echo", 100), Entry(name="x", problem="y: z"))
-    share = Table(title="sum", entries=entries)
-    assert plot.panels({"small-1": [share]}) == [
-        plot.Panel("sum", "% of the calls of a bare uvloop echo", [("uvloop echo", 100), ("rpcstream", 50)], ["x: y"])
-    ]
-    array = Table(title="array", payload=1 << 20, entries=(entry("rpcstream", 50), entry("grpc sync", 1)))
-    file = tmp_path / "picture.svg"
-    assert plot.draw({"small-1": [share], "array": [array]}, "a machine", file)
-    text = file.read_text()
-    assert "a machine" in text
-    assert "grpc sync" in text
-    assert not plot.draw({}, "", file)
 
 
 # -- the templates of calls ---------------------------------------------------------------------------------------

@@ -58,20 +58,6 @@ def test_what_is_ours_answers_rightly(contender: Contender, rpcstream: Running, 
     assert measured(contender, {"rpcstream_": rpcstream, "bare_page": bare}[contender.server.script]) > 0
 
 
-def test_topics_have_what_is_to_be_compared() -> None:
-    (http,), (page,), (websocket,) = web.http(), web.page(), web.websocket()
-    assert {"rpcstream over HTTP", "FastAPI REST"} <= {contender.name for contender in http.contenders}
-    assert {"rpcstream over WebSocket", "FastAPI WebSocket"} == {
-        contender.name for contender in websocket.contenders if contender.name != web.ON_LINES
-    }
-    names = [contender.name for contender in page.contenders]
-    assert names == ["rpcstream", "httptools on uvloop", "Granian", "Robyn", "socketify", "gevent's pywsgi"]
-    for case in (http, page, websocket):
-        loads = [cast(web.FromC, contender.load) for contender in case.contenders]
-        assert {load.shape for load in loads} == {web.Shape(32)}
-        assert not loads[0].reconnect
-
-
 @pytest.mark.parametrize(
     "change",
     [lambda page: page[:-1], lambda page: page + b"\n", lambda page: page.replace(b"same", b"sane", 1)],
@@ -110,10 +96,6 @@ def exchange(port: int, *pieces: bytes, until: Callable[[bytes], bool]) -> bytes
         return got
 
 
-def closed(got: bytes) -> bool:
-    return False
-
-
 def test_bare_responder_answers_in_order_what_comes_at_once(bare: Running) -> None:
     got = exchange(bare.port, GET + OTHER + GET, until=lambda got: got.count(web.PAGE) == 2)
     assert [line for line in got.split(b"\r\n") if b"HTTP/1.1" in line] == [
@@ -121,25 +103,3 @@ def test_bare_responder_answers_in_order_what_comes_at_once(bare: Running) -> No
         web.PAGE.removesuffix(b"\n") + b"\nHTTP/1.1 404 Not Found",
         b"not foundHTTP/1.1 200 OK",
     ]
-
-
-def test_bare_responder_takes_a_request_in_pieces(bare: Running) -> None:
-    pieces = [GET[at : at + 1] for at in range(len(GET))]
-    got = exchange(bare.port, *pieces, until=lambda got: got.endswith(web.PAGE))
-    assert got.startswith(b"HTTP/1.1 200 OK\r\n")
-
-
-@pytest.mark.parametrize(
-    ("request_", "first", "answers"),
-    [
-        (b"no HTTP\r\n\r\n", b"HTTP/1.1 400 Bad Request", 1),
-        (GET + b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK", 2),
-        (GET.replace(b"here", b"here\r\nConnection: close"), b"HTTP/1.1 200 OK", 1),
-        (GET.replace(b"1.1", b"1.0"), b"HTTP/1.1 200 OK", 1),
-    ],
-    ids=["no HTTP", "no HTTP behind a request", "Connection: close", "HTTP/1.0"],
-)
-def test_bare_responder_closes(bare: Running, request_: bytes, first: bytes, answers: int) -> None:
-    got = exchange(bare.port, request_, until=closed)
-    assert got.startswith(first)
-    assert got.count(b"HTTP/1.1 ") == answers
