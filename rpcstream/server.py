@@ -38,7 +38,7 @@ from .process import CLEAN_UP, LoopName, StopNow, freeze_memory, in_words, loop_
 from .text import get_logger
 from .tls import TLS, Certificates
 from .transports.access import AccessRules
-from .transports.http_hooks import CallPaths
+from .transports.http_router import CallPaths
 from .transports.listen import Listener
 from .web.paths import check_path
 from .web.routes import Routes

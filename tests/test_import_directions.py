@@ -88,7 +88,7 @@ IMPURE_MODULES = {"asyncio", "socket", "time", "threading", "selectors", "ssl", 
 
 
 #: Packages whose modules still import each other in a cycle; to be emptied.
-STILL_HAS_CYCLES = {"transports"}
+STILL_HAS_CYCLES: set[str] = set()
 
 
 def room_of(path: Path) -> str:

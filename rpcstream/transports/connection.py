@@ -7,7 +7,6 @@ read by the peer, and the end at once. Knows neither messages nor how bytes are 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -63,7 +62,7 @@ class SocketConnection(asyncio.Protocol):
         # that may come what handlers finish that were at work then.
         self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
         self.opened = self._loop.time()
-        self._watch = Timeouts(limits, self.opened)
+        self._timeouts = Timeouts(limits, self.opened)
 
     @property
     def socket(self) -> Any:
@@ -92,7 +91,7 @@ class SocketConnection(asyncio.Protocol):
 
     def has_received(self) -> bool:
         """Have bytes come since this was asked last? For an end that sets no time limits with `check`."""
-        return self._watch.has_received()
+        return self._timeouts.has_received()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, PacedTransport):  # the connection goes on with this protocol
@@ -198,21 +197,6 @@ class SocketConnection(asyncio.Protocol):
     def _close_for_limit(self, reason: str) -> None:
         self.over_limit = True
         self.abort(reason)
-
-
-def undelivered(transport: asyncio.Transport) -> int:
-    """Bytes that were written and have not arrived at the peer's system, as far as ours can tell."""
-    unsent = transport.get_write_buffer_size()
-    sock = transport.get_extra_info("socket")
-    if unsent or sock is None:
-        return unsent
-    try:
-        import fcntl
-        import termios
-
-        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4), sys.byteorder)
-    except (ImportError, OSError, AttributeError):  # not Linux, or no socket any more
-        return unsent
 
 
 def why_lost(error: Exception) -> str:

@@ -69,7 +69,7 @@ class ProtocolDetector(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         # This object is made when the system has given the connection, before the handshake of TLS.
         self.opened = asyncio.get_running_loop().time()
-        self._watch = Timeouts(limits, self.opened)
+        self._timeouts = Timeouts(limits, self.opened)
 
     # -- what asyncio says ------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class ProtocolDetector(asyncio.Protocol):
         is_http = data.startswith(METHODS)
         if not is_http and len(data) < 8 and any(method.startswith(data) for method in METHODS):
             self._begun = data
-            self._watch.heard = True
+            self._timeouts.heard = True
             return
         known = self._become(transport, self._make_http() if is_http else self._make_line())
         if self._refusal is not None:
@@ -159,7 +159,7 @@ class ProtocolDetector(asyncio.Protocol):
     def check(self, now: float) -> str | None:
         if self._transport is None:
             return None
-        reason = self._watch.overdue(now, partial=bool(self._begun), unread=0, busy=False)
+        reason = self._timeouts.overdue(now, partial=bool(self._begun), unread=0, busy=False)
         if reason is not None:
             self.over_limit = True
             self.abort(reason)

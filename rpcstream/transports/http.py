@@ -1,7 +1,7 @@
 """HTTP/1.1 on one connection: requests one after the other, each answered before the next is looked at.
 
-Owns the bytes of the connection in both directions, the order of the answers, and when the connection ends. What a
-call means is its session's matter (`http_exchange`), what a page is the routes'; who may ask, the rules of access.
+Owns the order of the requests and responses on the connection, authentication, and when the connection ends. Where a
+request goes is decided by the router (`http_router`); a call is carried out by its exchange (`http_exchange`).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ..limits import Limits
 from ..peer.memory import MessageMemory, Reception
 from ..peer.session import Session
 from ..peer.slices import TURN
-from ..wire.http_messages import HttpError, Request, Response, problem, tokens
-from ..wire.http_parser import HEAD_MAX, RequestReader, body_length, parse_head
+from ..wire.http_messages import HttpError, Request, Response, problem
+from ..wire.http_parser import HEAD_MAX, RequestReader
 from ..wire.upgrade import accept_upgrade
-from .connection import undelivered
-from .http_exchange import GoingOn, HttpExchange, Plan, parts_of_response
-from .http_hooks import Access, CallPaths, Hooks, Page, Routes, outcome, shown
-from .http_output import HttpOutput
-from .interfaces import Connection, ProtocolConnection
+from .http_exchange import AnsweredNotifications, CallHead, HttpExchange
+from .http_output import HttpOutput, response_parts
+from .http_router import HttpRouter, PageHead, request_credentials, response_of
+from .interfaces import Connection
 from .message_connection import Trace
+from .paced import undelivered
 
 log = logging.getLogger("rpcstream.server")
 
-#: Heads that are kept, and how long each may be: the next request's is most often one of them.
-_KNOWN, _KNOWN_MAX = 8, 1024
+#: Number and size (bytes) of the heads that are kept: the head of the next request is most often one of them.
+_KEPT_HEADS, _KEPT_HEAD_MAX = 8, 1024
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -42,13 +42,15 @@ class HttpConnection(HttpOutput):
 
     Args:
         new_session: makes the session of one call.
+        router: decides what answers each request.
         on_close: called with this object after the connection is lost.
-        on_known: called with this object and what it has become, when it goes on as a WebSocket.
-        access, routes, authenticator: see there; without, everybody may ask for calls, and there are no pages.
-        memory: what the messages of all connections of the server take.
-        websocket: makes the protocol that the connection goes on with; the request's identity is known.
-        paths: where calls are taken.
-        trace: sees what calls and replies say.
+        on_known: called with this object and its successor, when it goes on as a WebSocket.
+        authenticator: finds out who sends the requests; None: that is not asked.
+        memory: counts what the messages of all connections of the server take.
+        trace: sees every message and reply.
+
+    Attributes:
+        is_draining: what is being answered is the last.
     """
 
     def __init__(
@@ -56,60 +58,59 @@ class HttpConnection(HttpOutput):
         new_session: Callable[[], Session],
         *,
         limits: Limits,
+        router: HttpRouter | None = None,
         on_close: Callable[[Connection], None] | None = None,
         on_known: Callable[[Connection, Connection], None] | None = None,
-        access: Access | None = None,
-        routes: Routes | None = None,
         authenticator: Authenticator | None = None,
-        websocket: Callable[[Request], ProtocolConnection] | None = None,
-        paths: CallPaths | None = None,
         trace: Trace | None = None,
         memory: MessageMemory | None = None,
     ) -> None:
         super().__init__(limits)
-        #: What is being answered is the last.
         self.is_draining = False
-        self.trace = trace
+        self._trace = trace
         self._new_session = new_session
         self._on_close = on_close
         self._on_known = on_known
-        self._hooks = Hooks(access, routes, authenticator, websocket, paths)
+        self._router = router or HttpRouter()
+        self._authenticator = authenticator
         self._reader = RequestReader(limits.max_message_size)
         memory = MessageMemory(limits.max_held_total, limits.max_unread_total) if memory is None else memory
         self._reception = Reception(memory)
         self.unread = memory.unread
-        #: What is being answered: a call, or something that must be waited for.
+        #: What is being answered: a call, or a request whose identity or page is awaited.
         self._exchange: HttpExchange | None = None
         self._task: asyncio.Task[Any] | None = None
+        #: An exchange whose call is over, for the next call.
         self._spare: HttpExchange | None = None
         #: The call whose body is being read.
-        self._plan: Plan | None = None
-        self._known: dict[bytes, Plan | Page] = {}
-        self.going_on = GoingOn(limits)
+        self._call_head: CallHead | None = None
+        #: What the last heads asked for.
+        self._kept_heads: dict[bytes, CallHead | PageHead] = {}
+        self._answered_notifications = AnsweredNotifications(limits)
         self._advancing = False
         self._turn: asyncio.Handle | None = None
-        #: Until a request has shown who asks, where the server wants to know that.
-        self._deadline: asyncio.TimerHandle | None = None
+        #: Runs until a request is authenticated (`auth_timeout`).
+        self._auth_timer: asyncio.TimerHandle | None = None
         self._is_identified = self._is_identifying = False
         #: Requests that were answered with 401.
-        self._unknown = 0
+        self._rejections = 0
 
-    # -- what asyncio says ------------------------------------------------------------------------------------
+    # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._hooks.authenticator is not None and self._limits.auth_timeout is not None:
-            self._deadline = self._loop.call_at(self.opened + self._limits.auth_timeout, self._too_late)
+        if self._authenticator is not None and self._limits.auth_timeout is not None:
+            self._auth_timer = self._loop.call_at(self.opened + self._limits.auth_timeout, self._too_late)
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
-        self._watch.heard = True
+        self._timeouts.heard = True
         self._reader.feed(data)
         self._advance()
 
     def eof_received(self) -> bool:
-        """The client has hung up: nobody reads what is still worked on."""
+        """The client has hung up: cancel what it waits for."""
         self._give_up()
         self._closing = True
         if self._paced is not None and self._paced.at_eof():
@@ -127,7 +128,7 @@ class HttpConnection(HttpOutput):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._closing = True
-        for timer in (self._turn, self._lingering, self._deadline):
+        for timer in (self._turn, self._lingering, self._auth_timer):
             if timer is not None:
                 timer.cancel()
         self._give_up()
@@ -135,11 +136,10 @@ class HttpConnection(HttpOutput):
             self._on_close(self)
 
     def _give_up(self) -> None:
-        """Nobody waits for what is worked on."""
         self._reader.clear()
         self._reception.over()
-        self._known.clear()
-        self.going_on.clear()
+        self._kept_heads.clear()
+        self._answered_notifications.clear()
         exchange, self._exchange, self._spare = self._exchange or self._spare, None, None
         if exchange is not None:
             exchange.reason = self.reason or "the client closed the connection"
@@ -156,7 +156,7 @@ class HttpConnection(HttpOutput):
         return self._exchange is not None or self._task is not None or self._is_full or self._turn is not None
 
     def _advance(self) -> None:
-        """Take up what has come, until something must be waited for."""
+        """Handle the requests received, until one has to be awaited."""
         if self._advancing:
             return
         self._advancing = True
@@ -166,7 +166,7 @@ class HttpConnection(HttpOutput):
             while reader and not self._closing and not self._is_busy:
                 if not (self._take_body() if reader.in_body else self._take_head()) or not reader:
                     break
-                # Others want their turn, too.
+                # Other connections want their turn, too.
                 now = perf_counter()
                 end = end or now + TURN
                 if now > end:
@@ -183,106 +183,85 @@ class HttpConnection(HttpOutput):
         self._advance()
 
     def _take_head(self) -> bool:
-        """Begin with the next request; False if its head is not complete."""
+        """Begin the next request; returns False while its head is not complete."""
         head = self._reader.head()
         if head is None:
             return False
-        known = self._known.get(head) or self._read_head(head)
-        if known is None:
-            return True
-        if isinstance(known, Plan):
-            if self._hooks.authenticator is None:
-                self._begin_body(known)
+        asked = self._kept_heads.get(head)
+        if asked is None:
+            asked = self._route(head)
+        if type(asked) is CallHead:
+            if self._authenticator is None:
+                self._begin_body(asked)
             else:
-                self._identify(known, partial(self._begin_body, known))
-        elif self._hooks.is_open(known.request):
-            self._find(known)
-        else:
-            self._identify(known, partial(self._find, known))
+                self._identify(asked, partial(self._begin_body, asked))
+        elif isinstance(asked, PageHead):
+            self._take_page(asked)
         return True
 
+    def _take_page(self, page: PageHead) -> None:
+        """Answer a request that is not a call."""
+        if page.response is not None:
+            self._answer(page, page.response)
+        elif page.is_upgrade:
+            self._begin_upgrade(page)
+        elif self._authenticator is None or self._router.is_public(page.request):
+            self._find(page)
+        else:
+            self._identify(page, partial(self._find, page))
+
+    def _route(self, head: bytes) -> CallHead | PageHead:
+        """What a head asks for that is not among those kept. Raises as `HttpRouter.route`."""
+        asked = self._router.route(head, self._limits.max_message_size)
+        is_final = isinstance(asked, PageHead) and (asked.is_upgrade or asked.response is not None)
+        if len(head) <= _KEPT_HEAD_MAX and not is_final:
+            if len(self._kept_heads) >= _KEPT_HEADS:
+                self._kept_heads.clear()
+            self._kept_heads[head] = asked
+        return asked
+
     def _take_body(self) -> bool:
+        """Take what was received of a body; returns False while it is not complete."""
         before = perf_counter()
-        body, plan = self._reader.body(), self._plan
-        is_whole = body is not None and plan is not None
-        if body is not None and plan is not None:
+        body, head = self._reader.body(), self._call_head
+        is_whole = body is not None and head is not None
+        if body is not None and head is not None:
             self._reception.over()
-            self._plan = None
-            self._call(plan, body)
+            self._call_head = None
+            self._call(head, body)
         elif not self._reception.grow(self._reader.body_size):
             error = "the server has no memory for so many long messages at once (max_held_total)"
             raise HttpError(problem(503, error, [("Retry-After", "1")]))
         if perf_counter() - before > TURN / 2:
-            # Tiny chunks, or a call that took long. A loop may read a connection many times in a row before others.
+            # Tiny chunks, or a slow call. A loop may read one connection many times in a row before others.
             self._turn = self._loop.call_soon(self._next_turn)
         return is_whole
 
-    def _read_head(self, head: bytes) -> Plan | Page | None:
-        """What a head begins that was not seen before; None if it was answered at once.
+    # -- authentication ---------------------------------------------------------------------------------------
 
-        Raises:
-            HttpError: it cannot be read.
-        """
-        request = parse_head(head)
-        refusal = self._hooks.refusal(request)
-        try:
-            length = body_length(request, self._limits.max_message_size)
-        except HttpError as error:
-            response, more = (error.response, self._hooks.cors(request)) if refusal is None else (refusal, [])
-            self.fail(response, more)
-            return None
-        upgrade = request.headers.get("upgrade")
-        if upgrade is not None:
-            # Whoever stands between might take what follows for the other protocol.
-            request.keep_alive = False
-        if refusal is not None:
-            self._answer(Page(request, length, []), refusal)
-            return None
-        if upgrade is not None and "websocket" in tokens(upgrade):
-            if self._hooks.paths.take_socket(request.path):
-                self._begin_upgrade(request, length)
-            else:
-                self._answer(Page(request, length, self._hooks.cors(request)), self._hooks.nothing)
-            return None
-        known: Plan | Page = Page(request, length, self._hooks.cors(request))
-        if request.method == "POST" and request.path in self._hooks.paths:
-            try:
-                known = Plan(request, length, known.more)
-            except HttpError as error:
-                self._answer(known, error.response)
-                return None
-        if len(head) <= _KNOWN_MAX:
-            if len(self._known) >= _KNOWN:
-                self._known.clear()
-            self._known[head] = known
-        return known
-
-    # -- who asks ---------------------------------------------------------------------------------------------
-
-    def _identify(self, asked: Plan | Page, then: Callable[[], None]) -> None:
-        """Find out who asks, and go on then; whoever is not known is told so."""
-        authenticator = self._hooks.authenticator
+    def _identify(self, asked: CallHead | PageHead, then: Callable[[], None]) -> None:
+        """Find out who sends a request, then go on with this; without an identity the response is 401."""
+        authenticator = self._authenticator
         assert authenticator is not None
-
-        def identified(identity: Any) -> None:
-            self._is_identifying = False
-            if identity is None:
-                self._answer(asked, self._not_authenticated())
-            elif isinstance(identity, Response):  # it failed
-                self._answer(asked, identity)
-            else:
-                if not self._is_identified:
-                    self._set_identified()
-                asked.request.identity = identity
-                then()
-
-        credentials = shown(asked.request, self.credentials)
+        credentials = request_credentials(asked.request, self.credentials)
         found = authenticator.identify_now(credentials)
         if found is NOT_SYNC:
             self._is_identifying = True
-            self._wait_for(authenticator.identify(credentials), identified)
+            self._wait_for(authenticator.identify(credentials), partial(self._identified, asked, then))
         else:
-            identified(found)
+            self._identified(asked, then, found)
+
+    def _identified(self, asked: CallHead | PageHead, then: Callable[[], None], identity: Any) -> None:
+        self._is_identifying = False
+        if identity is None:
+            self._answer(asked, self._not_authenticated())
+        elif isinstance(identity, Response):  # the authentication failed
+            self._answer(asked, identity)
+        else:
+            if not self._is_identified:
+                self._set_identified()
+            asked.request.identity = identity
+            then()
 
     @property
     def is_known(self) -> bool:
@@ -291,25 +270,25 @@ class HttpConnection(HttpOutput):
 
     def _set_identified(self) -> None:
         self._is_identified = True
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        if self._auth_timer is not None:
+            self._auth_timer.cancel()
+            self._auth_timer = None
 
     def _not_authenticated(self) -> Response:
-        """The answer to a request of which it is not known who asks; the last one after a few of these."""
-        self._unknown += 1
-        if self._unknown >= MAX_WRONG:
+        """The response to a request without accepted credentials; the connection ends after `MAX_WRONG` of them."""
+        self._rejections += 1
+        if self._rejections >= MAX_WRONG:
             self._close_after(f"{MAX_WRONG} requests without an accepted token")
         return problem(401, "not authenticated", [("WWW-Authenticate", "Bearer")])
 
     def _close_after(self, reason: str) -> None:
-        """What is answered now is the last, for this reason."""
+        """Close, for this reason, after the present response."""
         self.over_limit, self.reason = True, reason
         self.is_draining = True
 
     def _too_late(self) -> None:
-        """No request has shown who asks in `auth_timeout`: answer what is being worked on, and close."""
-        self._deadline = None
+        """No request was authenticated in `auth_timeout`: answer what is being worked on, and close."""
+        self._auth_timer = None
         if self._transport is None or self._closing:
             return
         reason = f"not authenticated after {self._limits.auth_timeout:g} s (auth_timeout)"
@@ -323,8 +302,8 @@ class HttpConnection(HttpOutput):
                 self.end(lingers=False)
 
     def _wait_for(self, work: Any, then: Callable[[Any], None]) -> None:
-        """Await this, and go on with what it gives; with a response that says so if it fails."""
-        task = self._task = self._loop.create_task(outcome(work))
+        """Await this, then call `then` with its result; with an error response if it fails."""
+        task = self._task = self._loop.create_task(response_of(work))
 
         def done(task: asyncio.Task[Any]) -> None:
             if self._task is task:  # the client is still there
@@ -336,62 +315,63 @@ class HttpConnection(HttpOutput):
 
     # -- calls ------------------------------------------------------------------------------------------------
 
-    def _begin_body(self, plan: Plan) -> None:
-        """The head is acceptable: read the body."""
-        length, reader = plan.length, self._reader
+    def _begin_body(self, head: CallHead) -> None:
+        """Read the body of a call."""
+        length, reader = head.length, self._reader
         body = None if length is None else reader.whole(length)
         if body is not None:
-            self._call(plan, body)
+            self._call(head, body)
             return
-        if plan.expects and not reader:
+        if head.expects_continue and not reader:
             self.write((_CONTINUE,))
-        self._plan = plan
+        self._call_head = head
         reader.begin_body(length)
 
-    def _call(self, plan: Plan, body: bytes) -> None:
-        self._watch.completed = True
+    def _call(self, head: CallHead, body: bytes) -> None:
+        """Carry out a call, by the exchange of the one before where that is possible."""
+        self._timeouts.completed = True
         exchange, self._spare = self._spare, None
         if exchange is None:
             session = self._new_session()
-            session.set_identity(plan.request.identity)
-            exchange = HttpExchange(self, session)
+            session.set_identity(head.request.identity)
+            exchange = HttpExchange(session, self.address, self._answered_notifications, self._trace)
         self._exchange = exchange
-        exchange.begin(self, plan, body)
+        exchange.begin(self, head, body)
 
-    def exchange_over(self, keeps: bool, spare: HttpExchange | None = None) -> None:
-        """The call is answered; what it was answered with may serve for the next one."""
-        self._exchange, self._spare = None, spare
+    def finish(self, keeps: bool, *, is_reusable: bool) -> None:
+        """As `ResponseSink.finish`."""
+        self._exchange, self._spare = None, self._exchange if is_reusable else None
         self._answered(keeps, lingers=self._reader.is_partial)
 
-    # -- what is no call --------------------------------------------------------------------------------------
+    # -- pages and WebSockets ---------------------------------------------------------------------------------
 
-    def _find(self, page: Page) -> None:
-        """Answer with a page; a body is not read for that."""
-        found = self._hooks.page(page.request)
+    def _find(self, page: PageHead) -> None:
+        """Answer with a page; the request's body is not read."""
+        found = self._router.page(page.request)
         if isinstance(found, Response):
             self._answer(page, found)
         else:
             self._wait_for(found, partial(self._answer, page))
 
-    def _begin_upgrade(self, request: Request, length: int | None) -> None:
-        if length is None or length > 0:
+    def _begin_upgrade(self, asked: PageHead) -> None:
+        if asked.length is None or asked.length > 0:
             self.fail(problem(400, "a request for a WebSocket has no body"))
-        elif self._hooks.authenticator is not None and "authorization" in request.headers:
-            self._identify(Page(request, -1, []), partial(self._upgrade, request))
-        else:  # browsers cannot give a token here: as on the line stream, the first call has it
-            self._upgrade(request)
+        elif self._authenticator is not None and "authorization" in asked.request.headers:
+            self._identify(asked, partial(self._upgrade, asked))
+        else:  # browsers cannot give a token here: as on the line stream, it comes with the first call
+            self._upgrade(asked)
 
-    def _upgrade(self, request: Request) -> None:
+    def _upgrade(self, asked: PageHead) -> None:
         """Go on as a WebSocket."""
-        transport = self._transport
+        transport, request = self._transport, asked.request
         response = accept_upgrade(request)
         if response.status == 101 and self.is_draining:
             response = problem(503, "the server is about to stop")
-        make = self._hooks.websocket
+        make = self._router.websocket
         if make is None:
             response = problem(404, "there is no WebSocket here")
         if response.status != 101 or make is None or transport is None:
-            self._answer(Page(request, -1, []), response)
+            self._answer(asked, response)
             return
         successor = make(request)
         rest = self._reader.rest()
@@ -399,8 +379,8 @@ class HttpConnection(HttpOutput):
         self._read_more(True)
         self._give_up()
         self._transport, self._closing = None, True
-        if self._deadline is not None:
-            self._deadline.cancel()
+        if self._auth_timer is not None:
+            self._auth_timer.cancel()
         successor.opened = self.opened
         transport.set_protocol(cast(asyncio.BaseProtocol, successor))
         if self._on_known is not None:
@@ -409,32 +389,27 @@ class HttpConnection(HttpOutput):
         if rest:
             successor.data_received(rest)
 
-    # -- answers ----------------------------------------------------------------------------------------------
+    # -- responses --------------------------------------------------------------------------------------------
 
-    def _answer(self, asked: Plan | Page, response: Response) -> None:
-        """Answer something whose body has not been read and will not be."""
-        self._watch.completed = True
+    def _answer(self, asked: CallHead | PageHead, response: Response) -> None:
+        """Answer a request whose body is not read."""
+        self._timeouts.completed = True
         request, length = asked.request, asked.length
         keeps = request.keep_alive and not self.is_draining
         is_unread = length is None or (length > 0 and self._reader.whole(length) is None)
-        keeps = keeps and not is_unread  # else, who knows what comes next
+        keeps = keeps and not is_unread  # else the next request could not be found
         try:
-            parts = parts_of_response(response, request, keeps, asked.more)
+            parts = response_parts(response, request, keeps, asked.more)
         except ValueError:
             log.exception("the response to %s %s cannot be sent", request.method, request.path)
-            parts = parts_of_response(problem(500, "internal error"), request, keeps)
+            parts = response_parts(problem(500, "internal error"), request, keeps)
         self.write(parts)
         self._answered(keeps, lingers=is_unread or self._reader.is_partial)
 
-    def fail(self, response: Response, more: list[tuple[str, str]] | None = None) -> None:
-        """Answer what cannot be read on from, and close.
-
-        Args:
-            more: headers of the response; where they are not given, those of the call whose body is being read.
-        """
-        if more is None:
-            more = self._plan.more if self._plan is not None else []
-        self.write(parts_of_response(response, Request("", ""), keeps=False, more=more))
+    def fail(self, response: Response) -> None:
+        """Write a response after which nothing more can be read, and close."""
+        more = self._call_head.more if self._call_head is not None else []
+        self.write(response_parts(response, Request("", ""), keeps=False, more=more))
         self.end(lingers=True)
 
     def _answered(self, keeps: bool, lingers: bool) -> None:
@@ -459,17 +434,17 @@ class HttpConnection(HttpOutput):
                 self.end(lingers=False)
 
     def probe(self) -> None:
-        """A client that is gone has said so: by HTTP, nobody closes one half."""
+        """As `Connection.probe`. Not needed: an HTTP client that closes one half of its connection is gone."""
 
     def check(self, now: float) -> str | None:
-        """As `Connection.check`; a request that does not end is told so."""
+        """As `Connection.check`; a request that does not end is answered with 408."""
         transport = self._transport
         if transport is None:
             return None
         unread = undelivered(transport) if self._closing or self._is_full else 0
         busy = self._exchange is not None or self._task is not None or self._turn is not None
         is_partial = not (busy or self._closing) and self._reader.is_partial
-        reason = self._watch.overdue(now, partial=is_partial, unread=unread, busy=busy)
+        reason = self._timeouts.overdue(now, partial=is_partial, unread=unread, busy=busy)
         if reason is not None:
             if is_partial and not unread:
                 self.over_limit, self.reason = True, reason

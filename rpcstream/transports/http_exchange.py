@@ -1,15 +1,13 @@
-"""One call by HTTP: a POST is a conversation of its own, in which the peer speaks once (wire page, "HTTP/1.1").
+"""One call by HTTP: a POST is a conversation of its own, in which the peer sends one message (wire page, "HTTP/1.1").
 
-Owns what becomes of a session's messages in the response: its body, or as they come, a line or an event each. Knows
-neither how requests are read nor what a message says, but for whether it is a reply.
+Owns how a session's messages become the response: its body, or a line or an event for each as they come. Knows neither
+how requests are read nor what a message says, but for whether it is a reply.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
-from email.utils import formatdate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ConnectionLost
 from ..limits import Limits
@@ -18,33 +16,37 @@ from ..peer.session import Session
 from ..wire.buffers import Encoded, parts_of
 from ..wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, preferred_type, problem
 from .connection import JOIN_MAX
-from .message_connection import trace_all
+from .http_output import ResponseSink, date_line, dated, response_parts
+from .message_connection import Trace, trace_all
 
-if TYPE_CHECKING:
-    from .http import HttpConnection
-
-#: What calls come as. Browsers send none of these to another site unless that permits it.
+#: Content types of calls. A browser sends none of these to another site unless that permits it.
 CONTENT_TYPES = frozenset(("application/json", "application/json-rpc", "application/jsonrequest"))
 
-#: What a message begins with that is no reply: progress, an item.
-_WORD = b'{"jsonrpc":"2.0","method":'
+#: The beginning of each message that is not a reply: progress, an item.
+_NOTIFICATION = b'{"jsonrpc":"2.0","method":'
 
 #: What stands before and behind a message in a stream.
 _WRAPPING = {NDJSON: (b"", b"\n"), EVENTS: (b"data: ", b"\n\n")}
 
 
-class Plan:
-    """What the head of a POST says about the call in it; the next request often has the very same head.
+class CallHead:
+    """What the head of a POST says about the call in its body; kept, since the next request often has the same head.
 
     Args:
-        length: of the body; None: it comes in chunks.
-        more: headers of the response.
+        length: bytes of the body; None: it comes in chunks.
+        more: headers of the response, for pages of other sites.
 
     Raises:
-        HttpError: it cannot be one.
+        HttpError: the head is not that of a call.
+
+    Attributes:
+        request, length, more: as given.
+        response_type: JSON, or NDJSON or EVENTS for a response in several messages.
+        expects_continue: the client sends the body once it is told to.
+        prefix: the bytes of the response up to its length, for a connection that stays open.
     """
 
-    __slots__ = ("expects", "kind", "length", "more", "prefix", "request")
+    __slots__ = ("expects_continue", "length", "more", "prefix", "request", "response_type")
 
     def __init__(self, request: Request, length: int | None, more: list[tuple[str, str]]) -> None:
         headers = request.headers
@@ -54,13 +56,12 @@ class Plan:
         self.request = request
         self.length = length
         self.more = more
-        self.kind = preferred_type(headers["accept"]) if "accept" in headers else JSON
-        self.expects = False
+        self.response_type = preferred_type(headers["accept"]) if "accept" in headers else JSON
+        self.expects_continue = False
         if "expect" in headers and not request.is_http10:
             if headers["expect"].lower() != "100-continue":
                 raise HttpError(problem(417, "the only expectation is 100-continue"))
-            self.expects = True
-        #: The response up to its length, where the connection stays open.
+            self.expects_continue = True
         self.prefix = _PREFIX if not more and not request.is_http10 else _prefix(request, more)
 
 
@@ -73,11 +74,11 @@ _PREFIX = _prefix(Request("POST", "/"), [])
 
 
 def _check_type(headers: dict[str, str]) -> None:
-    """Is it said to be JSON? Other sites' pages may have a browser send anything that is not, without asking."""
+    """Check that the body is said to be JSON: pages of other sites can have a browser send anything else unasked."""
     value = headers.get("content-type")
     if value != "application/json":
         if value is None:
-            # A program that says nothing may mean JSON; a page of another site can have nothing said, too.
+            # A program may leave the type out; but so can the page of another site.
             if "origin" in headers or "sec-fetch-site" in headers:
                 raise HttpError(problem(415, "the header Content-Type is missing: application/json"))
         elif value.partition(";")[0].strip(" \t").lower() not in CONTENT_TYPES:
@@ -86,8 +87,11 @@ def _check_type(headers: dict[str, str]) -> None:
         raise HttpError(problem(415, "a Content-Encoding is not understood here: send the body as it is"))
 
 
-class GoingOn:
-    """The notifications of a connection that were answered and are still worked on: no more than calls may be."""
+class AnsweredNotifications:
+    """The notifications of a connection that were answered and still run: not more than calls may run.
+
+    Their sessions live on while these run.
+    """
 
     __slots__ = ("_max_calls", "_max_held", "_sessions")
 
@@ -96,8 +100,8 @@ class GoingOn:
         self._max_held = limits.max_held_size
         self._sessions: list[Session] = []
 
-    def take(self, session: Session) -> bool:
-        """May those of this session go on by themselves?"""
+    def admit(self, session: Session) -> bool:
+        """Add those of this session, if there is room (`max_calls`, `max_held_size`); returns whether there was."""
         self._sessions = [each for each in self._sessions if each.running.handlers]
         if sum(each.running.load for each in self._sessions) + session.running.load > self._max_calls:
             return False
@@ -107,214 +111,198 @@ class GoingOn:
         return True
 
     def clear(self) -> None:
-        """The connection ends; they go on."""
+        """Forget them when the connection ends; they run on."""
         self._sessions.clear()
 
 
 class HttpExchange:
     """One POST and its response: the channel of one session.
 
-    A session that nothing is left in, and that no handler has seen, may have the next POST of its connection as well:
-    making one takes longer than a small call.
+    A session that is as new after its call may have the next POST of the connection as well: making one takes longer
+    than a small call.
+
+    Args:
+        address: of the client, for people.
+        answered: the notifications of the connection that still run.
+        trace: sees every message.
     """
 
     __slots__ = (
+        "_answered",
         "_begun",
-        "_connection",
+        "_head",
         "_is_simple",
-        "_kind",
-        "_plan",
         "_replies",
+        "_response_type",
+        "_sink",
+        "_trace",
         "address",
         "reason",
         "session",
     )
 
-    def __init__(self, connection: HttpConnection, session: Session) -> None:
+    def __init__(self, session: Session, address: str, answered: AnsweredNotifications, trace: Trace | None) -> None:
         self.session = session
-        self.address = connection.address
+        self.address = address
         self.reason: str | None = None
-        #: None while nothing is to be answered.
-        self._connection: HttpConnection | None = None
-        self._plan: Plan
-        self._kind = JSON
+        self._answered = answered
+        self._trace = trace
+        #: Where the response is written; None once it is complete, or the connection lost.
+        self._sink: ResponseSink | None = None
+        self._head: CallHead
+        self._response_type = JSON
         self._replies: list[Encoded] = []
+        #: The head of a response in several messages was written.
         self._begun = False
-        #: The session has not been told that the peer says nothing more.
+        #: The session has not been told that the peer sends nothing more.
         self._is_simple = True
         session.connected(self, is_lasting=False)
 
     @property
     def credentials(self) -> Credentials:
         """What the connection tells of the peer."""
-        return self._connection.credentials if self._connection is not None else Credentials()
+        return self._sink.credentials if self._sink is not None else Credentials()
 
-    def begin(self, connection: HttpConnection, plan: Plan, body: bytes) -> None:
-        """Carry out what the body says. The response may be over when this returns."""
+    def begin(self, sink: ResponseSink, head: CallHead, body: bytes) -> None:
+        """Handle the message in the body of a POST. The response may be complete when this returns."""
         session = self.session
-        self._connection = connection
-        self._plan = plan
-        self._kind = plan.kind
-        session.set_request(plan.request.identity, plan.request.headers, streaming=plan.kind != JSON)
-        if connection.trace is not None:
-            trace_all(connection.trace, "receive", (body,))
+        self._sink = sink
+        self._head = head
+        self._response_type = head.response_type
+        session.set_request(head.request.identity, head.request.headers, streaming=head.response_type != JSON)
+        if self._trace is not None:
+            trace_all(self._trace, "receive", (body,))
         session.receive([body])
-        if self._connection is None:
+        if self._sink is None:
             return
         if not session.busy:
             self.close()
             return
         self._is_simple = False
-        if self._is_heard():
+        if self._needs_no_answer() and self._answered.admit(session):
             self.close()
             return
         session.end(self._lost)
-        if self._kind != JSON and not self._begun and self._connection is not None:
+        if self._response_type != JSON and not self._begun and self._sink is not None:
             self._write_stream(())  # the head: the first message may be long in coming
 
-    def _is_heard(self) -> bool:
-        """Does nothing run but notifications, of which nobody wants to know how they end?
-
-        They count against `max_calls` all the same: when so many run, the response waits.
-        """
+    def _needs_no_answer(self) -> bool:
+        """Whether only notifications run, and their handlers go on without the connection."""
         session, running = self.session, self.session.running
         if session.queue or running.forwarded or running.batch is not None:
             return False
-        if not all(_is_silent(message) and session.goes_on(message) for message in running.handlers.values()):
-            return False
-        return self._connection is not None and self._connection.going_on.take(session)
+        return all(_is_silent(message) and session.goes_on(message) for message in running.handlers.values())
 
     def lost(self) -> None:
-        """The client is gone, or the connection is about to end: what runs is cancelled."""
-        self._connection = None
+        """The client is gone, or the connection is about to end: cancel what runs."""
+        self._sink = None
         if self.session.channel is not None:
             self.session.lost(self._lost)
 
     def _lost(self, method: str) -> ConnectionLost:
         return ConnectionLost(self.reason or "the response was over", method=method, address=self.address)
 
-    # -- what the session says (Channel) ----------------------------------------------------------------------
+    # -- for the session (Channel) ----------------------------------------------------------------------------
 
     def send(self, messages: list[Encoded]) -> None:
-        connection = self._connection
-        if connection is None:
+        """As `Channel.send`. In a response of one message only the reply is sent."""
+        if self._sink is None:
             return
-        if self._kind == JSON:
-            messages = [each for each in messages if not parts_of(each)[0].startswith(_WORD)]
-        if connection.trace is not None:
-            trace_all(connection.trace, "send", messages)
-        if self._kind == JSON:
+        is_stream = self._response_type != JSON
+        if not is_stream:
+            messages = [
+                each
+                for each in messages
+                if not (each if type(each) is bytes else parts_of(each)[0]).startswith(_NOTIFICATION)
+            ]
+        if self._trace is not None:
+            trace_all(self._trace, "send", messages)
+        if is_stream:
+            self._write_stream(messages)
+        else:
             # One at most: the body was one message, and a batch is answered with one.
             self._replies += messages
-        else:
-            self._write_stream(messages)
 
     def pause(self) -> None:
-        """Nothing more is read as long as this goes on, anyway."""
+        """As `Channel.pause`. Nothing more is read before the response is complete, anyway."""
 
     def resume(self) -> None:
-        pass
+        """As `Channel.resume`."""
 
     def close(self) -> None:
-        connection = self._connection
-        if connection is None:
+        """As `Channel.close`: complete the response."""
+        sink = self._sink
+        if sink is None:
             return
-        plan = self._plan
-        keeps = plan.request.keep_alive and not connection.is_draining
+        request = self._head.request
+        keeps = request.keep_alive and not sink.is_draining
         if self._begun:
-            if not plan.request.is_http10:
-                connection.write((b"0\r\n\r\n",))
-            keeps = keeps and not plan.request.is_http10
+            if not request.is_http10:
+                sink.write((b"0\r\n\r\n",))
+            keeps = keeps and not request.is_http10
         else:
-            self._write_reply(connection, keeps)
-        self._connection = None
+            self._write_reply(sink, keeps)
+        self._sink = None
         if keeps and self._is_simple and self.session.is_unused:
             self._begun = False
             self._replies.clear()
-            connection.exchange_over(keeps, spare=self)
+            sink.finish(keeps, is_reusable=True)
         else:
             self.lost()
-            connection.exchange_over(keeps)
+            sink.finish(keeps, is_reusable=False)
 
     def abort(self, reason: str) -> None:
-        connection = self._connection
-        if connection is None:
+        """As `Channel.abort`; with an error response, if none was begun."""
+        sink = self._sink
+        if sink is None:
             return
         self.reason = reason
         if self._begun:
-            connection.abort(reason)
+            sink.abort(reason)
         else:
             self.lost()
-            connection.fail(problem(500, reason))
+            sink.fail(problem(500, reason))
 
     def probe(self) -> None:
-        """A client that is gone has said so: by HTTP, nobody closes one half."""
+        """As `Channel.probe`. Not needed: an HTTP client that closes one half of its connection is gone."""
 
     # -- the response -----------------------------------------------------------------------------------------
 
-    def _write_reply(self, connection: HttpConnection, keeps: bool) -> None:
+    def _write_reply(self, sink: ResponseSink, keeps: bool) -> None:
         reply = self._replies[0] if self._replies else b""
-        plan = self._plan
+        head = self._head
         if keeps and type(reply) is bytes and reply:
-            connection.write((b"%b%d\r\n%b\r\n" % (plan.prefix, len(reply), date_line()), reply))
+            size = len(reply)
+            if size <= JOIN_MAX:
+                sink.write((b"%b%d\r\n%b\r\n%b" % (head.prefix, size, date_line(), reply),))
+            else:
+                sink.write((b"%b%d\r\n%b\r\n" % (head.prefix, size, date_line()), reply))
         else:
             response = Response(200, reply, JSON if reply else None)
-            connection.write(parts_of_response(response, plan.request, keeps, plan.more))
+            sink.write(response_parts(response, head.request, keeps, head.more))
 
     def _write_stream(self, messages: Iterable[Encoded]) -> None:
-        connection = self._connection
-        assert connection is not None
-        plan = self._plan
-        is_http10 = plan.request.is_http10
+        sink, head = self._sink, self._head
+        assert sink is not None
+        is_http10 = head.request.is_http10
         parts: list[bytes] = []
         if not self._begun:
             self._begun = True
-            keeps = plan.request.keep_alive and not connection.is_draining and not is_http10
-            response = Response(200, type=self._kind, headers=[("Cache-Control", "no-store")])
-            parts.append(with_date(response.head(None, keeps, is_http10=is_http10, more=plan.more)))
-        before, behind = _WRAPPING[self._kind]
+            keeps = head.request.keep_alive and not sink.is_draining and not is_http10
+            response = Response(200, type=self._response_type, headers=[("Cache-Control", "no-store")])
+            parts.append(dated(response.head(None, keeps, is_http10=is_http10, more=head.more)))
+        before, behind = _WRAPPING[self._response_type]
         for message in messages:
             if is_http10:
                 parts += (before, *parts_of(message), behind)
             else:
                 size = len(before) + len(message) + len(behind)
                 parts += (b"%x\r\n%b" % (size, before), *parts_of(message), behind + b"\r\n")
-        connection.write(parts)
+        sink.write(parts)
 
 
 def _is_silent(message: Any) -> bool:
-    """Will nothing be answered to this message, which is being worked on?"""
+    """Whether a message is a notification, or a batch of them."""
     if type(message) is list:
         return all(map(_is_silent, message))
     return type(message) is dict and "id" not in message
-
-
-# -- responses --------------------------------------------------------------------------------------------------------
-
-_date = (0, b"")
-
-
-def date_line() -> bytes:
-    """The header Date, of this second."""
-    global _date
-    now = int(time.time())
-    if _date[0] != now:
-        _date = now, f"Date: {formatdate(now, usegmt=True)}\r\n".encode()
-    return _date[1]
-
-
-def with_date(head: bytes) -> bytes:
-    """A head with its date."""
-    return b"%b%b\r\n" % (head[:-2], date_line())
-
-
-def parts_of_response(
-    response: Response, request: Request, keeps: bool, more: list[tuple[str, str]] | None = None
-) -> list[bytes]:
-    """What is to be written: the head, and the body if that was asked for."""
-    if keeps and not more and len(response.body) <= JOIN_MAX and request.method != "HEAD" and not request.is_http10:
-        return [response.whole(date_line())]
-    head = with_date(response.head(len(response.body), keeps, is_http10=request.is_http10, more=more))
-    if request.method == "HEAD" or not response.body:
-        return [head]
-    return [head, *parts_of(response.body)]

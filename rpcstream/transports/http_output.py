@@ -1,20 +1,59 @@
-"""What goes out on an HTTP connection, and how the connection ends.
+"""What is written on an HTTP connection, and how the connection ends.
 
-Owns the transport: writing, reading or not reading, and that the last answer arrives before the end. Knows neither
-requests nor what is answered.
+Owns the transport: writing, reading or not reading, the bytes of a response with its date, and that the last response
+arrives before the connection ends. Knows neither how requests are read nor what is answered.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
+from email.utils import formatdate
+from typing import Protocol
 
 from ..limits import Limits
 from ..peer.credentials import Credentials
-from .connection import SocketConnection
+from ..wire.buffers import parts_of
+from ..wire.http_messages import Request, Response
+from .connection import JOIN_MAX, SocketConnection
 
-#: Seconds for which what still comes is read and dropped, so that the last answer arrives before the connection ends.
+#: Seconds for which received bytes are still read and dropped, so that the last response arrives before the end.
 LINGER = 2.0
+
+
+class ResponseSink(Protocol):
+    """Where the response to a call is written: the connection that the call came on.
+
+    Attributes:
+        address: of the client, for people.
+        is_draining: the connection is closed after this response.
+    """
+
+    address: str
+    is_draining: bool
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the connection tells of the client."""
+        ...
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Write a part of the response."""
+
+    def finish(self, keeps: bool, *, is_reusable: bool) -> None:
+        """The response is complete.
+
+        Args:
+            keeps: the connection may carry another request.
+            is_reusable: the exchange may take it, too.
+        """
+
+    def fail(self, response: Response) -> None:
+        """Write this in place of a response that was not begun, and close."""
+
+    def abort(self, reason: str) -> None:
+        """Close at once, in the middle of a response."""
 
 
 class HttpOutput(SocketConnection):
@@ -27,17 +66,17 @@ class HttpOutput(SocketConnection):
 
     @property
     def credentials(self) -> Credentials:
-        """What the connection tells of the peer: asked with each request, and looked up once."""
+        """What the connection tells of the peer; needed for each request, and looked up once."""
         if self._own_credentials is None:
             self._own_credentials = super().credentials
         return self._own_credentials
 
     def write(self, parts: Sequence[bytes]) -> None:
-        """Write what is long by itself, without copying it, and what is short together."""
+        """Write these bytes in order: long ones without a copy, short ones joined."""
         transport = self._transport
         if transport is None or self._closing:
             return
-        self._watch.heard = True
+        self._timeouts.heard = True
         if len(parts) == 1:
             transport.write(parts[0])
         else:
@@ -49,8 +88,8 @@ class HttpOutput(SocketConnection):
         """Close, once what was written has arrived.
 
         Args:
-            lingers: more may come. Closing a socket with bytes in it that nobody read makes the system throw away what
-                was not yet delivered, so what comes is read for a while, and dropped.
+            lingers: the client may still be sending. Closing a socket with unread bytes in it makes the system drop
+                what was not yet delivered, so what comes is read for a while, and dropped.
         """
         transport = self._transport
         if transport is None or self._closing:
@@ -66,11 +105,11 @@ class HttpOutput(SocketConnection):
             transport.close()
 
     def _give_up(self) -> None:
-        """Nobody waits for what is worked on."""
+        """Cancel what is being worked on: its response cannot be written any more."""
         raise NotImplementedError
 
     def _read_more(self, reads: bool) -> None:
-        """Read on, or not."""
+        """Read on, or stop reading."""
         transport = self._transport
         if self._paused is not reads or transport is None or transport.is_closing():
             return
@@ -78,3 +117,39 @@ class HttpOutput(SocketConnection):
             self.resume()
         else:
             self.pause()
+
+
+# -- responses ------------------------------------------------------------------------------------------------------
+
+_date = (0, b"")
+
+
+def date_line() -> bytes:
+    """The line of the header Date, with its line end; the same object within a second."""
+    global _date
+    now = int(time.time())
+    if _date[0] != now:
+        _date = now, f"Date: {formatdate(now, usegmt=True)}\r\n".encode()
+    return _date[1]
+
+
+def dated(head: bytes) -> bytes:
+    """The head of a response with the header Date added."""
+    return b"%b%b\r\n" % (head[:-2], date_line())
+
+
+def response_parts(
+    response: Response, request: Request, keeps: bool, more: list[tuple[str, str]] | None = None
+) -> list[bytes]:
+    """The bytes of a response in order: its head, and its body unless the request was HEAD.
+
+    Args:
+        keeps: the connection stays open.
+        more: headers besides those of the response.
+    """
+    if keeps and not more and len(response.body) <= JOIN_MAX and request.method != "HEAD" and not request.is_http10:
+        return [response.whole(date_line())]
+    head = dated(response.head(len(response.body), keeps, is_http10=request.is_http10, more=more))
+    if request.method == "HEAD" or not response.body:
+        return [head]
+    return [head, *parts_of(response.body)]

@@ -28,7 +28,7 @@ from .access import AccessRules
 from .connection import format_address
 from .detect import ProtocolDetector
 from .http import HttpConnection
-from .http_hooks import CallPaths, Routes
+from .http_router import CallPaths, HttpRouter, Routes
 from .interfaces import Connection
 from .message_connection import Trace
 from .strangers import UnauthenticatedConnections, host_of
@@ -120,14 +120,16 @@ class Listener:
             OSError: the address is in use, or not ours; the text names it.
         """
         path = os.path.abspath(unix) if unix is not None else ""
-        make_door = partial(self._make_door, self._access.at(None if path else host))
+        access = self._access.at(None if path else host)
+        router = HttpRouter(access, self._routes, self._make_websocket, self._paths)
+        make_detector = partial(self._make_detector, router)
         address = f"unix://{path}" if path else format_address((host, port))
         try:
             sockets = [bound_unix(path, unix_mode)] if path else await bound_tcp(host or "", port)
             if path:
                 self._unix_paths.append((path, os.stat(path).st_ino))
             name = sockets[0].getsockname()
-            acceptors = [self._acceptor(sock, make_door) for sock in sockets]
+            acceptors = [self._acceptor(sock, make_detector) for sock in sockets]
             try:
                 for acceptor in acceptors:
                     await acceptor.start()
@@ -142,14 +144,14 @@ class Listener:
             self._renew()
         return address if path else format_address(name)
 
-    def _acceptor(self, sock: socket.socket, make_door: Callable[[Handshake | None], ProtocolDetector]) -> Acceptor:
+    def _acceptor(self, sock: socket.socket, make_detector: Callable[[Handshake | None], ProtocolDetector]) -> Acceptor:
         limits = self._limits
         times = [seconds for seconds in (limits.handshake_timeout, limits.message_timeout) if seconds is not None]
         if self._authenticator is not None and limits.auth_timeout is not None:
             times.append(limits.auth_timeout)
         return Acceptor(
             sock,
-            make_door,
+            make_detector,
             context=self._certificates.context if self._certificates is not None else None,
             handshake_timeout=min(times, default=None),
             on_handshake=self._handshake_begins,
@@ -211,11 +213,11 @@ class Listener:
         """The protocol of one more connection that speaks the line stream, and its session."""
         return self._make_line(on_open=self._opened)
 
-    def _make_door(self, access: AccessRules, handshake: Handshake | None) -> ProtocolDetector:
+    def _make_detector(self, router: HttpRouter, handshake: Handshake | None) -> ProtocolDetector:
         return ProtocolDetector(
             limits=self._limits,
             make_line=self._make_line,
-            make_http=partial(self._make_http, access),
+            make_http=partial(self._make_http, router),
             on_open=self._opened if handshake is None else partial(self._opened_after, handshake),
             on_close=self._closed,
             on_known=self._known,
@@ -232,17 +234,14 @@ class Listener:
             on_close=self._conversation_closed,
         )
 
-    def _make_http(self, access: AccessRules) -> HttpConnection:
+    def _make_http(self, router: HttpRouter) -> HttpConnection:
         return HttpConnection(
             self._new_session,
             limits=self._limits,
+            router=router,
             on_close=self._closed,
             on_known=self._known,
-            access=access,
-            routes=self._routes,
             authenticator=self._authenticator,
-            websocket=self._make_websocket,
-            paths=self._paths,
             trace=self._trace,
             memory=self._memory,
         )

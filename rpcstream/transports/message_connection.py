@@ -14,7 +14,8 @@ from ..errors import ConnectionLost
 from ..limits import Limits
 from ..peer.session import Session
 from ..wire.framing import Oversize
-from .connection import SocketConnection, undelivered
+from .connection import SocketConnection
+from .paced import undelivered
 
 #: Seconds after which a peer that is gone has said so.
 SECOND_BLANK = 0.1
@@ -110,7 +111,7 @@ class MessageConnection(SocketConnection):
         # A message whose rest we do not read is not the peer's fault.
         partial = self._is_partial and not self._paused
         busy = self.session.busy or bool(self.session.pending)
-        reason = self._watch.overdue(now, partial=partial, unread=unread, busy=busy)
+        reason = self._timeouts.overdue(now, partial=partial, unread=unread, busy=busy)
         if reason is not None:
             self._close_for_limit(reason)
         return reason

@@ -242,8 +242,6 @@ class PacedTransport(asyncio.Transport):
 
     def _cut(self) -> None:
         """The peer has not said goodbye; unless it still has to read, do not wait for that."""
-        from .connection import undelivered
-
         if undelivered(self):
             self._goodbye = self._loop.call_later(GOODBYE, self._cut)
         else:
@@ -268,3 +266,18 @@ class PacedTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._transport.resume_reading()
+
+
+def undelivered(transport: asyncio.Transport) -> int:
+    """Bytes that were written and have not arrived at the peer's system, as far as ours can tell."""
+    unsent = transport.get_write_buffer_size()
+    sock = transport.get_extra_info("socket")
+    if unsent or sock is None:
+        return unsent
+    try:
+        import fcntl
+        import termios
+
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4), sys.byteorder)
+    except (ImportError, OSError, AttributeError):  # not Linux, or no socket any more
+        return unsent

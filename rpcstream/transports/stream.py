@@ -17,8 +17,9 @@ from ..peer.session import Session
 from ..wire.buffers import Encoded, parts_of
 from ..wire.envelope import error_reply
 from ..wire.framing import LineFramer
-from .connection import JOIN_MAX, JOINED_MAX, undelivered
+from .connection import JOIN_MAX, JOINED_MAX
 from .message_connection import SECOND_BLANK, MessageConnection, Trace, trace_all
+from .paced import undelivered
 
 
 class LineStream(MessageConnection):
@@ -58,12 +59,12 @@ class LineStream(MessageConnection):
             return
         messages = self._framer.feed(data)
         if messages:
-            self._watch.completed = True
+            self._timeouts.completed = True
             if self._trace is not None:
                 trace_all(self._trace, "receive", messages)
             self.session.receive(messages)
         else:
-            self._watch.heard = self._watch.received = True
+            self._timeouts.heard = self._timeouts.received = True
         if self._framer.ended:
             self.session.end(self._lost)
 
@@ -91,7 +92,7 @@ class LineStream(MessageConnection):
         transport = self._transport
         if transport is None:
             return
-        self._watch.heard = True
+        self._timeouts.heard = True
         if self._trace is not None:
             trace_all(self._trace, "send", messages)
         if len(messages) == 1 and len(messages[0]) > JOIN_MAX:

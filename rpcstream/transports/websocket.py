@@ -29,8 +29,9 @@ from ..wire.frames import (
     head,
     masked_parts,
 )
-from .connection import JOIN_MAX, JOINED_MAX, undelivered
+from .connection import JOIN_MAX, JOINED_MAX
 from .message_connection import SECOND_BLANK, MessageConnection, Trace, trace_all
+from .paced import undelivered
 
 #: Seconds that the peer has to answer a close frame that it has received, and to close the connection after that.
 CLOSE_TIME = 2.0
@@ -89,12 +90,12 @@ class WebSocketStream(MessageConnection):
         if reader.pings:  # before the messages: they may have come between the fragments of one
             self._answer(reader.pings)
         if messages and not self._closing:
-            self._watch.completed = True
+            self._timeouts.completed = True
             if self._trace is not None:
                 trace_all(self._trace, "receive", messages)
             self.session.receive(messages)
         else:
-            self._watch.heard = self._watch.received = True
+            self._timeouts.heard = self._timeouts.received = True
         if reader.fault is not None:
             self._fail(reader.fault)
         elif reader.closed is not None:
@@ -129,7 +130,7 @@ class WebSocketStream(MessageConnection):
         transport = self._transport
         if transport is None or self._closing:
             return
-        self._watch.heard = True
+        self._timeouts.heard = True
         if self._trace is not None:
             trace_all(self._trace, "send", messages)
         parts: list[Any] = []

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rpcstream import Context, Limits, Server
 from rpcstream.transports import listen
 from rpcstream.transports.http import HttpConnection
+from rpcstream.transports.http_router import HttpRouter
 
 from ..internals import listener_of
 from .raw_http import RawHttpConnection, until
@@ -137,10 +138,8 @@ async def serve(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServeHttp]:
                     limits=limits,
                     on_close=on_close,
                     on_known=service.listener._known,
-                    access=access,
-                    routes=routes,
+                    router=HttpRouter(access, routes, websocket),
                     authenticator=authenticator,
-                    websocket=websocket,
                 )
                 service.connections.append(connection)
                 return connection

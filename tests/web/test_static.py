@@ -12,7 +12,7 @@ import pytest
 
 from rpcstream import RegistrationError
 from rpcstream.methods.invoke import Invoker
-from rpcstream.transports.http_exchange import parts_of_response
+from rpcstream.transports.http_output import response_parts
 from rpcstream.web import Request, Response, html, static
 from rpcstream.web.static import is_plain, type_of
 
@@ -85,7 +85,7 @@ async def test_the_bytes_of_a_response_are_made_once(site: RoutesClient) -> None
 async def test_what_is_large_is_not_copied_to_its_head(site: RoutesClient) -> None:
     site.static("/large", b"a" * 1_000_000)
     found = await site.page("/large")
-    head, body = parts_of_response(found, Request("GET", "/large"), True)
+    head, body = response_parts(found, Request("GET", "/large"), True)
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert body is found.body
     assert len(found.body) == 1_000_000

@@ -1,0 +1,224 @@
+"""Where an HTTP request goes: to a call, a page, a WebSocket, or a refusal.
+
+Owns this decision, from the head of a request, and what becomes of a page that fails. Who may ask (`Access`) and what
+pages there are (`Routes`) is given. Knows neither connections nor what a call says.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ..peer.credentials import Credentials
+from ..wire.http_messages import HttpError, Request, Response, problem, tokens
+from ..wire.http_parser import body_length, parse_head
+from .http_exchange import CallHead
+from .interfaces import ProtocolConnection
+
+log = logging.getLogger("rpcstream.server")
+
+
+class Access(Protocol):
+    """Which requests are permitted: `transports.access.AccessRules`."""
+
+    def check(self, request: Request) -> Response | None:
+        """The response to a request that is not permitted; None if it is."""
+
+    def preflight(self, request: Request) -> Response | None:
+        """The response to a browser that asks whether a page may send a request; None if it does not ask that."""
+
+    def cors(self, request: Request) -> list[tuple[str, str]]:
+        """Headers of the response to the page of another site."""
+
+
+class Routes(Protocol):
+    """The pages: `web.Routes`."""
+
+    def find(self, request: Request) -> Any:
+        """A response; or an object whose `respond()` gives one, now or awaited; or None."""
+
+    def is_public(self, request: Request) -> bool:
+        """Whether the page is for callers that are not authenticated, too."""
+
+
+class CallPaths:
+    """The paths at which calls are taken, by POST and by WebSockets; decoded, and without the query.
+
+    Args:
+        paths: None: POST to "/", and WebSockets at any path.
+
+    Attributes:
+        text: the paths, for people.
+    """
+
+    __slots__ = ("_any_websocket", "_paths", "text")
+
+    def __init__(self, paths: tuple[str, ...] | None = None) -> None:
+        self._paths = frozenset(("/",) if paths is None else paths)
+        self._any_websocket = paths is None
+        self.text = " or ".join(("/",) if paths is None else paths)
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._paths
+
+    def has_websocket(self, path: str) -> bool:
+        """Whether a connection may become a WebSocket at this path."""
+        return self._any_websocket or path in self._paths
+
+
+class PageHead:
+    """The head of a request that is not a call.
+
+    Args:
+        length: bytes of its body; None: it comes in chunks.
+        more: headers of the response, for pages of other sites.
+        response: the response, where it is known already; else the routes are asked.
+        is_upgrade: the client asks for a WebSocket.
+    """
+
+    __slots__ = ("is_upgrade", "length", "more", "request", "response")
+
+    def __init__(
+        self,
+        request: Request,
+        length: int | None,
+        more: list[tuple[str, str]],
+        response: Response | None = None,
+        *,
+        is_upgrade: bool = False,
+    ) -> None:
+        self.request = request
+        self.length = length
+        self.more = more
+        self.response = response
+        self.is_upgrade = is_upgrade
+
+
+class HttpRouter:
+    """Decides what answers a request.
+
+    Args:
+        access: which requests are permitted; None: all.
+        routes: the pages; None: none.
+        websocket: makes the protocol that a connection goes on with, from a request with its identity; None: there are
+            no WebSockets.
+        paths: where calls are taken.
+    """
+
+    __slots__ = ("_access", "_paths", "_routes", "websocket")
+
+    def __init__(
+        self,
+        access: Access | None = None,
+        routes: Routes | None = None,
+        websocket: Callable[[Request], ProtocolConnection] | None = None,
+        paths: CallPaths | None = None,
+    ) -> None:
+        self._access = access
+        self._routes = routes
+        self._paths = paths or CallPaths()
+        self.websocket = websocket
+
+    def route(self, head: bytes, max_size: int) -> CallHead | PageHead:
+        """What a request asks for, by its head.
+
+        Args:
+            max_size: bytes of a body.
+
+        Raises:
+            HttpError: the head is malformed, or the body too long: the connection cannot go on after the response.
+        """
+        request = parse_head(head)
+        refusal = self._refusal(request)
+        try:
+            length = body_length(request, max_size)
+        except HttpError as error:
+            if refusal is not None:
+                raise HttpError(refusal) from None
+            error.response.headers += self._cors(request)
+            raise
+        upgrade = request.headers.get("upgrade")
+        if upgrade is not None:
+            # A proxy might take what follows for the other protocol.
+            request.keep_alive = False
+        if refusal is not None:
+            return PageHead(request, length, [], refusal)
+        if upgrade is not None and "websocket" in tokens(upgrade):
+            if self._paths.has_websocket(request.path):
+                return PageHead(request, length, [], is_upgrade=True)
+            return PageHead(request, length, self._cors(request), self._not_found())
+        more = self._cors(request)
+        if request.method == "POST" and request.path in self._paths:
+            try:
+                return CallHead(request, length, more)
+            except HttpError as error:
+                return PageHead(request, length, more, error.response)
+        return PageHead(request, length, more)
+
+    def is_public(self, request: Request) -> bool:
+        """Whether a page is for callers that are not authenticated, too."""
+        return self._routes is None or self._routes.is_public(request)
+
+    def page(self, request: Request) -> Any:
+        """The response to a request for a page, or an awaitable of it (see `response_of`)."""
+        try:
+            found = self._routes.find(request) if self._routes is not None else None
+            if request.path in self._paths and (found is None or request.method not in ("GET", "HEAD")):
+                allowed = "POST" if found is None else "GET, HEAD, POST"
+                return problem(405, "a call comes with POST", [("Allow", allowed)])
+            if found is None:
+                return self._not_found()
+            if not isinstance(found, Response):
+                found = found.respond()
+            if isinstance(found, Response) or inspect.isawaitable(found):
+                return found
+            raise TypeError(f"a route gave {type(found).__name__}, no response")
+        except HttpError as error:
+            return error.response
+        except Exception:
+            log.exception("%s %s failed", request.method, request.path)
+            return problem(500, "internal error")
+
+    def _refusal(self, request: Request) -> Response | None:
+        """The response to a request that is not permitted, or that asks what is permitted."""
+        if self._access is None:
+            return None
+        refusal = self._access.check(request)
+        if refusal is None and request.method == "OPTIONS":
+            return self._access.preflight(request)
+        return refusal
+
+    def _cors(self, request: Request) -> list[tuple[str, str]]:
+        return self._access.cors(request) if self._access is not None else []
+
+    def _not_found(self) -> Response:
+        return problem(404, f"there is nothing here; calls go to {self._paths.text}")
+
+
+def request_credentials(request: Request, connection: Credentials) -> Credentials:
+    """The credentials of a connection, with the token of a request if it has one."""
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    token = token.strip(" ")
+    if kind.lower() != "bearer" or not token:
+        return connection
+    return Credentials(
+        token=token,
+        names=connection.names,
+        pid=connection.pid,
+        uid=connection.uid,
+        gid=connection.gid,
+        address=connection.address,
+    )
+
+
+async def response_of(work: Any) -> Any:
+    """Await the response to a request; one with status 500 if that fails."""
+    try:
+        return await work
+    except HttpError as error:
+        return error.response
+    except Exception:
+        log.exception("a request failed")
+        return problem(500, "internal error")
