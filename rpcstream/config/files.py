@@ -58,6 +58,7 @@ def parse_json(text: str, name: str) -> dict[str, Any]:
     """Parse an object of JSON with comments.
 
     Args:
+        text: of the file.
         name: of the file, for errors.
 
     Raises:
@@ -71,7 +72,7 @@ def parse_json(text: str, name: str) -> dict[str, Any]:
         if at is not None:
             _fail(plain, name, at, "a comma stands behind the last value")
         _fail(plain, name, error.pos, f"this is not JSON: {error.msg[:1].lower()}{error.msg[1:]}")
-    except _Constant as error:
+    except _ConstantError as error:
         raise ConfigError(f"{name}: {error} is no number in JSON") from None
     except RecursionError:
         raise ConfigError(f"{name}: too many arrays and objects inside each other") from None
@@ -133,9 +134,9 @@ class _ObjectMaker:
         return made
 
 
-class _Constant(Exception):
+class _ConstantError(Exception):
     """NaN or Infinity."""
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise _Constant(text)
+    raise _ConstantError(text)

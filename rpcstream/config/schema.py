@@ -76,8 +76,10 @@ class Schema:
         """Find the values of all options that any source gives.
 
         Args:
+            source: a file, or a mapping with the same options; None for neither.
             arguments: of the program itself; None there means that the option has no value at all.
             prefix: of the environment's variables.
+            environ: the environment.
 
         Raises:
             ConfigError: an unknown option, or a wrong value.

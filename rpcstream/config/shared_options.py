@@ -11,7 +11,7 @@ from .files import ConfigError
 from .option_types import FILE, SECONDS_OR_NONE, TEXT, whole
 from .schema import Option, Resolved
 
-#: Every field of `Limits` is an option of that name.
+#: Each field of `Limits` is an option with its name.
 LIMITS = tuple(
     Option(name=field.name, type=SECONDS_OR_NONE if "float" in str(field.type) else whole(1))
     for field in dataclasses.fields(Limits)
@@ -70,6 +70,7 @@ def read_token(path: str, place: str) -> str:
     """Read the token that a file holds, without blanks and line ends around it.
 
     Args:
+        path: of the file.
         place: where the file is named, for errors.
 
     Raises:

@@ -217,6 +217,7 @@ class EventQueue(Generic[E]):
         The other topics may have more than `max_events` then, up to `MOVED_MAX`; events beyond are dropped.
 
         Args:
+            topic: that ended.
             choose: returns the other topic of an event, or None to remove it.
         """
         count = 0

@@ -1,8 +1,8 @@
-"""Topics and patterns of topics: what each may look like, which topic a pattern matches, and a table of patterns.
+"""Topics and patterns of topics: their syntax, which topic a pattern matches, and a table of patterns.
 
-Levels are parted by dots. In a pattern `*` stands for exactly one whole level, and `>`, which comes last, for one or
-more. A pattern that begins with either does not match topics that begin with `rpc.`: those are asked for by name. A
-topic is a pattern that matches itself. Pure; knows neither subscribers nor messages. (Wire page, "Events".)
+Levels are separated by dots. In a pattern `*` stands for exactly one whole level, and `>`, which comes last, for one or
+more. A pattern that begins with either does not match topics that begin with `rpc.`: those must be named. A topic is a
+pattern that matches itself. Pure; knows neither subscribers nor messages. (Wire page, "Events".)
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import re
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-#: Characters of a topic or pattern. Names that people read are shorter; a subscriber may make the server keep
-#: `max_subscriptions` of them.
+#: Characters of a topic or pattern. Names that people read are shorter; the server keeps up to `max_subscriptions` of
+#: them for each subscriber.
 TOPIC_MAX = 256
 
-#: Levels of a topic or pattern. More than anybody's places and devices have; each level of a pattern costs a table
+#: Levels of a topic or pattern. More than any tree of places and devices has; each level of a pattern costs a table
 #: some 300 bytes.
 LEVELS_MAX = 32
 
-#: What these begin with belongs to rpcstream itself.
+#: Topics and methods that begin with this belong to rpcstream itself.
 RESERVED = "rpc."
 
 #: A client's name at a hub: one level of a method's name, and readable everywhere.
@@ -29,17 +29,17 @@ T = TypeVar("T", bound=Hashable)
 
 
 def is_pattern(text: str) -> bool:
-    """Does it stand for more than the topic of this name?"""
+    """Tell whether it stands for more than the topic of this name."""
     return "*" in text or ">" in text
 
 
 def fault_of_topic(text: str) -> str | None:
-    """Why that is no topic, to be read behind its name; None if it is one."""
+    """Return why it is no topic, in words to stand behind its name; None if it is one."""
     return "must not contain '*' or '>', which are for patterns" if is_pattern(text) else _fault_of_size(text)
 
 
 def fault_of_pattern(text: str) -> str | None:
-    """Why that is neither a pattern nor a topic, to be read behind its name; None if it is one."""
+    """Return why it is neither a pattern nor a topic, in words to stand behind its name; None if it is one."""
     fault = _fault_of_size(text)
     if fault is not None or not is_pattern(text):
         return fault
@@ -63,7 +63,7 @@ def _fault_of_size(text: str) -> str | None:
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Does the pattern match this topic?"""
+    """Tell whether the pattern matches this topic."""
     if not is_pattern(pattern):
         return pattern == topic
     wanted, levels = pattern.split("."), topic.split(".")
@@ -79,21 +79,21 @@ def matches(pattern: str, topic: str) -> bool:
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """The same as an expression, whose `fullmatch` is for many topics."""
+    """Compile a pattern to an expression, whose `fullmatch` is faster for many topics."""
     first, *others = pattern.split(".")
     parts = [_EXPRESSIONS.get(level) or re.escape(level) for level in (first, *others)]
     guard = rf"(?!{re.escape(RESERVED)})" if first in _EXPRESSIONS else ""
     return re.compile(guard + r"\.".join(parts), re.DOTALL)
 
 
-#: No two of these, parted by dots, fit a text in more than one way.
+#: No two of these, separated by dots, fit a text in more than one way.
 _EXPRESSIONS = {"*": r"[^.]*", ">": r".*"}
 
 
 def covers(pattern: str, other: str) -> bool:
-    """Does the pattern match every topic that the other one matches?"""
+    """Tell whether the pattern matches every topic that the other one matches."""
     wide, narrow = pattern.split("."), other.split(".")
-    if _is_kept_free(wide, narrow):
+    if _excludes_reserved(wide, narrow):
         return False
     for number, level in enumerate(wide):
         if number == len(narrow):
@@ -106,9 +106,9 @@ def covers(pattern: str, other: str) -> bool:
 
 
 def overlaps(a: str, b: str) -> bool:
-    """Is there a topic that both match?"""
+    """Tell whether there is a topic that both match."""
     one, two = a.split("."), b.split(".")
-    if _is_kept_free(one, two) or _is_kept_free(two, one):
+    if _excludes_reserved(one, two) or _excludes_reserved(two, one):
         return False
     for level, each in zip(one, two, strict=False):
         if ">" in (level, each):
@@ -118,8 +118,8 @@ def overlaps(a: str, b: str) -> bool:
     return len(one) == len(two)
 
 
-def _is_kept_free(pattern: list[str], other: list[str]) -> bool:
-    """Are all topics of the other one such as the pattern, for its wildcard in front, does not match?"""
+def _excludes_reserved(pattern: list[str], other: list[str]) -> bool:
+    """Tell whether the other has only reserved topics, which the pattern, for its first wildcard, does not match."""
     return pattern[0] in ("*", ">") and other[0] == RESERVED[:-1] and len(other) > 1
 
 
@@ -136,19 +136,20 @@ class PatternTable(Generic[T]):
         self._size = 0
 
     def __len__(self) -> int:
-        """How many values there are."""
+        """Return the number of values."""
         return self._size
 
     @property
     def steps(self) -> int:
-        """Nodes that a search visits at most, whatever the topic: what one publishing may cost."""
+        """The most nodes that a search visits, whatever the topic: the cost of one publication."""
         return self._root.steps
 
     def add(self, pattern: str, value: T) -> None:
-        """Enter a value; once more is the same. A pattern may have several values.
+        """Add a value; adding it again changes nothing. A pattern may have several values.
 
         Args:
             pattern: one in which `fault_of_pattern` finds no fault; a topic is one.
+            value: to be found by topics that it matches.
         """
         node, path, levels = self._root, [], pattern.split(".")
         for level in levels:
@@ -164,7 +165,7 @@ class PatternTable(Generic[T]):
         self._count(path, levels)
 
     def remove(self, pattern: str, value: T) -> None:
-        """Take a value out.
+        """Remove a value.
 
         Raises:
             KeyError: it is not there.
@@ -184,14 +185,13 @@ class PatternTable(Generic[T]):
         self._count(path, levels)
 
     def _count(self, path: list[_Node[T]], levels: list[str]) -> None:
-        """Count steps anew along a path from the root, of nodes that these levels lead on from."""
+        """Count the steps again along a path from the root, whose nodes are followed by these levels."""
         for node, level in zip(reversed(path), reversed(levels[: len(path)]), strict=True):
             node.count(level)
         self._root.steps = self._root.counted()
 
     def find(self, topic: str) -> list[T]:
-        """The values of all patterns that match a topic, in no order that means anything. A value comes once for each
-        of its patterns."""
+        """Return the values of all patterns that match a topic, in any order; a value once for each of its patterns."""
         found: list[T] = []
         nodes = [self._root]
         has_wildcards = not topic.startswith(RESERVED)  # in the first level
@@ -199,7 +199,7 @@ class PatternTable(Generic[T]):
             below = []
             for node in nodes:
                 exact = node.below.get(level)
-                if exact is not None and level not in ("*", ">"):  # which somebody may well send as a topic
+                if exact is not None and level not in ("*", ">"):  # a topic that is sent may well have such a level
                     below.append(exact)
                 if has_wildcards:
                     any_one, rest = node.below.get("*"), node.below.get(">")
@@ -215,15 +215,15 @@ class PatternTable(Generic[T]):
         return found
 
 
-#: Nodes below one up to which their steps are compared each time; of more it is counted how many have how many.
+#: Up to so many nodes below one, their steps are compared each time; of more, it is counted how many have how many.
 _FEW = 8
 
 
 class _Node(Generic[T]):
-    """The patterns that begin with certain levels: the values of that which ends here, and the nodes below.
+    """A node of the tree: the values of the pattern that ends here, and the nodes of the next level.
 
     Attributes:
-        steps: nodes that a search visits at most from here on, this one among them.
+        steps: the most nodes that a search visits from here on, with this one.
     """
 
     __slots__ = ("_widths", "below", "steps", "values")
@@ -232,11 +232,11 @@ class _Node(Generic[T]):
         self.below: dict[str, _Node[T]] = {}
         self.values: tuple[T, ...] = ()
         self.steps = 1
-        #: How many of the nodes below that are no wildcards have how many steps, where there are many of them.
+        #: Where there are many nodes below: the number of those without wildcards, by their steps.
         self._widths: dict[int, int] | None = None
 
     def put(self, level: str, node: _Node[T]) -> None:
-        """A new node below."""
+        """Add a node below."""
         self.below[level] = node
         if self._widths is not None and level not in _WILDCARDS:
             self._change(node.steps, 1)
@@ -247,13 +247,13 @@ class _Node(Generic[T]):
                     self._change(each.steps, 1)
 
     def take(self, level: str) -> None:
-        """Take out a node below."""
+        """Remove a node below."""
         node = self.below.pop(level)
         if self._widths is not None and level not in _WILDCARDS:
             self._change(node.steps, -1)
 
     def count(self, level: str) -> None:
-        """Count the steps of the node below at this level anew, if there is one."""
+        """Count the steps of the node below at this level again, if there is one."""
         node = self.below.get(level)
         if node is None or (steps := node.counted()) == node.steps:
             return
@@ -263,7 +263,7 @@ class _Node(Generic[T]):
         node.steps = steps
 
     def counted(self) -> int:
-        """The steps, from those of the nodes below: of one that a topic has at this level, and of the wildcards."""
+        """Count the steps from those of the nodes below: of the widest exact level, and of the wildcards."""
         any_one = self.below.get("*")
         steps = 1 + (any_one.steps if any_one is not None else 0) + (">" in self.below)
         if self._widths is not None:

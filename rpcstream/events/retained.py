@@ -1,7 +1,7 @@
-"""The last values of topics, for those who subscribe later.
+"""The last values of topics, for later subscribers.
 
-Owns the messages that are kept, and the bounds of what they may take together. Knows nobody whom they are sent to. For
-one thread at a time.
+Owns the messages that are kept, and the limits of their number and bytes. Knows no subscribers. For one thread at a
+time.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from .patterns import compiled, is_pattern
 
 
 class Retained:
-    """One message for each of some topics: in the order in which they were published last.
+    """The last message of each topic that has one, in the order in which they were published.
 
     Args:
-        max_topics: that may have one.
-        max_bytes: that all the messages may have together.
+        max_topics: topics that may have one.
+        max_bytes: bytes that all the messages may have together.
     """
 
     def __init__(self, max_topics: int, max_bytes: int) -> None:
@@ -29,10 +29,10 @@ class Retained:
         return len(self._messages)
 
     def keep(self, topic: str, message: Encoded) -> None:
-        """Let this be the last message of the topic, in the place of the one before.
+        """Keep the last message of a topic, in place of the one before.
 
         Raises:
-            ServerBusy: there is no room for it; all is as it was.
+            ServerBusy: there is no room for it; nothing has changed.
         """
         before = self._messages.get(topic)
         if before is None and len(self._messages) >= self._max_topics:
@@ -48,15 +48,14 @@ class Retained:
         self._size = size
 
     def forget(self, topic: str) -> bool:
-        """Keep nothing of the topic; false if nothing was kept."""
+        """Remove the last message of a topic; return False if there was none."""
         message = self._messages.pop(topic, None)
         if message is not None:
             self._size -= len(message)
         return message is not None
 
     def newest(self, pattern: str, denied: tuple[str, ...] = ()) -> list[tuple[str, Encoded]]:
-        """The topics that the pattern matches and none of the denied ones does, with their messages; those that were
-        published last come first."""
+        """Return topics that the pattern matches and no denied pattern does, with their messages; the newest first."""
         if not self._messages:
             return []
         if is_pattern(pattern):

@@ -103,6 +103,7 @@ class Subscriber:
         They push no other events out, and their subscriber is not disconnected for them.
 
         Args:
+            name: the topic or pattern of the subscription.
             events: the newest first.
             most: so many at most.
         """

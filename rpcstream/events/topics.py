@@ -82,6 +82,8 @@ class Topics(Mapping[str, int]):
         were published. Without subscribers, the value is not encoded.
 
         Args:
+            topic: a name of levels with dots between them, not a pattern.
+            value: of any type that a method may return.
             retain: keep the value as the topic's last one, in place of the one before: connections that subscribe later
                 are sent it first. None is sent, and the topic has no last value any more.
 
@@ -180,6 +182,8 @@ class Topics(Mapping[str, int]):
         topics come next. Subscribing again changes only `denied`.
 
         Args:
+            connection: that sent the request.
+            topic: a topic or pattern.
             denied: patterns; events of topics that they match are not sent for this subscription.
 
         Returns:

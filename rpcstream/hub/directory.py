@@ -177,6 +177,9 @@ class Directory:
         """Check that the member, under this name, may offer all these.
 
         Args:
+            member: that offers them.
+            name: its name.
+            offers: its new offers.
             leaving: a member whose methods will be gone then.
 
         Raises:

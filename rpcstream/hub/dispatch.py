@@ -143,7 +143,7 @@ class HubDispatcher(Dispatcher):
     async def _list_soon(
         self, listing: Listing, version: int, message: dict[str, Any], session: ConversationState, *, in_batch: bool
     ) -> Encoded | None:
-        """Answer when the list is written; `in_batch`: of which the replies that are kept have a bound of their own."""
+        """Answer when the list is written; `in_batch`: as part of a batch, whose replies have a bound of their own."""
         found, write_gate = await listing.soon(version), session.write_gate
         if in_batch:
             return self._listed(message, found)
@@ -175,6 +175,10 @@ class HubDispatcher(Dispatcher):
         """Forward a call; return an error reply if that cannot be done, and None for a notification.
 
         Args:
+            route: of the method.
+            message: the request.
+            line: the text of the request; empty for one of a batch.
+            session: of the caller.
             future: gets the reply in the place of the caller's session.
         """
         self._counters.requests += 1
@@ -194,7 +198,7 @@ class HubDispatcher(Dispatcher):
                 message["method"], session, message["id"], provider, deadline=deadline, write_error=self._write_error
             )
             relay.future = future
-            self._send(relay, route, message, line, session, timeout)
+            self._send(relay, route, message, line, session, timeout=timeout)
             return relay
         except RpcError as error:
             return self._not_sent(message, error)
@@ -220,6 +224,7 @@ class HubDispatcher(Dispatcher):
         message: dict[str, Any],
         line: Line,
         session: ConversationState,
+        *,
         timeout: float | None,
     ) -> None:
         """Send a relay's request to its provider; RpcError if it cannot be sent, and then the relay is over."""
@@ -259,7 +264,7 @@ class HubDispatcher(Dispatcher):
         if not line:
             return self._line_in_batch(message)
         if not payloads.is_json(line):
-            raise ParseError(data={"reason": "a string among the params is none of JSON"})
+            raise ParseError(data={"reason": "a string among the params is not valid JSON"})
         return passthrough.line_of(line, message)
 
     def _line_in_batch(self, message: dict[str, Any]) -> bytes:

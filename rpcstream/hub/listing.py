@@ -1,6 +1,6 @@
-"""Long lists that callers ask a hub for: written in slices, once for all who wait, and kept until something changes.
+"""Long lists that a hub replies with: written in slices, once for all callers that wait, and kept until they change.
 
-Owns when such a list is written anew, and how much of the loop's time that may take. Does not know what is in one.
+Owns when such a list is written again, and how much of the loop's time that may take. Does not know what is in it.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from ..errors import RpcError
 from ..wire import envelope
 from ..wire.buffers import Encoded, MessageParts
 
-#: Seconds for which the loop writes at a list before others have their turn.
+#: Seconds that the loop spends on writing a list before others have their turn.
 SLICE = 0.005
 
-#: After a list was written, the next one begins so many times later as this one took: however often it changes and
-#: whoever asks for it, a fifth of the loop's time is all that it costs.
+#: After a list was written, the next one begins after so many times the time that it took: however often it changes
+#: or is asked for, it takes a fifth of the loop's time at most.
 PAUSES = 4
 
-#: Seconds; what is written in less is written at once, without a pause.
+#: Seconds; after a list that is written in less, there is no pause.
 SHORT = 0.0005
 
-#: Bytes of a list up to which a reply with it is put together; a longer one is sent behind its head uncopied.
+#: Bytes; a list up to this length is copied into its reply, a longer one is sent behind the head of the reply.
 JOINED = 64 * 1024
 
 
 class Listing:
-    """One list.
+    """One long list.
 
     Args:
-        parts: gives what is in it, as JSON, in pieces that are sent one behind the other. Runs through while what it
-            reads changes: what is there all the time must be in it.
-        version: a number that is higher for each change of what is in it. None: it changes all the time, and is
-            written for each who asks, or once for all who have asked while the one before was written.
-        max_size: bytes that it may have; asking for a longer one is answered with an error.
+        parts: yields the list as JSON, piece by piece. What it reads may change meanwhile; all that does not change
+            must be in it.
+        version: returns a number that is higher after each change of the list. None: it changes all the time, and is
+            written for each caller, or once for all that asked while the one before was written.
+        max_size: bytes that it may have; a longer one is an error.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Listing:
         self._version = itertools.count().__next__ if version is None else version
         self._keeps = version is not None
         self._max_size = max_size
-        #: What was written last, or why it cannot be sent; and the version at which that was begun.
+        #: The last list that was written, or the error for it; and the version at which it was begun.
         self._found: bytes | RpcError | None = None
         self._found_version = -1
         self._writing: _Writing | None = None
@@ -56,11 +56,11 @@ class Listing:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def ask(self) -> int:
-        """What `now` and `soon` are to be given, so that all that has changed by now is in the list."""
+        """Return the version for `now` and `soon`: the list they return has all changes until now."""
         return self._version()
 
     def now(self, version: int) -> bytes | RpcError | None:
-        """The list, or the error for one that is too long; None if it must be waited for."""
+        """Return the list, or the error for one that is too long; None if it must be waited for."""
         if self._found is not None and self._found_version >= version:
             return self._found
         self._enter(asyncio.get_running_loop())
@@ -70,7 +70,7 @@ class Listing:
         return None
 
     async def soon(self, version: int) -> bytes | RpcError:
-        """The same, waited for."""
+        """Wait for the list, or the error for one that is too long."""
         while True:
             loop = asyncio.get_running_loop()
             self._enter(loop)
@@ -82,11 +82,11 @@ class Listing:
                 return found
 
     def forget(self) -> None:
-        """Keep no list that is not as things are."""
+        """Drop the list that was kept, since it has changed."""
         self._found = None
 
     def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In another loop than before, nothing of that goes on."""
+        """Begin anew if this is another event loop than before."""
         if self._loop is not loop:
             self._loop, self._timer, self._writing = loop, None, None
             self._waiters, self._not_before = [], 0.0
@@ -96,7 +96,7 @@ class Listing:
         return self._loop.time() < self._not_before
 
     def _plan(self) -> None:
-        """See that the list is written, as soon as it may be."""
+        """Have the list written as soon as it may be."""
         if self._timer is None:
             assert self._loop is not None
             if self._writing is None and self._is_early():
@@ -117,7 +117,7 @@ class Listing:
         self._writing = _Writing(self._parts(), version)
 
     def _write(self) -> bytes | RpcError | None:
-        """One slice; gives the list, or the error, when it is done."""
+        """Write one slice; return the list, or the error, when it is done."""
         writing, before = self._writing, perf_counter()
         assert writing is not None
         try:
@@ -154,7 +154,7 @@ class _Writing:
         self._size = 0
 
     def go_on(self, until: float, max_size: int) -> bytes | RpcError | None:
-        """Write until a time (`perf_counter`), and at least one part; gives the list, or the error, when it is done."""
+        """Write until a time (`perf_counter`), at least one part; return the list, or the error, when it is done."""
         for part in self._parts:
             self._done.append(part)
             self._size += len(part)
@@ -166,7 +166,7 @@ class _Writing:
 
 
 def reply_with(call_id: bytes, listed: bytes, max_size: int) -> Encoded | RpcError:
-    """The reply with such a list, to the request with this id (as JSON); an error if that is too long."""
+    """Write the reply with a list, to the request with this id (as JSON); return an error if it is too long."""
     head = b'{"jsonrpc":"2.0","id":%b,"result":' % call_id
     size = len(head) + len(listed) + 1
     if size > max_size:

@@ -100,7 +100,7 @@ class Member:
 
     @property
     def state(self) -> str:
-        """ "idle", "busy" (it works for others), "stalled" (it does not read) or "leaving"."""
+        """One of "idle", "busy" (it works for others), "stalled" (it does not read) and "leaving"."""
         if not self.is_there:
             return "leaving"
         if self.session.write_gate.stalled:
@@ -111,6 +111,7 @@ class Member:
         """Send a message behind all earlier ones; while the member does not read, it waits.
 
         Args:
+            message: the whole message.
             is_wanted: asked when the message has waited; if it returns False, the message is dropped.
 
         Raises:

@@ -109,10 +109,12 @@ class HubMethods:
     # -- messages to other members, passed on without decoding --------------------------------------------------------
 
     def publish(self, topic: str, value: Any, retain: bool = False) -> int:
-        """Sends a value to all who have subscribed to the topic; gives how many connections that are.
+        """Sends a value to all connections that have subscribed to the topic; gives their number.
 
         Args:
-            retain: keep it as the last value of the topic, for those who subscribe later; null forgets it.
+            topic: a name, not a pattern.
+            value: any JSON value.
+            retain: keep it as the last value of the topic, for later subscribers; null forgets it.
         """
         raise AssertionError("answered by pass_publish, which does not decode the value")
 
@@ -169,11 +171,11 @@ class HubMethods:
         raise AssertionError("answered by a listing, which is written in slices")
 
     def methods(self) -> list[dict[str, Any]]:
-        """The methods that clients offer, by name, and who offers each."""
+        """The methods that clients offer, by name, with the clients that offer each."""
         raise AssertionError("answered by a listing, which is written in slices")
 
     def discover(self) -> dict[str, Any]:
-        """What is offered here, by the hub and by its clients, as an OpenRPC document."""
+        """The methods of the hub and of its clients, as an OpenRPC document."""
         raise AssertionError("answered by a listing, which is written in slices")
 
     def listings(
@@ -182,7 +184,8 @@ class HubMethods:
         """Return the lists that answer `rpc.methods`, `rpc.discover` and `rpc.clients`, by method.
 
         Args:
-            describe_own: returns the OpenRPC document of the hub's own methods; `own_version` counts its changes.
+            describe_own: returns the OpenRPC document of the hub's own methods.
+            own_version: counts the changes of that.
         """
         directory, most = self._directory, self._limits.max_message_size
         listings = {

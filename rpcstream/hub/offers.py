@@ -1,6 +1,6 @@
-"""What a client says that it offers: read, checked, and described for others.
+"""Offers: the methods in a registration (`rpc.register`), read, checked, and described for `rpc.discover`.
 
-Owns what a registration may say (`rpc.register`), and what `rpc.discover` makes of it. Pure.
+Owns what a registration may contain. Pure; knows no other member.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..events.patterns import CLIENT_NAME
 from ..limits import Limits
 from ..wire.buffers import trimmed
 
-#: Characters of a method's name. Names that people write are shorter; each is kept once for every client.
+#: Characters of a method's name. Names that people write are shorter; each is kept once for every member.
 METHOD_MAX = 256
 
 #: Bytes of memory that a method takes besides its names and its description: two routes, two places in the table of
-#: routes, one among its client's methods, the offer. Measured: 740 with a name of 8 characters, of which 220 count
+#: routes, one among its member's methods, the offer. Measured: 740 with a name of 8 characters, of which 220 count
 #: as its names.
 METHOD_COST = 700
 
@@ -29,7 +29,7 @@ SCHEMA_COST = 250
 
 _SCHEMAS = "#/components/schemas/"
 
-#: What a method's description may say; the rest is left out. (`x-idempotent` is kept beside it.)
+#: The members of a method's description that are kept. (`x-idempotent` is kept beside it.)
 _DESCRIBED = frozenset(
     (
         "summary",
@@ -49,15 +49,17 @@ _DESCRIBED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One method of one client.
+    """One method of one member.
 
     Attributes:
-        name: as the client calls it.
-        shared: others may offer it, too; calls are then shared out.
-        text: the rest of its OpenRPC method object, as JSON without the braces; first in it stands its description for
-            people, if it has one, as a member of `summary_end` bytes.
+        name: as the member calls it.
+        shared: others may offer it, too; its calls are then distributed.
+        text: the rest of its OpenRPC method object, as JSON without the braces. It begins with the `description` for
+            people, if there is one.
+        summary_end: bytes of that.
         idempotent: it may be called twice.
-        size: bytes of its name and description as JSON; `cost`: bytes of memory that it takes, about.
+        size: bytes of its name and description as JSON.
+        cost: bytes of memory that it takes, about.
     """
 
     name: str
@@ -70,13 +72,13 @@ class Offer:
 
 
 def fault(parameter: str, reason: str) -> InvalidParams:
-    """The error for a registration that cannot be accepted."""
+    """Make the error for a wrong parameter."""
     data = {"parameter": parameter, "path": f"$.{parameter}", "reason": reason}
     return InvalidParams(f"Invalid params: $.{parameter}: {reason}", data)
 
 
 def check_name(name: str) -> None:
-    """Raises InvalidParams unless a client may be called so."""
+    """Raise InvalidParams unless a client may have this name."""
     if not CLIENT_NAME.fullmatch(name):
         raise fault("name", "a client's name has 1 to 128 letters (A-Z, a-z), digits, '_' and '-'")
     if name == "rpc":
@@ -84,15 +86,17 @@ def check_name(name: str) -> None:
 
 
 def read_offers(methods: list[Any], components: dict[str, Any], *, owner: str, limits: Limits) -> dict[str, Offer]:
-    """The methods in a registration, by name.
+    """Read the methods in a registration; return them by name.
 
     Args:
-        components: what the methods' schemas refer to, by name.
+        methods: names, or OpenRPC method objects.
+        components: the schemas that these refer to, by name.
         owner: the client's name, which tells its components from those of others.
+        limits: `max_offered` is enforced here.
 
     Raises:
-        InvalidParams: one of them is no method, or has a name that cannot be.
-        ServerBusy: they are more, or larger, than one client may offer.
+        InvalidParams: one of them is no method, or has a name that is not allowed.
+        ServerBusy: they are more than one client may offer.
     """
     if len(methods) > limits.max_offered:
         raise ServerBusy(f"Server busy: a client may offer {limits.max_offered} methods", {"limit": limits.max_offered})
@@ -107,7 +111,7 @@ def read_offers(methods: list[Any], components: dict[str, Any], *, owner: str, l
 
 
 def text_of(described: Any, where: str) -> bytes:
-    """A description, or a part of it, as JSON. InvalidParams if it is none."""
+    """Write a description, or a part of it, as JSON; InvalidParams if that cannot be."""
     try:
         return trimmed(orjson.dumps(described))
     except TypeError as error:  # a tagged object, which was decoded
@@ -145,7 +149,7 @@ def _read_offer(method: Any, where: str, owner: str) -> Offer:
 
 
 def _with_own_schemas(value: Any, owner: str) -> Any:
-    """The same, with references that lead to the owner's components."""
+    """Copy a description, with references to the owner's components."""
     if isinstance(value, dict):
         return {
             name: _reference(part, owner) if name == "$ref" else _with_own_schemas(part, owner)
@@ -163,7 +167,7 @@ def _reference(to: Any, owner: str) -> Any:
 
 
 def own_schemas(components: dict[str, Any], owner: str) -> dict[str, bytes]:
-    """A client's components as JSON, told from those of others. InvalidParams if one is no plain JSON."""
+    """Write a client's components as JSON, under names of their own; InvalidParams if one is no plain JSON."""
     return {
         f"{owner}.{name}": text_of(_with_own_schemas(schema, owner), "components")
         for name, schema in components.items()
@@ -171,5 +175,5 @@ def own_schemas(components: dict[str, Any], owner: str) -> dict[str, bytes]:
 
 
 def schema_cost(name: str, text: bytes) -> int:
-    """Bytes of memory that one of them takes, about."""
+    """Return the bytes of memory that a schema takes, about."""
     return SCHEMA_COST + sys.getsizeof(name) + len(text)

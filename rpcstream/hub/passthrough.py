@@ -144,9 +144,12 @@ def request(
     """Write a request that is passed on, or a notification where `call_id` is None.
 
     Args:
+        line: of the request.
         message: the request as it was read.
+        call_id: its id at the provider.
         method: its name at the provider, as JSON.
-        timeout: seconds that are left; `stream`: items that have credit. None where there is no such member.
+        timeout: seconds that are left; None where there is no such member.
+        stream: items that have credit; None where there is no such member.
         params: replace its own, as JSON.
     """
     has_params = message.get("params") is not None
@@ -178,8 +181,10 @@ def carrier(line: Line, method: str, name: str, to: bytes) -> Encoded:
     """Write a notification that carries one `value`, an item or progress, for another call or stream.
 
     Args:
+        line: of the notification.
         method: `$/item` or `$/progress`.
-        name: the parameter that names the call or stream; `to`: its new value, as JSON.
+        name: the parameter that names the call or stream.
+        to: the new value of that, as JSON.
     """
     value = _read_value(_read_request(line).params).value
     head = b'{"jsonrpc":"2.0","method":"%b","params":{"%b":%b' % (method.encode(), name.encode(), to)
@@ -224,6 +229,7 @@ def line_of(line: Line, message: dict[str, Any]) -> Line:
     """Return the line of one message, which may have stood in a batch; one is made where there is none (`b""`).
 
     Args:
+        line: of the message, or of the batch.
         message: as it was read, or as much of it as is used.
     """
     if line[:1] == b"{":

@@ -62,6 +62,7 @@ class Registrations:
         """Give a member a name, and enter the methods that it offers: all of them, or none.
 
         Args:
+            member: the client.
             name: None for the one that it has, or else a new one.
             methods: as in `rpc.register`.
             components: the schemas that the methods' descriptions refer to, by name.
@@ -127,7 +128,10 @@ class Registrations:
         """Check that the limits leave room for these offers; those that the member has already are replaced.
 
         Args:
+            member: that offers them.
             leaving: a member whose offers will be gone then.
+            offers: its new offers, by name.
+            schemas: its new schemas, by name.
 
         Raises:
             ServerBusy: there is no room.

@@ -269,7 +269,11 @@ def argument_streams(
     """Return the streams among the arguments of a call, and the arguments as they go on (None if as they came).
 
     Args:
-        params: the arguments as they were read.
+        line: of the request.
+        params: its arguments as they were read.
+        caller: the session that it came on.
+        provider: the member that it goes to.
+        fail: ends the call with an error of a stream.
 
     Raises:
         InvalidParams: one has the name of a stream that is open.

@@ -259,7 +259,7 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("fields", "kind", "words"),
         [
-            ({"who": ()}, ValueError, "who: names nobody"),
+            ({"who": ()}, ValueError, "who: has no names"),
             ({"who": ""}, ValueError, "who: has an empty text"),
             ({"who": None}, TypeError, "who: must be a text, or several, got NoneType"),
             ({"who": [7]}, TypeError, "who: must have texts in it, got int"),
