@@ -1,7 +1,7 @@
 """rpcstream: call Python functions over persistent connections with JSON-RPC 2.0.
 
-The public names, explicitly. Each is imported when it is first asked for, so that a small client (the command line)
-does not pay for the server. Everything named here and everything in `docs/` is public; the rest may change.
+Lists the public names. Each is imported at its first use, so that a small client such as the command line does not
+import the server. The names listed here and the content of `docs/` are public; the rest may change.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from .web.html import Html, escape, html
     from .wire.http_messages import HttpError, Request, Response
 
-_HOME = {
+#: The module of a public name; a name that is not here is an error class, in `errors`.
+_MODULE_OF = {
     "AsyncClient": "client.aio",
     "Backoff": "client.retry",
     "Client": "client.sync",
@@ -123,7 +124,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f".{_HOME.get(name, 'errors')}", __name__), name)
+    value = getattr(import_module(f".{_MODULE_OF.get(name, 'errors')}", __name__), name)
     globals()[name] = value
     return value
 

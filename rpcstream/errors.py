@@ -1,28 +1,30 @@
-"""Every error that rpcstream raises or puts on the wire, and the one table of codes.
+"""All errors that rpcstream raises or sends, and the table of error codes.
+
+Behind each error stands who caused it, or what happened.
 
     Exception
     ├── RpcError                      an error object of JSON-RPC: code, message, data
-    │   ├── ParseError        -32700  the peer's: its bytes are not JSON
-    │   ├── InvalidRequest    -32600  the peer's: JSON, but not a request
-    │   ├── MethodNotFound    -32601  the caller's
-    │   ├── InvalidParams     -32602  the caller's
-    │   ├── InternalError     -32603  the handler's: an exception it did not mean to show
-    │   ├── MessageTooLarge   -32001  the sender's
-    │   ├── ServerBusy        -32002  nobody's: try later
-    │   ├── DeadlineExceeded  -32003  the handler took longer than the call allowed (also a TimeoutError)
-    │   ├── BatchTooLarge     -32004  the caller's
-    │   ├── NotAuthenticated  -32005  the caller's
-    │   ├── NotPermitted      -32006  the caller's
-    │   ├── ProviderGone      -32007  the hub lost the program that offered the method
-    │   └── CallCancelled     -32800  somebody cancelled the call
+    │   ├── ParseError        -32700  the peer: its bytes are not JSON
+    │   ├── InvalidRequest    -32600  the peer: its JSON is not a request
+    │   ├── MethodNotFound    -32601  the caller: no method has this name
+    │   ├── InvalidParams     -32602  the caller: the parameters do not fit the method
+    │   ├── InternalError     -32603  the handler: it raised an exception that is no RpcError
+    │   ├── MessageTooLarge   -32001  the sender: its message is over the receiver's limit
+    │   ├── ServerBusy        -32002  the load: the call may succeed later
+    │   ├── DeadlineExceeded  -32003  the handler: it took longer than the time-out (also a TimeoutError)
+    │   ├── BatchTooLarge     -32004  the caller: too many calls in one batch
+    │   ├── NotAuthenticated  -32005  the caller: it has not authenticated
+    │   ├── NotPermitted      -32006  the caller: it has no permission for this
+    │   ├── ProviderGone      -32007  the provider: it disconnected from the hub
+    │   └── CallCancelled     -32800  the caller, or the server's stop: the call was cancelled
     ├── ConnectionError (built in)
-    │   ├── ConnectFailed             nobody answered at the address
-    │   └── ConnectionLost            the connection ended before the answer came
+    │   ├── ConnectFailed             the network or the server: no connection to the address
+    │   └── ConnectionLost            the network or the peer: the connection ended before the answer
     ├── TimeoutError (built in)
-    │   └── CallTimeout               the caller stopped waiting
+    │   └── CallTimeout               the caller's time-out passed before the answer
     └── TypeError (built in)
-        ├── EncodeError               a value has no form on the wire
-        └── RegistrationError         a function cannot be a remote method as it is
+        ├── EncodeError               the program: a value cannot be encoded
+        └── RegistrationError         the program: a function cannot be a remote method
 
 Knows nothing of sockets, JSON text or methods. Codes: JSON-RPC 2.0, section 5.1, and the wire page, "Error codes".
 """
@@ -36,14 +38,14 @@ from typing import Any, ClassVar
 class RpcError(Exception):
     """An error object of JSON-RPC 2.0 (section 5.1).
 
-    A handler raises it to answer with an error of its own; a client raises it for an error reply.
+    A handler raises it to answer with an error; a client raises it for an error reply.
 
     Attributes:
-        code: the number on the wire. -32768 to -32000 is reserved for the protocol.
+        code: the error code. -32768 to -32000 is reserved for the protocol.
         message: one sentence.
-        data: anything the codec can write, or None for "no data".
-        method: at a client, the method that was called.
-        address: at a client, the server that answered.
+        data: any value that can be encoded, or None for "no data".
+        method: at a client, the called method.
+        address: at a client, the address of the server.
     """
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
@@ -58,7 +60,7 @@ class RpcError(Exception):
         text = f"[{self.code}] {self.message}"
         if self.data is not None:
             text += f": {_shortened(self.data)}"
-        return text + _place(self.method, self.address)
+        return text + _location(self.method, self.address)
 
     def to_wire(self) -> dict[str, Any]:
         """The error object for a reply; `data` is left out when it is None."""
@@ -69,7 +71,7 @@ class RpcError(Exception):
 
 
 class _KnownError(RpcError):
-    """An error of the table: its class fixes the code and a default message."""
+    """An error of the table, with the code and the default message of its class."""
 
     CODE: ClassVar[int]
     MESSAGE: ClassVar[str]
@@ -100,55 +102,55 @@ class MethodNotFound(_KnownError):
 
 
 class InvalidParams(_KnownError):
-    """The parameters do not fit the method; `data` names parameter, path and what was expected."""
+    """The parameters do not fit the method; `data` has the parameter, the path in it and the expected type."""
 
     CODE, MESSAGE = -32602, "Invalid params"
 
 
 class InternalError(_KnownError):
-    """The handler failed; what happened is in the server's log, and in `data` when it runs with debug on."""
+    """The handler failed; the traceback is in the server's log, and in `data` where the server runs with `debug`."""
 
     CODE, MESSAGE = -32603, "Internal error"
 
 
 class MessageTooLarge(_KnownError):
-    """A message is over the limit; `data` has limit, size (bytes) and whose limit it is."""
+    """A message is over the limit; `data` has `limit` and `size` (bytes), and `side`, the end whose limit it is."""
 
     CODE, MESSAGE = -32001, "Message too large"
 
 
 class ServerBusy(_KnownError):
-    """The server takes no more work at present."""
+    """The server accepts no more work at present."""
 
     CODE, MESSAGE = -32002, "Server busy"
 
 
 class DeadlineExceeded(_KnownError, TimeoutError):
-    """The server gave up: the handler took longer than its own or the caller's time-out."""
+    """The server stopped the handler, which took longer than its own or the caller's time-out."""
 
     CODE, MESSAGE = -32003, "Deadline exceeded"
 
 
 class BatchTooLarge(_KnownError):
-    """A batch has more members than the server takes."""
+    """A batch has more members than the server accepts."""
 
     CODE, MESSAGE = -32004, "Batch too large"
 
 
 class NotAuthenticated(_KnownError):
-    """The caller has not said who it is."""
+    """The caller has not authenticated."""
 
     CODE, MESSAGE = -32005, "Not authenticated"
 
 
 class NotPermitted(_KnownError):
-    """The caller is known and may not do this."""
+    """The caller is authenticated, and has no permission for this."""
 
     CODE, MESSAGE = -32006, "Not permitted"
 
 
 class ProviderGone(_KnownError):
-    """The program that offered the method left the hub."""
+    """The provider of the method disconnected from the hub."""
 
     CODE, MESSAGE = -32007, "Provider gone"
 
@@ -180,9 +182,9 @@ BY_CODE: dict[int, type[_KnownError]] = {
 
 
 def error_from_wire(error: object, *, method: str | None = None, address: str | None = None) -> RpcError:
-    """The exception for the `error` member of a reply, of the subclass that its code has.
+    """The exception for the `error` member of a reply, of the class that belongs to its code.
 
-    A malformed error object does not raise: it becomes an InternalError that carries it as `data`.
+    A malformed error object becomes an InternalError with the object as `data`.
     """
     result: RpcError
     if isinstance(error, dict) and type(code := error.get("code")) is int:
@@ -196,8 +198,8 @@ def error_from_wire(error: object, *, method: str | None = None, address: str | 
     return result
 
 
-class _PlacedError(Exception):
-    """An error of the connection that says where and during what it happened."""
+class _LocatedError(Exception):
+    """An error of the connection, with the address and the called method."""
 
     def __init__(self, reason: str, *, method: str | None = None, address: str | None = None) -> None:
         super().__init__(reason)
@@ -206,30 +208,30 @@ class _PlacedError(Exception):
         self.address = address
 
     def __str__(self) -> str:
-        return self.reason + _place(self.method, self.address)
+        return self.reason + _location(self.method, self.address)
 
 
-class ConnectFailed(_PlacedError, ConnectionError):
-    """No connection could be made to the address. The call was not sent."""
+class ConnectFailed(_LocatedError, ConnectionError):
+    """No connection to the address could be opened. The call was not sent."""
 
 
-class ConnectionLost(_PlacedError, ConnectionError):
-    """The connection ended while the call was pending. Whether it was carried out is not known."""
+class ConnectionLost(_LocatedError, ConnectionError):
+    """The connection ended while the call was pending. Whether it was carried out is unknown."""
 
 
-class CallTimeout(_PlacedError, TimeoutError):
-    """The caller's time-out passed before the answer came. Whether the call was carried out is not known."""
+class CallTimeout(_LocatedError, TimeoutError):
+    """The caller's time-out passed before the answer came. Whether the call was carried out is unknown."""
 
 
 class EncodeError(TypeError):
-    """A value has no form on the wire; the text names its type."""
+    """A value cannot be encoded; the text names its type."""
 
 
 class RegistrationError(TypeError):
-    """A function cannot be registered as it is; the text names the method and the parameter."""
+    """A function cannot be registered as a method; the text names the method and the parameter."""
 
 
-def _place(method: str | None, address: str | None) -> str:
+def _location(method: str | None, address: str | None) -> str:
     parts = [f"method {method!r}"] if method else []
     if address:
         parts.append(f"at {address}")
@@ -245,7 +247,7 @@ def _shortened(data: object) -> str:
 
 
 def _is_small(data: object) -> bool:
-    """Does it take no time to write, whatever a peer sent?"""
+    """Tell whether data is small enough for a plain `repr`, with bounded work for data of any size."""
     waiting, seen = [data], 0
     while waiting:
         value = waiting.pop()
@@ -265,7 +267,7 @@ def _is_small(data: object) -> bool:
     return True
 
 
-#: For the others: as much of each as can be shown.
+#: Abbreviates data that is not small.
 _BRIEF = reprlib.Repr()
 _BRIEF.maxlevel = 20
 _BRIEF.maxdict = _BRIEF.maxlist = 20

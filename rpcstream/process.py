@@ -1,6 +1,6 @@
-"""The process that a server runs in: its event loop and how that ends, what signals mean, what the collector looks at.
+"""Run a server as a process: choose the event loop, stop on signals, end tasks that do not stop, freeze memory.
 
-Knows a server only as something that can be stopped in order, and at once.
+Knows of a server only how to stop it, gracefully or at once.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ log = logging.getLogger("rpcstream.server")
 
 LoopName = Literal["auto", "uvloop", "asyncio"]
 
-#: Seconds that cancelled tasks have for their `finally` when a program ends. What takes longer is left as it is.
+#: Seconds that cancelled tasks have for their `finally` when a program ends. Tasks that take longer are left behind.
 CLEAN_UP = 1.0
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class Stoppable(Protocol):
-    """A server, as its process sees it.
+    """A server that can be stopped.
 
     Attributes:
-        time_to_stop: seconds after `stop` in which its connections are closed, if the event loop runs.
-        is_serving: it has begun to serve, and its connections are not all closed.
+        time_to_stop: seconds within which `stop` closes all connections, if the event loop runs.
+        is_serving: the server has begun to serve, and some of its connections are open.
     """
 
     @property
@@ -44,13 +44,19 @@ class Stoppable(Protocol):
     @property
     def is_serving(self) -> bool: ...
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Stop gracefully: let running calls end."""
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        """Close all connections at once."""
 
 
 def loop_factory(name: LoopName) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """`RPCSTREAM_LOOP` in the environment decides for "auto", so that a whole test run can be put on plain asyncio."""
+    """The function that makes the event loop; None for asyncio's own.
+
+    For "auto" the environment variable `RPCSTREAM_LOOP` decides, so that a whole test run can use plain asyncio.
+    Without it uvloop is used where it is installed.
+    """
     if name == "auto":
         name = os.environ.get("RPCSTREAM_LOOP", "auto")  # type: ignore[assignment]
     if name == "asyncio":
@@ -65,10 +71,10 @@ def loop_factory(name: LoopName) -> Callable[[], asyncio.AbstractEventLoop] | No
 
 
 def freeze_memory() -> None:
-    """Have the garbage collector leave alone what there is once a program serves: modules, classes, signatures, models.
+    """Exclude all present objects from garbage collection: modules, classes, signatures, models.
 
-    It would look at all of that again and again, and find that it is still needed; with many calls at work that takes a
-    tenth of the time. Only for a program that does nothing but serve: nothing where others have the main thread.
+    The collector would visit all of them again and again, which takes a tenth of the time under many running calls. For
+    a program that does nothing but serve: outside the main thread, nothing is done.
     """
     if threading.current_thread() is threading.main_thread():
         gc.collect()
@@ -81,13 +87,15 @@ def run_to_end(
     executor: ThreadPoolExecutor,
     known: Callable[[], Collection[asyncio.Task[Any]]],
 ) -> None:
-    """As `asyncio.run`, but what does not end when it is cancelled is left behind, and named in a warning.
+    """Run a coroutine as `asyncio.run` does, but leave behind tasks that do not end when cancelled, with a warning.
 
-    Only `main` itself, when it was interrupted, has all the time it wants, until it is interrupted again.
+    `main` itself has unlimited time to end after an interrupt, until it is interrupted again.
 
     Args:
+        main: the coroutine.
+        factory: makes the event loop.
         executor: the loop's default one. Its `shutdown` must not wait for ever.
-        known: tasks that were named already.
+        known: tasks for which a warning was logged already.
     """
     first: set[asyncio.Task[Any] | None] = set()
 
@@ -109,7 +117,7 @@ def _end_tasks(
     first: Collection[asyncio.Task[Any] | None],
     known: Callable[[], Collection[asyncio.Task[Any]]],
 ) -> None:
-    """Cancel what still runs, and hide from the runner what does not end: it would wait for that for ever."""
+    """Cancel all tasks, and hide those that do not end from the runner, which would wait for them for ever."""
     try:
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
@@ -125,19 +133,19 @@ def _end_tasks(
         for task in left:
             asyncio_tasks._unregister_task(task)
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-        names = sorted({name_of_task(task) for task in left.difference(known())})
+        names = sorted({task_name(task) for task in left.difference(known())})
         if names:
-            log.warning("left behind, since they did not end when they were cancelled: %s", in_words(names))
+            log.warning("left behind, since they did not end when they were cancelled: %s", join_names(names))
 
 
-def in_words(names: Collection[str], most: int = 10) -> str:
-    """Some names for a warning."""
+def join_names(names: Collection[str], most: int = 10) -> str:
+    """Names for a log line: the first ones, and how many more there are."""
     shown = ", ".join(repr(name) for name in list(names)[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def name_of_task(task: asyncio.Task[Any]) -> str:
-    """The function that a task is in: the outermost one that is not this package's."""
+def task_name(task: asyncio.Task[Any]) -> str:
+    """The name of the function that a task runs: the outermost one outside this package."""
     step: Any = task.get_coro()
     name = getattr(step, "__qualname__", repr(step))
     while (code := getattr(step, "cr_code", None)) is not None:
@@ -149,7 +157,10 @@ def name_of_task(task: asyncio.Task[Any]) -> str:
 
 
 class StopNow(KeyboardInterrupt):
-    """Raised by the second signal. Of the one class that no handler's error handling and no event loop keeps."""
+    """Raised by the second signal.
+
+    A KeyboardInterrupt, since neither the error handling of a handler nor an event loop swallows that.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -158,11 +169,14 @@ class StopNow(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def stop_on_signals(server: Stoppable) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM: the first asks the server to stop, the second ends the program's stay in the loop at once.
+    """Handle SIGINT and SIGTERM: the first stops the server, the second leaves the event loop at once.
 
-    When a handler keeps the loop for so long that the server cannot stop in time, that counts as the second; when it
-    keeps that off, too, the process ends on the spot. Plain handlers rather than the loop's: they also run while a
-    handler keeps the loop. Gives the signals so far.
+    A handler that blocks the loop for so long that the server cannot stop in time counts as a second signal; if it
+    blocks that, too, the process exits. These are plain signal handlers and not the loop's, since they also run while
+    a handler blocks the loop.
+
+    Yields:
+        The numbers of the signals so far.
     """
     seen: list[int] = []
     over = threading.Event()
@@ -176,8 +190,8 @@ def stop_on_signals(server: Stoppable) -> Iterator[list[int]]:
         if len(seen) == 1:
             log.info("%s: stopping", signal.Signals(number).name)
             loop.call_soon_threadsafe(server.stop)
-            watch = functools.partial(_watch, server, number, seen, over)
-            threading.Thread(target=watch, name="rpcstream-stop", daemon=True).start()
+            enforce = functools.partial(_enforce_stop, server, number, seen, over)
+            threading.Thread(target=enforce, name="rpcstream-stop", daemon=True).start()
         else:
             server.abort()
             raise StopNow(number)
@@ -191,33 +205,33 @@ def stop_on_signals(server: Stoppable) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _watch(server: Stoppable, number: int, seen: list[int], over: threading.Event) -> None:
-    """In a thread: see that a server which was asked to stop does so, whatever keeps its event loop."""
+def _enforce_stop(server: Stoppable, number: int, seen: list[int], over: threading.Event) -> None:
+    """Enforce in a thread that a server that was told to stop does so, even if its event loop is blocked."""
     if over.wait(min(server.time_to_stop + CLEAN_UP, threading.TIMEOUT_MAX)) or not server.is_serving:
         return
     if len(seen) == 1:
-        log.warning("stopping now: the event loop has been kept since the signal came, by %s", _place_of_main())
+        log.warning("stopping now: the event loop has been blocked since the signal, by %s", _position_of_main())
         if hasattr(signal, "pthread_kill"):  # so that a system call is interrupted
             signal.pthread_kill(threading.main_thread().ident or 0, number)
         else:
             signal.raise_signal(number)
     if not over.wait(2 * CLEAN_UP) and server.is_serving:
-        log.critical("the process ends on the spot: the event loop is still kept, by %s", _place_of_main())
+        log.critical("exiting at once: the event loop is still blocked, by %s", _position_of_main())
         if "multiprocessing" in sys.modules:
             for child in sys.modules["multiprocessing"].active_children():
                 child.kill()
         os._exit(128 + number)
 
 
-def _place_of_main() -> str:
-    """What the main thread does: the last function called by this package, and where it is."""
+def _position_of_main() -> str:
+    """The function outside this package that the main thread runs, with its file and line."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None and frame.f_back is not None:
         if not _is_ours(frame) and _is_ours(frame.f_back):
             break
         frame = frame.f_back
     if frame is None:
-        return "something unknown"
+        return "an unknown function"
     return f"{frame.f_code.co_qualname!r} in {frame.f_code.co_filename}, line {frame.f_lineno}"
 
 

@@ -34,7 +34,7 @@ from .methods.threads import DaemonExecutor
 from .observe.counters import Counters
 from .peer.memory import MessageMemory
 from .peer.session import Session
-from .process import CLEAN_UP, LoopName, StopNow, freeze_memory, in_words, loop_factory, run_to_end, stop_on_signals
+from .process import CLEAN_UP, LoopName, StopNow, freeze_memory, join_names, loop_factory, run_to_end, stop_on_signals
 from .text import get_logger
 from .tls import TLS, Certificates
 from .transports.access import AccessRules
@@ -567,7 +567,7 @@ def _log_message(direction: str, message: bytes) -> None:
 
 
 def _methods_at_work(listener: Listener) -> str:
-    return in_words(sorted({name for session in listener.sessions for name in session.running.method_names()}))
+    return join_names(sorted({name for session in listener.sessions for name in session.running.method_names()}))
 
 
 def _checked_paths(path: str | Iterable[str] | None) -> tuple[str, ...] | None:

@@ -1,6 +1,6 @@
-"""Text that a peer chose, on its way to a terminal, a log or a page of plain text: nothing in it is obeyed there.
+"""Escape control characters in text from a peer, before it reaches a terminal, a log or a page of plain text.
 
-The one place that decides what is written escaped, and where loggers learn it. Knows no peer and no terminal.
+Owns the set of characters that are escaped, and the loggers that do it. Knows no peer and no terminal.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import logging
 
-#: What a terminal would obey instead of show, or what would make text look like another one: C0 and C1 controls, DEL,
-#: further line ends, all that turns the direction of writing, and surrogates, which no encoding takes.
+#: Characters that control a terminal, or that make text look like another one: C0 and C1 controls, DEL, further line
+#: ends, changes of the writing direction; and surrogates, which cannot be encoded.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    """The text with control characters written as in JSON (`\\u001b`), so that a peer cannot command the terminal.
+    r"""The text with control characters escaped as in JSON (`\u001b`), so that they do not control a terminal.
 
-    JSON text stays JSON, and means the same.
+    JSON text stays JSON with the same value.
 
     Args:
+        text: from a peer.
         keep: control characters that stay as they are, such as line ends.
     """
     if text.isascii() and text.isprintable():
@@ -30,10 +31,10 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 def get_logger(name: str) -> logging.Logger:
-    """A logger of this package, by its full name, whose records are `visible` wherever they are written.
+    """A logger whose records have their control characters escaped, for every handler.
 
-    The one line of a record has no line ends and escape sequences but its own; the text of a traceback keeps its lines.
-    Other code that asks for the logger of this name gets the same one.
+    Line ends in the values of a record are escaped; those of its own text and of a traceback stay. It is the logger
+    that `logging.getLogger` returns for this name.
     """
     import logging
 
@@ -44,7 +45,7 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def _make_visible(record: logging.LogRecord) -> bool:
-    """A filter that lets every record pass. One without control characters is not changed."""
+    """Escape the control characters of a record. A logging filter that lets every record pass."""
     try:
         message = record.getMessage()
         shown = visible(message, keep="\n\t" if "\n" in str(record.msg) else "\t")
@@ -53,9 +54,9 @@ def _make_visible(record: logging.LogRecord) -> bool:
         if record.exc_info and not record.exc_text:
             trace = _plain_formatter().formatException(record.exc_info)
             if (shown := visible(trace, keep="\n\t")) != trace:
-                record.exc_text = shown  # which formatters take for the traceback
+                record.exc_text = shown  # formatters use it as the traceback
     except Exception:
-        pass  # the handler says that the record cannot be written, and where it was made
+        pass  # the logging handler reports a record that cannot be formatted, and where it was made
     return True
 
 

@@ -1,6 +1,6 @@
-"""Certificates: what a server shows and asks for, and what a client trusts.
+"""TLS contexts for servers and clients, made from certificate files.
 
-Owns the making of `ssl` contexts from files, and the reading of them anew when the files have changed. Knows no socket.
+Owns the reloading of a server's certificate when its files have changed. Knows no socket.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from dataclasses import dataclass, field
 
 File = str | os.PathLike[str]
 
-#: What OpenSSL calls it when a client showed no certificate.
-_NONE_SHOWN = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
+#: OpenSSL's name for the error that a client sent no certificate.
+_NO_CERTIFICATE = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TLS:
-    """The certificate of a server, and whose certificates it asks for.
+    """The certificate of a server, and the authorities of its clients' certificates.
 
-    Connections that are made after the files have changed get the new certificate, without a restart; while the new
-    files do not fit together, the old one stays.
+    After the files have changed, new connections get the new certificate without a restart; while the new files do not
+    fit together, the old certificate stays in use.
 
     Args:
-        certificate: a PEM file: the server's certificate and those between it and the root.
-        key: a PEM file with its private key; where it is not given, the key is in the certificate's file.
+        certificate: a PEM file with the server's certificate and those between it and the root.
+        key: a PEM file with its private key; by default the key is in the certificate's file.
         password: of the key.
-        client_ca: a PEM file: only clients with a certificate of one of these authorities are served (mutual TLS).
+        client_ca: a PEM file of authorities: only clients with a certificate of one of them are served (mutual TLS).
 
     Raises:
-        OSError: a file is not there (when the server starts).
-        ssl.SSLError: a file is not what it should be.
+        OSError: a file does not exist (when the server starts).
+        ssl.SSLError: a file has no valid certificate or key.
     """
 
     certificate: File
@@ -39,7 +39,7 @@ class TLS:
     client_ca: File | None = None
 
     def context(self) -> ssl.SSLContext:
-        """The context of a server; TLS 1.2 and newer."""
+        """A context for a server, with TLS 1.2 and newer."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -47,25 +47,25 @@ class TLS:
         if self.client_ca is not None:
             context.load_verify_locations(self.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
-            context.sslobject_class = _Telling
+            context.sslobject_class = _AlertingSSLObject
         return context
 
     def load(self, context: ssl.SSLContext) -> None:
-        """Put the certificate into a context, which shows it with the next handshake."""
+        """Load the certificate into a context, which uses it from the next handshake on."""
         context.load_cert_chain(self.certificate, self.key, self.password)
 
     def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """What changes when a file does."""
+        """A value that changes when a file does: time, size and inode of each."""
         files = [self.certificate, *([self.key] if self.key is not None else [])]
         found = [os.stat(file) for file in files]
         return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
 
 
-class _Telling(ssl.SSLObject):
-    """A server's end that tells a client that its certificate is not taken, or that it showed none.
+class _AlertingSSLObject(ssl.SSLObject):
+    """A server's end that sends a TLS alert when a client's certificate is missing or not accepted.
 
-    Event loops drop what TLS has to say when a handshake fails, so all that the client would see is the end. Here the
-    failure waits for the next thing that comes, be it the end: what was to be said is on its way by then.
+    Event loops drop the pending alert when a handshake fails, so the client would only see the connection end. Here the
+    failure is raised at the next call of `do_handshake`: by then the alert is sent.
     """
 
     _failure: ssl.SSLError | None = None
@@ -76,14 +76,17 @@ class _Telling(ssl.SSLObject):
         try:
             super().do_handshake()
         except ssl.SSLError as error:
-            if not isinstance(error, ssl.SSLCertVerificationError) and getattr(error, "reason", None) != _NONE_SHOWN:
+            if (
+                not isinstance(error, ssl.SSLCertVerificationError)
+                and getattr(error, "reason", None) != _NO_CERTIFICATE
+            ):
                 raise
             self._failure = error
             raise ssl.SSLWantReadError from None
 
 
 class Certificates:
-    """The context of a listening server, read anew when its files have changed."""
+    """The context of a listening server, reloaded when its files have changed."""
 
     def __init__(self, tls: TLS) -> None:
         self._tls = tls
@@ -91,13 +94,13 @@ class Certificates:
         self.context = tls.context()
 
     def refresh(self) -> Exception | None:
-        """Look at the files; why they could not be read, if so (then the old certificate stays)."""
+        """Reload the files if they have changed. Returns the error if that failed: the old certificate stays then."""
         try:
             stamp = self._tls.stamp()
             if stamp == self._stamp:
                 return None
             self._stamp = stamp
-            # First into a context of its own: half a change would leave the old key with the new certificate.
+            # First into another context: after a partial change the old key would stand with the new certificate.
             self._tls.context()
             self._tls.load(self.context)
         except (OSError, ssl.SSLError) as error:
@@ -108,11 +111,12 @@ class Certificates:
 def client_context(
     *, ca: File | None = None, certificate: File | None = None, key: File | None = None
 ) -> ssl.SSLContext:
-    """The context of a client, which verifies the server's certificate and its name.
+    """A context for a client, which verifies the server's certificate and its name.
 
     Args:
-        ca: a PEM file with the authorities to trust, in the place of the system's.
-        certificate, key: the client's own, for servers that ask for one.
+        ca: a PEM file with the authorities to trust instead of the system's.
+        certificate: a PEM file with the client's certificate, for a server that asks for one.
+        key: a PEM file with its private key; by default it is in the certificate's file.
     """
     context = ssl.create_default_context(cafile=ca)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from ..auth.allow import AllowRule
 from ..errors import RegistrationError
 from ..limits import MIB
-from ..observe.batching import BatchCounters
+from ..observe.counters import BatchCounters
 from .introspect import caller_namespace, holds, name_of
 from .microbatch_items import ItemSignature, ItemValues
 from .microbatch_queue import MicrobatchOffload, MicrobatchOptions, MicrobatchQueue

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import InternalError, RegistrationError, RpcError, ServerBusy
-from ..observe.batching import BatchCounters
+from ..observe.counters import BatchCounters
 from ..observe.limited_log import LimitedLog
 from .microbatch_items import ItemValues, WrongResults
 from .threads import HandlerFailed
@@ -284,7 +284,7 @@ class MicrobatchQueue:
         if run.is_retry:
             self._counters.retries += 1
         else:
-            self._counters.ran([now - item.arrived for item in run.items])
+            self._counters.count_run([now - item.arrived for item in run.items])
         return await self._handle([item.values for item in run.items])
 
     # -- what came of it --------------------------------------------------------------------------------------------

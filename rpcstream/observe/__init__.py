@@ -1,1 +1,1 @@
-"""What a server counts about itself."""
+"""Counters of a server, and a log with a limited number of lines."""

@@ -1,7 +1,7 @@
-"""What a server counts about itself.
+"""Counters of a server, and of a method that is called in micro-batches.
 
-Plain integers that only the event loop writes (those of events: whoever has the lock of the topics): counting must
-cost next to nothing on the path of a call.
+Plain numbers, so that counting costs next to nothing on the path of a call. Only the event loop writes them; those of
+events are written under the lock of the topics.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Counters:
-    """The numbers behind `rpc.stats`, since the server object was made."""
+    """The counters that `rpc.stats` returns, from the creation of the server object on."""
 
     __slots__ = (
         "cancelled",
@@ -30,33 +30,76 @@ class Counters:
     )
 
     def __init__(self) -> None:
-        #: Open now, and ever.
+        #: Open connections, and all since the start.
         self.connections = 0
         self.connections_total = 0
-        #: Turned away because `max_connections` were open.
+        #: Refused because `max_connections` were open.
         self.connections_refused = 0
-        #: Closed because a time limit passed, or too much waited to be read by the peer.
+        #: Closed because a time limit passed, or because the peer left too many bytes unread.
         self.closed_for_limits = 0
-        #: Requests and notifications taken, each member of a batch by itself.
+        #: Accepted requests and notifications; each member of a batch counts.
         self.requests = 0
         #: Error replies sent.
         self.errors = 0
         #: Handlers that raised something other than an RpcError.
         self.handler_failures = 0
-        #: Calls that ended because somebody cancelled them: their caller, or the loss of its connection.
+        #: Calls that were cancelled by their caller, or by the loss of its connection.
         self.cancelled = 0
-        #: Requests answered with -32002 since too many of one connection were worked on.
+        #: Requests answered with -32002 because too many calls of the connection were running.
         self.turned_away = 0
-        #: Replies that nobody waited for.
+        #: Received replies for which no call was waiting.
         self.replies_dropped = 0
-        #: Open now: topics, counted for each connection that has subscribed to them.
+        #: Present subscriptions: topics, counted for each connection that has subscribed to them.
         self.subscriptions = 0
-        #: Values, however many have subscribed to their topic.
+        #: Published values; each counts once for all subscribers.
         self.events_published = 0
-        #: Handed to a connection; and not, since its subscriber was too slow, or left. Each counts for each subscriber.
+        #: Events sent, and events dropped since the subscriber was too slow or left; each counts for each subscriber.
         self.events_sent = 0
         self.events_dropped = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Name to number, sorted by name."""
+        """The counters by name, sorted."""
         return {name: getattr(self, name) for name in sorted(self.__slots__)}
+
+
+class BatchCounters:
+    """The counters of a method that is called in micro-batches, from its registration on."""
+
+    def __init__(self) -> None:
+        #: Runs of the handler, and items in them; `retries` are runs that repeat items of a failed run.
+        self.runs = 0
+        self.items = 0
+        self.retries = 0
+        #: Items whose caller left before they were run.
+        self.cancelled = 0
+        self.largest = 0
+        self._total_wait = 0.0
+        self._longest_wait = 0.0
+        #: Runs by size, in groups of 1, 2, 3 to 4, 5 to 8, …
+        self._sizes: list[int] = []
+
+    def count_run(self, waits: list[float]) -> None:
+        """Count a run that begins; `waits` has the seconds that each of its items has waited."""
+        size = len(waits)
+        self.runs += 1
+        self.items += size
+        self.largest = max(self.largest, size)
+        self._total_wait += sum(waits)
+        self._longest_wait = max(self._longest_wait, *waits)
+        power = (size - 1).bit_length()
+        self._sizes += [0] * (power + 1 - len(self._sizes))
+        self._sizes[power] += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counters by name; `sizes` has the runs by the largest size of each group. Times are in seconds."""
+        return {
+            "runs": self.runs,
+            "items": self.items,
+            "retries": self.retries,
+            "cancelled": self.cancelled,
+            "largest": self.largest,
+            "mean_size": self.items / self.runs if self.runs else 0.0,
+            "sizes": {str(2**power): count for power, count in enumerate(list(self._sizes)) if count},
+            "mean_wait": self._total_wait / self.items if self.items else 0.0,
+            "max_wait": self._longest_wait,
+        }

@@ -1,6 +1,6 @@
-"""A log for what peers can cause as often as they like: so many lines in a minute, and then how many were left out.
+"""A log with a limited number of lines a minute, for events that peers can cause without limit.
 
-Owns the counting, and the length of a line. Knows no event loop but for the timer that says what was left out.
+Owns the counts and the length of a line. Uses the event loop only for the timer that reports the omitted lines.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from typing import Any
 
 from ..text import visible
 
-#: Lines of one kind in one period: for one key (a connection, a method), and for all keys together.
+#: Lines of one kind in a period: for one key (a connection, a method), and for all keys together.
 EACH, TOTAL = 10, 100
 
-#: Seconds.
+#: Seconds for which lines are counted.
 PERIOD = 60.0
 
 #: Characters of one value in a line, and of a traceback.
 VALUE_MAX, TRACEBACK_MAX = 300, 16 * 1024
 
-#: Kinds that are named when it is said what was left out; and keys that are told apart at the same time.
+#: Kinds that the line about omitted lines names, and keys that are counted apart in a period.
 _NAMED, _KEYS = 5, 1000
 
 
 class LimitedLog:
-    """Writes to a logger, each kind of line up to `each` times in `PERIOD` for one key, and `TOTAL` times for all.
+    """Writes each kind of line to a logger up to `each` times in `PERIOD` for one key, and `TOTAL` times for all keys.
 
-    When the period is over, one line says how many were left out. Lines of different kinds do not count against each
-    other; a kind is the text with its placeholders. Values are shortened to `VALUE_MAX` characters, and what cannot be
-    printed in them is escaped, so that no value ends a line.
+    At the end of the period, one line tells how many lines were omitted. A kind is the text with its placeholders;
+    kinds are counted apart. Values are cut to `VALUE_MAX` characters, and control characters in them are escaped, so
+    that no value ends a line.
 
-    For the thread of the event loop.
+    To be used in the thread of the event loop.
 
     Args:
+        logger: gets the lines.
         each: lines of one kind for one key.
         clock: seconds, monotonic.
     """
@@ -49,26 +50,26 @@ class LimitedLog:
         self._each = each
         self._clock = clock
         self._ends = 0.0
-        #: Lines of a kind in this period: by kind and key, and by kind.
+        #: Lines in this period: by kind and key, and by kind.
         self._by_key: Counter[tuple[str, Hashable]] = Counter()
         self._by_kind: Counter[str] = Counter()
         self._left_out: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
 
     def info(self, key: Hashable, text: str, *values: Any) -> None:
-        """Log at INFO, if there is room for it."""
+        """Log at INFO, within the limit."""
         self._log(logging.INFO, key, text, values, None)
 
     def warning(self, key: Hashable, text: str, *values: Any) -> None:
-        """Log at WARNING, if there is room for it."""
+        """Log at WARNING, within the limit."""
         self._log(logging.WARNING, key, text, values, None)
 
     def error(self, key: Hashable, text: str, *values: Any, error: BaseException | None = None) -> None:
-        """Log at ERROR, if there is room for it; with the traceback of an exception."""
+        """Log at ERROR, within the limit, with the traceback of `error`."""
         self._log(logging.ERROR, key, text, values, error)
 
     def flush(self) -> None:
-        """Say what was left out until now, and begin a new period."""
+        """Log how many lines were omitted so far, and begin a new period."""
         left_out = self._left_out
         if left_out:
             named = "; ".join(f"{count} of {kind!r}" for kind, count in left_out.most_common(_NAMED))
@@ -108,16 +109,16 @@ class LimitedLog:
         return False
 
     def _arm(self, seconds: float) -> None:
-        """Have said what is left out even if nothing more is logged."""
+        """Set the timer that reports the omitted lines even if nothing more is logged."""
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # then the next line says it
+        except RuntimeError:  # no loop: the next line reports them
             return
         self._timer = loop.call_later(seconds, self.flush)
 
 
 def shortened(value: object) -> str:
-    """The text of a value, of bounded length; what a terminal would obey, as escapes."""
+    """The text of a value, cut to `VALUE_MAX` characters, with control characters escaped."""
     try:
         text = str(value)
     except Exception:

@@ -19,7 +19,7 @@ import orjson
 import pytest
 
 from rpcstream import Server
-from rpcstream.process import in_words, name_of_task
+from rpcstream.process import join_names, task_name
 
 if sys.platform == "win32":
     pytest.skip("signals", allow_module_level=True)
@@ -174,7 +174,7 @@ def test_a_handler_that_keeps_the_loop_is_ended_as_by_a_second_signal(loop: str)
         server.call("block")
         status, out, log = server.end()
     assert (status, out) == (128 + signal.SIGTERM, "left\n")
-    assert "stopping now: the event loop has been kept since the signal came, by 'block'" in log
+    assert "stopping now: the event loop has been blocked since the signal, by 'block'" in log
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -183,7 +183,7 @@ def test_a_handler_that_keeps_the_loop_whatever_is_raised_does_not_keep_the_proc
         server.call("keep_all")
         status, out, log = server.end()
     assert (status, out) == (128 + signal.SIGTERM, "")
-    assert "the process ends on the spot" in log
+    assert "exiting at once: the event loop is still blocked" in log
     assert "'keep_all'" in log
 
 
@@ -218,7 +218,7 @@ async def test_serve_leaves_such_handlers_to_the_loop_it_runs_in(caplog: pytest.
     assert time.monotonic() - before < 15
     assert "they did not end when they were cancelled: methods 'swallow'" in caplog.text
     assert not ended
-    (task,) = [task for task in asyncio.all_tasks() if name_of_task(task).endswith("swallow")]
+    (task,) = [task for task in asyncio.all_tasks() if task_name(task).endswith("swallow")]
     release.set()
     await asyncio.wait({task}, timeout=20)
     assert ended == [task]
@@ -226,8 +226,8 @@ async def test_serve_leaves_such_handlers_to_the_loop_it_runs_in(caplog: pytest.
 
 
 def test_names_in_a_warning_are_few() -> None:
-    assert in_words(["a"]) == "'a'"
-    assert in_words([f"m{number}" for number in range(12)]).endswith("'m9' and 2 more")
+    assert join_names(["a"]) == "'a'"
+    assert join_names([f"m{number}" for number in range(12)]).endswith("'m9' and 2 more")
 
 
 def test_a_program_that_was_stopped_may_serve_again(tmp_path: Path) -> None:
