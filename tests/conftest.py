@@ -1,4 +1,4 @@
-"""What all tests share: the event loop they run on, and a bare connection to say anything over."""
+"""Fixtures of all tests: the event loop, and raw connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration: files in both forms, which source counts most, and complaints that say where a mistake stands."""
+"""Configuration: files in both forms, the precedence of sources, and errors that name the place of a mistake."""
 
 from __future__ import annotations
 

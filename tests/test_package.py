@@ -1,4 +1,4 @@
-"""The package itself: its public names, what importing it costs, what it says of itself."""
+"""The package: its public names, its import time, and its metadata."""
 
 from __future__ import annotations
 

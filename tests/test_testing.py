@@ -1,4 +1,4 @@
-"""The helpers for users' tests: as good as the real thing, and gone afterwards."""
+"""`rpcstream.testing`: servers in memory and in threads, dropped connections, the fake clock."""
 
 from __future__ import annotations
 

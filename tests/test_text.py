@@ -1,4 +1,4 @@
-"""Text that a peer chose: where it is shown nothing in it is obeyed."""
+"""Text from a peer: control characters are escaped where it is shown."""
 
 from __future__ import annotations
 

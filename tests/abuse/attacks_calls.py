@@ -1,4 +1,4 @@
-"""Calls that are cheap to ask for: endless generators, batches of slow members, bad notifications, large batches."""
+"""Attacks by calls that are cheap to make: endless generators, slow batches, bad notifications, large batches."""
 
 from __future__ import annotations
 

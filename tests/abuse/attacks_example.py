@@ -1,4 +1,4 @@
-"""What any server must bear: a flood of small calls on one connection."""
+"""An attack on the server of the example: a flood of small calls on one connection."""
 
 from __future__ import annotations
 

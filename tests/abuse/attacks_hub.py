@@ -1,4 +1,4 @@
-"""What clients of a hub may do to it: with rules, offers, long lists, patterns, events and time-outs."""
+"""Attacks on a hub by its clients: registrations, long lists, patterns, events and time-outs."""
 
 from __future__ import annotations
 

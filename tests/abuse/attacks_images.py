@@ -1,4 +1,4 @@
-"""Images within the limits of each that are too much together: pixels, scans, text, and many at the same time."""
+"""Attacks by images that are each within the limits but too much together: pixels, scans, text, many at a time."""
 
 from __future__ import annotations
 

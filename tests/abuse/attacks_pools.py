@@ -1,4 +1,4 @@
-"""Threads, worker processes, the end of a server: workers that die, calls that are cancelled, handlers that go on."""
+"""Attacks on threads, worker processes and a server's stop: dying workers, cancelled calls, endless handlers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes before a message is understood: TLS, handshakes, wrong tokens, no more descriptors."""
+"""Attacks before the first message: TLS, handshakes, wrong tokens, exhausted descriptors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What is on the wire and in what is shown of it: values without a delimiter, messages that are no JSON, bodies and
-trailers of HTTP, escape sequences."""
+"""Attacks by bytes: values without a delimiter, invalid JSON, HTTP bodies and trailers, escape sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every attack is a test, collected from its own file: none may cost more than its budget, in its short form.
+"""Collects every attack as a test in its short form, which fails when it costs more than its budget.
 
 Those that are variants of another are left to `python -m tests.abuse`, which runs all of them whole.
 """

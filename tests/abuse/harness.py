@@ -1,4 +1,4 @@
-"""Attacks on a server in a process of its own, and what they cost another caller, the memory and the log.
+"""Runs attacks on a server in a process of its own, and measures their cost: another caller's latency, memory, log.
 
 An attack is an async function that gets an `Arena` and does its worst with raw connections; `@attack` enters it in the
 table with its budget. `run` starts a fresh server for it, lets another caller (a further process, `ping.py`) ask

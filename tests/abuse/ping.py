@@ -1,4 +1,4 @@
-"""The other caller: asks `rpc.ping` again and again on one connection, and notes how long each answer took.
+"""The other caller: sends `rpc.ping` again and again on one connection, and notes how long each answer took.
 
 A program of its own that imports nothing of the project, so that neither the attacker nor the server can slow it down.
 Prints one JSON object when its standard input ends.

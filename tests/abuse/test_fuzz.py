@@ -1,4 +1,4 @@
-"""Whole conversations of any kind, at `max_calls` too: another caller never waits for long, and nothing is left over.
+"""Random conversations, also at `max_calls`: another caller never waits for long, and nothing is left over.
 
 Hypothesis puts together what one peer says: requests that wait, cancels of known and unknown calls, replies to calls
 that were never made, batches, items, credit, long values, pieces of messages, nonsense; and when that peer does not

@@ -1,4 +1,4 @@
-"""The harness itself: what is over a budget is reported, each of the three by itself."""
+"""The harness of the attacks: it reports each kind of cost that is over its budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`allow=`: who may call a method, and what the others get to know."""
+"""`allow=`: which callers may call a method, and what the others are told."""
 
 from __future__ import annotations
 

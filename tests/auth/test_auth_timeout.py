@@ -1,4 +1,4 @@
-"""A connection has `auth_timeout` in all to show who it is, whatever it speaks, and few attempts."""
+"""`auth_timeout`: the time that a connection has to authenticate, over every protocol, and the number of attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials and what decides about them, by themselves."""
+"""Credentials and the authenticator, without a connection."""
 
 from __future__ import annotations
 

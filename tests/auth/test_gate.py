@@ -1,4 +1,4 @@
-"""The line stream until a peer is known: what is answered, how long, how large, and what comes after."""
+"""The line stream before authentication: which requests are answered, their limits, and what is queued meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules on a real server, over HTTP: who calls, from which page, by which name. Raw bytes, as a browser's."""
+"""Authentication and access rules over HTTP on a real server, with raw requests as a browser sends them."""
 
 from __future__ import annotations
 

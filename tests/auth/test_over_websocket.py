@@ -1,4 +1,4 @@
-"""Who calls over a WebSocket: told by the handshake, or, as by browsers, which cannot do that, by the first call."""
+"""Authentication over WebSocket: by the handshake, or by the first call as browsers have to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a connection says its peer is, without a token: certificates (mutual TLS) and Unix sockets."""
+"""Identities from the connection instead of a token: client certificates (mutual TLS) and Unix sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who connects and says nothing, where the server wants to know who is there."""
+"""Connections that send nothing to a server that requires authentication."""
 
 from __future__ import annotations
 

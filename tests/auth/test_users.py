@@ -1,4 +1,4 @@
-"""The users of a configuration: who is let in, and as whom the rules see them."""
+"""The users of a configuration: how they authenticate, and the names by which rules know them."""
 
 from __future__ import annotations
 

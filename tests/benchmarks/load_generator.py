@@ -1,4 +1,4 @@
-"""What the tests of the load generator share: servers of the tests' own, and a run against them."""
+"""Servers for the tests of the load generator, and a short run against them."""
 
 from __future__ import annotations
 

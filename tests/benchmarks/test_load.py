@@ -1,4 +1,4 @@
-"""The load generator in C against servers that do what they should, and against some that do not."""
+"""The load generator in C: it counts right replies, and notices wrong, late and missing ones."""
 
 from __future__ import annotations
 

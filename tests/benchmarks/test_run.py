@@ -1,4 +1,4 @@
-"""The harness of the benchmarks at work: peers that are missing, wrong or broken, and the command.
+"""The harness of the benchmarks with peers that are missing, wrong or broken, and its command.
 
 Nothing here measures a time: what is loaded is a script that pretends.
 """

@@ -1,4 +1,4 @@
-"""The soak: that it works, for some seconds, and that it sees what is wrong."""
+"""The soak test: that it works for some seconds, and that its verdict finds growth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates learned from what a server replies."""
+"""Templates of replies that are learned from a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The topics http, page and websocket: what of them is ours answers rightly, and a wrong page is noticed."""
+"""The topics http, page and websocket: our servers answer rightly, and a wrong page is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands as processes of their own, and a server that they call."""
+"""Fixtures: commands as processes of their own, and a server that they call."""
 
 from __future__ import annotations
 

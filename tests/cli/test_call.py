@@ -1,4 +1,4 @@
-"""`rpcstream` against a real server: output, exit statuses, files, the start-up, and one line for bad input."""
+"""`rpcstream` against a real server: output, exit statuses, files, start-up time, and one line for bad input."""
 
 from __future__ import annotations
 

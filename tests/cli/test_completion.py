@@ -1,4 +1,4 @@
-"""Shell completion, by the protocol that argcomplete speaks with the shell."""
+"""Shell completion, over argcomplete's protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that put control characters into whatever they say: the command line shows them and obeys none."""
+"""Control characters in what a server sends: the command line shows them escaped."""
 
 from __future__ import annotations
 

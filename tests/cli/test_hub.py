@@ -1,4 +1,4 @@
-"""`rpcstream-server --hub`, where its options come from, and the options that keep strangers out of any server."""
+"""`rpcstream-server --hub`: where its options come from; options for authentication of any server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Items to params: the grammar, the recognition of types, and a clear sentence for everything that is wrong."""
+"""Arguments of the command line as params: their grammar, their types, and the error for each mistake."""
 
 from __future__ import annotations
 

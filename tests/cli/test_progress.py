@@ -1,4 +1,4 @@
-"""The line that shows how far a call is: what stands in it, and that it is gone when the result comes."""
+"""The progress line: its content, and that it is erased when the result comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rpcstream-server`: targets, the banner, plain functions as in the first JSON-RPC stream servers, its end."""
+"""`rpcstream-server`: targets, the banner, plain functions, and how it ends."""
 
 from __future__ import annotations
 

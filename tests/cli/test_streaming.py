@@ -1,4 +1,4 @@
-"""`rpcstream --stream` against a real server: items as they come, and how that ends."""
+"""`rpcstream --stream` against a real server: items as they come, and how a stream ends."""
 
 from __future__ import annotations
 

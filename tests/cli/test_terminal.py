@@ -1,4 +1,4 @@
-"""`rpcstream` on a terminal: what people see."""
+"""`rpcstream` on a terminal: colours, pictures and progress."""
 
 from __future__ import annotations
 

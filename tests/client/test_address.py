@@ -1,4 +1,4 @@
-"""Every form of an address, and what is said about the others."""
+"""Addresses: every form that is accepted, and the errors for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the async client can do."""
+"""Behaviour of the async client only."""
 
 from __future__ import annotations
 

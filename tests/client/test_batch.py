@@ -1,4 +1,4 @@
-"""A batch that the server refuses as a whole, with one error in an array: every call of it fails with that error."""
+"""A batch that the server refuses as a whole: every call of it fails with that error."""
 
 from __future__ import annotations
 

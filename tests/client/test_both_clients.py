@@ -1,4 +1,4 @@
-"""What both clients offer, against a real server."""
+"""Calls, batches, notifications and errors with the sync and the async client, against a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that does everything wrong at random: no answer reaches another call, no call hangs, nothing stays."""
+"""A server that answers wrongly at random: no answer reaches another call, no call hangs, nothing is left over."""
 
 from __future__ import annotations
 

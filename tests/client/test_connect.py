@@ -1,4 +1,4 @@
-"""One client, every kind of address: the same calls with the same outcomes, against a real server."""
+"""Every kind of address: the same calls with the same results, against a real server."""
 
 from __future__ import annotations
 

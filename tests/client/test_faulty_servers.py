@@ -1,4 +1,4 @@
-"""Servers that answer late, twice, to nobody, in nonsense or not at all: both clients must take it."""
+"""Servers that answer late, twice, without a call, with nonsense or not at all, with both clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client over HTTP, with servers that follow a script: what goes over the wire, and what goes wrong there."""
+"""The client over HTTP against scripted servers: requests on the wire, and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The async client at a hub: its name, what it offers, and both again when the connection was lost."""
+"""The async client at a hub: its name, its methods, and both again after a lost connection."""
 
 from __future__ import annotations
 

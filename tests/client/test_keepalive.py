@@ -1,4 +1,4 @@
-"""A server that has fallen silent: asked, and given up; and one that only has nothing to say."""
+"""Keep-alive: a silent server is pinged and given up; one that is only idle is kept."""
 
 from __future__ import annotations
 

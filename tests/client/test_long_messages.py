@@ -1,4 +1,4 @@
-"""Long messages in both directions at once: nobody may wait for ever for the other to read."""
+"""Long messages in both directions at once: neither end waits for the other for ever."""
 
 from __future__ import annotations
 

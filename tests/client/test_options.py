@@ -1,4 +1,4 @@
-"""The options of both clients: found, refused, documented."""
+"""The options of both clients: names, errors, documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which connection takes the next call, and when a new one is opened."""
+"""The pool of connections: which one takes the next call, and when a new one is opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients at a real hub: what the played one cannot show, both sides of a name and of a method."""
+"""Clients at a real hub, providers and callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sync client at a hub: as the async one, and threads wait."""
+"""The sync client at a hub: its name, its methods, and threads that wait."""
 
 from __future__ import annotations
 

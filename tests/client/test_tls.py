@@ -1,4 +1,4 @@
-"""The client and TLS: whom it trusts, whom it does not, and what it says then. With real servers."""
+"""TLS at the client, against real servers: trusted and untrusted certificates, and the errors."""
 
 from __future__ import annotations
 

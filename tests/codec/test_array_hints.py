@@ -1,4 +1,4 @@
-"""What hints for arrays ask for: element types, shapes, and what a handler may return for them."""
+"""Hints for arrays: element types, shapes, and results of handlers."""
 
 from __future__ import annotations
 

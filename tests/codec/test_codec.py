@@ -1,4 +1,4 @@
-"""What holds for all families: laziness, hostile values, tags in bytes, options, hints that name no rich type."""
+"""Behaviour of all rich types: lazy imports, hostile values, tags in bytes, options, plain hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages to bytes: what orjson writes, what msgspec would write, what nobody can write."""
+"""Messages to bytes: values that orjson writes, those that msgspec writes, and those that cannot be encoded."""
 
 from __future__ import annotations
 

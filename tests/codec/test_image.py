@@ -1,4 +1,4 @@
-"""Images out and in: every mode and format, bombs and broken files."""
+"""Images in both directions: every mode and format."""
 
 from __future__ import annotations
 

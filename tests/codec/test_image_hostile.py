@@ -1,4 +1,4 @@
-"""Images that somebody else made: bombs, damaged files, lies; and images in several threads."""
+"""Hostile images: decompression bombs, damaged files, wrong headers; and images in several threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What malloc is asked for, and when it is left alone."""
+"""The settings of malloc: which are changed, and when they are left alone."""
 
 from __future__ import annotations
 

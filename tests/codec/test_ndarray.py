@@ -1,4 +1,4 @@
-"""Arrays out and in: every dtype and layout, what is refused, and what hints make of them."""
+"""Arrays in both directions: every dtype and layout, what is refused, and hints."""
 
 from __future__ import annotations
 

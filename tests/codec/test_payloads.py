@@ -1,4 +1,4 @@
-"""Long messages, whose payloads are cut out before the rest is parsed: what is read must be what stands there."""
+"""Long messages whose payloads are cut out before the rest is parsed: the values are the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images as QOI: out and in, what does not fit, bombs and broken files, and where the package is missing."""
+"""Images as QOI: in both directions, unsupported modes, damaged files, and a missing package."""
 
 from __future__ import annotations
 

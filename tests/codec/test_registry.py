@@ -1,4 +1,4 @@
-"""The user's own types: tags, encoders, decoders."""
+"""User-defined types: tags, encoders, decoders."""
 
 from __future__ import annotations
 

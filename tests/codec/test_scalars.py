@@ -1,4 +1,4 @@
-"""Single values: bytes, complex, numpy's scalars, times of pandas."""
+"""Scalars: bytes, complex, numpy's scalars, times of pandas."""
 
 from __future__ import annotations
 

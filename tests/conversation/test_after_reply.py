@@ -1,4 +1,4 @@
-"""What a handler has done after its reply: on the wire it comes behind the reply, whatever the transport."""
+"""Messages that a handler causes after its reply come behind the reply on the wire, over every transport."""
 
 from __future__ import annotations
 

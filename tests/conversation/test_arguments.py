@@ -1,4 +1,4 @@
-"""Streams as arguments: iterators go out item by item, as fast as they are used, and end with the call."""
+"""Streams as arguments: iterators are sent item by item, no faster than they are read, and end with the call."""
 
 from __future__ import annotations
 

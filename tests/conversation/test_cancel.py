@@ -1,5 +1,4 @@
-"""Cancelling: by whoever waits, by a lost connection, by the end of a server; and what cancels that are odd, late or
-early must not do."""
+"""Cancelling: by the caller, by a lost connection, by a server's stop; and cancels that are odd, late or early."""
 
 from __future__ import annotations
 

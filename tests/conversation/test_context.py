@@ -1,4 +1,4 @@
-"""Symmetric peers: what a handler is told of its call, and how it calls whoever called it."""
+"""A handler's `Context`: what it tells of the call, and calls back to the caller."""
 
 from __future__ import annotations
 

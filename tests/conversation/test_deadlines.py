@@ -1,4 +1,4 @@
-"""Deadlines: told with the call, seen by the handler, inherited by what it calls, held although nothing has begun."""
+"""Deadlines: sent with a call, seen by the handler, inherited by its own calls, enforced before a call begins."""
 
 from __future__ import annotations
 

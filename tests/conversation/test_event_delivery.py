@@ -1,4 +1,4 @@
-"""Events through a real server, seen from raw connections: what comes when, and what becomes of slow readers."""
+"""Events through a real server to raw connections: their order, and slow readers."""
 
 from __future__ import annotations
 

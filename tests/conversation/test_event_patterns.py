@@ -1,4 +1,4 @@
-"""Events by patterns of topics, and last values, over every transport: from what is published to whoever reads it."""
+"""Events by patterns of topics, and last values, over every transport."""
 
 from __future__ import annotations
 

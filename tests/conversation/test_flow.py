@@ -1,4 +1,4 @@
-"""Flow: how much one end takes of the other, who waits for whom, and that nobody waits for ever."""
+"""Flow control: how much one end accepts of the other, and that neither waits for ever."""
 
 from __future__ import annotations
 

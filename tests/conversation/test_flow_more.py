@@ -1,4 +1,4 @@
-"""Flow, seen from the other side: what a sender notices, two ends that both send too much, and what a stop finishes."""
+"""Flow control at the sender: pauses, two ends that both send too much, and a server's stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in order on one connection, and what is not."""
+"""The order of calls on one connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress: what a handler says on its way to the result, in order, before the result, and never in anybody's way."""
+"""Progress: in order, before the result, and without delaying other calls."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Clients that keep their connection: when they try again, what waits meanwhile, what is said first on a new one, and
-what of all that was lost is repeated."""
+"""Reconnecting clients: pauses between attempts, calls that wait, the first messages, and repeated calls."""
 
 from __future__ import annotations
 

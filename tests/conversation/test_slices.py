@@ -1,4 +1,4 @@
-"""Generators that are collected, and batches that take long: others have their turns, and what was promised holds."""
+"""Collected generators and long batches: other calls have their turns meanwhile."""
 
 from __future__ import annotations
 

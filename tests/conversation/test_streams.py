@@ -1,4 +1,4 @@
-"""Streams of items as replies: what a generator gives, as fast as it is read, and an end for each, once."""
+"""Streams of items as replies: credit, order, and one end for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events at the async client: one subscription for all readers of a topic, in order, bounded, made again when lost."""
+"""Events at the async client: one subscription for all readers of a topic, in order, bounded, renewed after a loss."""
 
 from __future__ import annotations
 

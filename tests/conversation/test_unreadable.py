@@ -1,4 +1,4 @@
-"""Messages that are not JSON: whose the error is, and that nothing in them is carried out."""
+"""Messages that are not JSON: the error that they get, and that nothing in them is carried out."""
 
 from __future__ import annotations
 

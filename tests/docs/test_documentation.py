@@ -1,4 +1,4 @@
-"""Holds the documentation against the code: blocks run, options and defaults are the real ones, links have an end."""
+"""The documentation against the code: blocks run, options and defaults are the real ones, links exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits for a slow reader: order, bounds, policies, counts; against a model that is a plain list."""
+"""The queue of one subscription: order, bounds, policies, counts; compared with a plain list."""
 
 from __future__ import annotations
 

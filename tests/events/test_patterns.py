@@ -1,4 +1,4 @@
-"""Patterns of topics: what is one, what each matches, covers and overlaps with; against definitions that enumerate."""
+"""Patterns of topics: valid ones, what each matches, covers and overlaps with; compared with enumeration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last values that are kept: which, in what order, and no more than may be."""
+"""Retained values: which are kept, in what order, and their limits."""
 
 from __future__ import annotations
 

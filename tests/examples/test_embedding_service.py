@@ -1,4 +1,4 @@
-"""The model behind micro-batching: as a function of many texts, and as callers of one text see it."""
+"""The example of micro-batching: its model as a function of many texts, and calls with one text each."""
 
 from __future__ import annotations
 

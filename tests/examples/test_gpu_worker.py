@@ -1,4 +1,4 @@
-"""The worker, its caller and its watcher at a real hub; what the worker computes, with each library it knows."""
+"""The GPU worker, its caller and its watcher at a real hub; its computation with each library."""
 
 from __future__ import annotations
 

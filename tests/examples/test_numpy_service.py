@@ -1,4 +1,4 @@
-"""The service with dtype and shape in its hints."""
+"""The example with dtype and shape in its hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main job: a real descriptor of a real photo, by every way there is to call it."""
+"""The main example: a descriptor of a real photo, by every way to call it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example with pages, as a browser sees it."""
+"""The example with pages, with requests as a browser sends them."""
 
 from __future__ import annotations
 

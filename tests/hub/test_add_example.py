@@ -1,4 +1,4 @@
-"""The examples of the fourth seed, with our clients and with raw lines: client1 offers `add`, client2 calls it."""
+"""The first examples of a hub, with our clients and with raw lines: client1 offers `add`, client2 calls it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers of a hub that say things nobody should: they are told, and nobody else hears, gets or loses anything by it."""
+"""Peers of a hub that send invalid messages: they get errors, and no other peer is affected."""
 
 from __future__ import annotations
 

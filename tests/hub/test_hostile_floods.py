@@ -1,4 +1,4 @@
-"""Too much of everything, and connections that do not read: others are served, and what waits has its bounds."""
+"""Floods, and connections that do not read: others are served, and queues are bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be registered, told to a client or published, and who cannot do so."""
+"""Invalid params of registrations, notifications and publishing, and callers that may not do them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Providers that answer wrongly, and streams that do not keep to their credit: it is their own calls that suffer."""
+"""Providers that answer wrongly, and streams that exceed their credit: only their own calls suffer."""
 
 from __future__ import annotations
 

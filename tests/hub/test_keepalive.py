@@ -1,4 +1,4 @@
-"""Who is dropped for silence: nobody who answers, however close the two times are."""
+"""Keep-alive of a hub: silent clients are dropped, those that answer are kept."""
 
 from __future__ import annotations
 

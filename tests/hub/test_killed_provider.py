@@ -1,4 +1,4 @@
-"""A provider that is killed while it has much to do: its callers know at once, and use it again when it is back."""
+"""A provider that is killed under load: its callers are told at once, and reach it again when it is back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long lists: written in slices, once for all who wait, kept until something changes; and what `rpc.discover` says."""
+"""Long lists: written in slices, once for all callers, kept until something changes; and `rpc.discover`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long messages through a hub: they go on at once, short ones at the end of the turn, and yet all in their order."""
+"""Long messages through a hub: forwarded at once, short ones at the end of the turn, all in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long messages that go on are not decoded, and everything else is; what is no JSON goes nowhere."""
+"""Long messages are forwarded without being decoded; invalid JSON is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may offer what: no client ever gets a call for a name outside what its rules allow."""
+"""Rules of registering: no client gets a call for a name outside its rules."""
 
 from __future__ import annotations
 

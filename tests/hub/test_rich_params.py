@@ -1,4 +1,4 @@
-"""Rich values in every place of every method of the server's and the hub's own: told as an error, never a failure."""
+"""Rich values in every param of the methods of server and hub: refused with an error."""
 
 from __future__ import annotations
 

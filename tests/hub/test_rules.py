@@ -1,4 +1,4 @@
-"""Rules: who may do what, held against a definition that is as plain as can be; and what is no rule."""
+"""Rules: what each client may do, compared with a plain definition; and invalid rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a hub: its options, its stop, and what its log says."""
+"""The hub as a server: options, stop, log."""
 
 from __future__ import annotations
 

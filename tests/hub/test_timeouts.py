@@ -1,4 +1,4 @@
-"""The times of a hub: of calls, of clients that are silent, of connections that never say what they want."""
+"""Time limits of a hub: of calls, of silent clients, of connections that do not authenticate."""
 
 from __future__ import annotations
 

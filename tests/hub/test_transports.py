@@ -1,4 +1,4 @@
-"""Any transport, any mix of them: who offers and who calls need not speak alike."""
+"""Provider and caller on any mix of transports."""
 
 from __future__ import annotations
 

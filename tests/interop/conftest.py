@@ -1,4 +1,4 @@
-"""The server for foreign clients, at a port and at a Unix socket."""
+"""Fixtures: the server for foreign clients, at a port and at a Unix socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the foreign clients call: one small server, and what it has seen of them.
+"""The server that the foreign clients call, and a record of what it has received.
 
 Knows nothing of the clients; each test file has its own.
 """

@@ -1,4 +1,4 @@
-"""curl on the other end: what the manual shows, and what curl does of its own accord with large bodies."""
+"""curl: the commands of the manual, and what curl adds by itself to large bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that others wrote, at a server with a certificate: they check it, and go on as without one.
+"""Clients that others wrote, at a server with a certificate.
 
 What else they can do is seen in the files with their names; curl and jayson have their own part of this.
 """

@@ -1,4 +1,4 @@
-"""Clients that others wrote, at a server that asks for a token: each shows it as it shows any.
+"""Clients that others wrote, at a server that requires a token.
 
 What else they can do is seen in the files with their names.
 """

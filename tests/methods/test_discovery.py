@@ -1,4 +1,4 @@
-"""The schemas in `rpc.discover`: their defaults may be sent, and what they allow is taken."""
+"""The schemas in `rpc.discover`: defaults validate, and values that they allow are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images of calls: where they are decoded, what waits meanwhile, and how much memory they take at a server."""
+"""Images as arguments: where they are decoded, which calls wait meanwhile, and their memory at a server."""
 
 from __future__ import annotations
 

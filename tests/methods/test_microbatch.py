@@ -1,4 +1,4 @@
-"""Gathering calls to runs, without a server: when a run starts, what is in it, and who gets what came of it.
+"""Micro-batches without a server: when a run starts, which calls are in it, and how results are handed out.
 
 Where time matters it is the fake one of `FakeTimeLoop`: it stands still while anything happens.
 """

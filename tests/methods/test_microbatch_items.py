@@ -1,4 +1,4 @@
-"""From the hints of a handler of many items to the signature of one, and from items to what the handler gets."""
+"""From the hints of a batched handler to the signature of one call, and from calls to the handler's arguments."""
 
 from __future__ import annotations
 

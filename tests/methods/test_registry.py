@@ -1,4 +1,4 @@
-"""How functions, objects and modules become methods, and what is refused."""
+"""Functions, objects and modules as methods, and what is refused."""
 
 from __future__ import annotations
 

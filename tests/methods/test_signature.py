@@ -1,4 +1,4 @@
-"""Every way to write a function: what its callers may send, and what they are told when it does not fit."""
+"""Signatures of every kind: which params are accepted, and the errors for others."""
 
 from __future__ import annotations
 

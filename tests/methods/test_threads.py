@@ -1,4 +1,4 @@
-"""The pool of daemon threads: its order, its bounds, and that nothing is left of calls that were cancelled."""
+"""The pool of daemon threads: order, bounds, and cancelled calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generators in worker processes, where nothing can stop them from outside: they are bounded there."""
+"""Generators in worker processes: bounded there, since they cannot be stopped from outside."""
 
 from __future__ import annotations
 

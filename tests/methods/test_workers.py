@@ -1,4 +1,4 @@
-"""Worker processes that are killed, that crash, that cannot be started or do not end."""
+"""Worker processes that are killed, crash, cannot be started or do not end."""
 
 from __future__ import annotations
 

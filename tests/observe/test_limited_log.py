@@ -1,4 +1,4 @@
-"""What peers cause may be logged so often, in lines of bounded length; then it is said how much was left out."""
+"""Rate-limited log lines: how many are written, how long they are, and the count of the others."""
 
 from __future__ import annotations
 

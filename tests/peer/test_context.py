@@ -1,4 +1,4 @@
-"""What a handler's context does in a thread, where the event loop is not."""
+"""A handler's context in a thread."""
 
 from __future__ import annotations
 

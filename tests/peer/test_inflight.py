@@ -1,4 +1,4 @@
-"""A cancel finds the call with its id, however many run, and no other."""
+"""Running calls: a cancel finds the call with its id, and no other."""
 
 from __future__ import annotations
 

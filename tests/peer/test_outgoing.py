@@ -1,4 +1,4 @@
-"""The deadlines of calls that wait: told in order, with work that does not grow with the calls that still wait."""
+"""Deadlines of outgoing calls: they expire in order, at a cost that does not grow with the calls that wait."""
 
 from __future__ import annotations
 

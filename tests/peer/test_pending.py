@@ -1,4 +1,4 @@
-"""An answer reaches the call it belongs to, once, or nobody."""
+"""Pending calls: an answer reaches its call, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attributes as method names."""
+"""Attributes of clients as method names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits is looked through in turns, once, and it makes no difference how long a turn is."""
+"""The request queue: it is searched in slices, once, and the length of a slice makes no difference."""
 
 from __future__ import annotations
 

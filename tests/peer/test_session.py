@@ -1,4 +1,4 @@
-"""Whatever bytes come, a session answers or drops them: nothing in them ends the conversation by an error of ours."""
+"""Random bytes to a session: each message is answered or dropped, and none ends it by an error of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that end before they begin, and calls that go on after their caller is gone: neither leaves anything behind."""
+"""Calls that are cancelled before they begin, and calls that outlive their caller: nothing is left over."""
 
 from __future__ import annotations
 

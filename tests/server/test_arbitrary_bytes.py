@@ -1,4 +1,4 @@
-"""Whatever bytes come: a valid JSON-RPC error or nothing, and the next call works; however they are cut."""
+"""Random bytes to a server, however they are cut: a JSON-RPC error or nothing, and the next call works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batched methods through a real server: what callers see of them, and what they do not."""
+"""Batched methods through a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is to stop, and tells whoever shares out the load before it does."""
+"""`drain_delay`: a server that reports its stop to load balancers before it begins."""
 
 from __future__ import annotations
 

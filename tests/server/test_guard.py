@@ -1,4 +1,4 @@
-"""`Server.guard`: what keeps strangers out, added to a server that was made without."""
+"""`Server.guard`: authentication that is added to an existing server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hostile or careless peer sends: it gets a clear error or is closed in its time, and others are served."""
+"""Hostile and careless peers: each gets an error or is closed in time, and others are served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server's life as a process: start, signals, restart, and the addresses it listens at."""
+"""A server as a process: start, signals, restart, and its addresses."""
 
 from __future__ import annotations
 

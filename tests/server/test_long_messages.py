@@ -1,4 +1,4 @@
-"""Messages whose payloads are not parsed, over a socket: nothing about them is different but the time they take."""
+"""Long messages whose payloads are not parsed, over a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""1,000 connections at once, 100 calls each: every answer to its own caller, none lost, the memory back afterwards."""
+"""1,000 connections at once with 100 calls each: right answers, none lost, and the memory is given back."""
 
 from __future__ import annotations
 

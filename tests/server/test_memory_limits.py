@@ -1,4 +1,4 @@
-"""What messages may take in memory: `max_values`, `max_held_size`, `max_held_total`, on every transport."""
+"""Limits of the memory of messages: `max_values`, `max_held_size`, `max_held_total`, on every transport."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where two things meet: what comes early, in between, or behind the last word. Nothing is lost or waits for ever."""
+"""Events at the same moment: early messages, messages during a stop, messages after the last one."""
 
 from __future__ import annotations
 

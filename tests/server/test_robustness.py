@@ -1,4 +1,4 @@
-"""Handlers that do what handlers should not do: the caller is answered all the same, and others notice nothing."""
+"""Handlers that misbehave: the caller is answered, and other calls are not affected."""
 
 from __future__ import annotations
 

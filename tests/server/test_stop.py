@@ -1,4 +1,4 @@
-"""A first signal ends the process, whatever its handlers do about it."""
+"""The first signal ends the process, whatever its handlers do."""
 
 from __future__ import annotations
 

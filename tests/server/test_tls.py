@@ -1,4 +1,4 @@
-"""TLS: a certificate that changes, handshakes that fail, and text where no text is expected."""
+"""TLS at a server: changed certificates, failed handshakes, and plain text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accepting: no more descriptors, handshakes that are not done, and who gives way when all places are taken."""
+"""Accepting connections: exhausted descriptors, unfinished handshakes, and which connection makes room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which hosts and origins HTTP requests may have. Pure: requests are made here, not parsed."""
+"""Hosts and origins of HTTP requests, without a connection."""
 
 from __future__ import annotations
 

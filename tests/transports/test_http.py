@@ -1,4 +1,4 @@
-"""Calls by HTTP, and what else a well-meaning client does."""
+"""Calls over HTTP by well-behaved clients."""
 
 from __future__ import annotations
 

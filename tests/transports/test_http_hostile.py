@@ -1,4 +1,4 @@
-"""What a hostile client sends: it is refused in its time, nothing it hid is carried out, and others are served."""
+"""Hostile HTTP requests: refused in time, no smuggled request is carried out, and others are served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What HTTP cannot: whoever wants to be asked, or told of events, learns what would do."""
+"""What HTTP cannot do: calls back and events get an error that names the alternatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where calls are taken by HTTP and WebSocket: `Server(path=…)`."""
+"""The paths at which HTTP and WebSocket are served: `Server(path=…)`."""
 
 from __future__ import annotations
 

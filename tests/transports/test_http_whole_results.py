@@ -1,4 +1,4 @@
-"""Calls over HTTP whose answer is lines or events, and which want their result whole all the same."""
+"""Calls over HTTP whose answer may be lines or events, by clients that want one result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long messages in shares: with a transport that is played, and over TLS and asyncio's own transports."""
+"""Long messages that are written in shares: with a fake transport, over TLS, and with asyncio's transports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WebSocket between ends that mean well: the handshake, frames, and whole conversations with peers of others."""
+"""WebSocket with well-behaved peers: the handshake, frames, and conversations with other libraries."""
 
 from __future__ import annotations
 

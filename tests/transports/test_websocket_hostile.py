@@ -1,5 +1,4 @@
-"""WebSocket with peers that break the rules, flood, do not read, fall silent or vanish: the server says why and ends
-that connection alone, and its memory does not grow."""
+"""WebSocket peers that break the rules, flood, do not read, fall silent or vanish: only their connection is closed."""
 
 from __future__ import annotations
 

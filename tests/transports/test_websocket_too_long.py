@@ -1,4 +1,4 @@
-"""WebSocket messages over the size limit, in one frame or in many: skipped, answered once, and nothing of them kept."""
+"""WebSocket messages over the size limit, in one frame or in many: skipped, answered once, and not kept."""
 
 from __future__ import annotations
 

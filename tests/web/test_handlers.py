@@ -1,4 +1,4 @@
-"""Handlers of GET: what they are given, what becomes of what they return, and of what goes wrong."""
+"""Handlers of GET: their parameters, their results, and errors."""
 
 from __future__ import annotations
 

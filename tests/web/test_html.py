@@ -1,4 +1,4 @@
-"""Text in HTML: what is quoted, what is not, and where values may not stand."""
+"""Text in HTML: what is quoted, and where values may not stand."""
 
 from __future__ import annotations
 

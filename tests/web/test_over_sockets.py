@@ -1,4 +1,4 @@
-"""Pages over a real connection: what the transport makes of them."""
+"""Pages over a real connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths with places in them."""
+"""Paths with parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which route answers: order, methods, what is there for monitors."""
+"""Routes: which one answers, methods, and routes for monitors."""
 
 from __future__ import annotations
 

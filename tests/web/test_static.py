@@ -1,4 +1,4 @@
-"""Static contents: prepared once, named by a tag, read again when they were changed; nothing but what is meant."""
+"""Static contents: prepared once, tagged, read again when they change, and nothing outside their folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a message ends: lines, values without a line end, messages that are too long."""
+"""Framing: lines, values without a line end, and messages that are too long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads, bodies and responses as bytes, without a connection."""
+"""HTTP heads, bodies and responses as bytes, without a connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many values a text has and how deep they are, compared with what a parser finds."""
+"""The number of values in a JSON text and their depth, compared with a parser."""
 
 from __future__ import annotations
 
