@@ -15,7 +15,8 @@ from ..errors import ConnectFailed, ConnectionLost
 from ..events.event_queue import Policy
 from ..peer.deadline import INFINITE, inherited, time_left
 from ..peer.marshal import NOT_GIVEN, Call, Outgoing, RawCall, check_params, params_of
-from ..peer.outgoing import AsyncWaiter, OnProgress
+from ..peer.outgoing import AwaitedCall
+from ..peer.pending import OnProgress
 from ..peer.remote import Peer
 from ..peer.session import Session
 from ..peer.stream import Stream, StreamCall
@@ -234,10 +235,10 @@ class AsyncClient(BaseClient):
         while True:
             try:
                 connection = self._pool.ready(loop) or await self._pool.get(outgoing.method, deadline)
-                waiter = AsyncWaiter(loop.create_future(), outgoing.method, deadline, on_progress)
-                connection.calls.begin(outgoing, waiter)
+                pending = AwaitedCall(loop.create_future(), outgoing.method, deadline, on_progress)
+                connection.calls.begin(outgoing, pending)
                 try:
-                    reply, line = await waiter.future
+                    reply, line = await pending.future
                 except BaseException:
                     connection.calls.give_up(outgoing)
                     raise

@@ -18,7 +18,7 @@ from .options import Settings
 if TYPE_CHECKING:  # these import asyncio or read files, which plain calls do without
     from ..config import ConfigSource
     from ..events.event_queue import Policy
-    from ..peer.outgoing import OnProgress
+    from ..peer.pending import OnProgress
 
 
 class BaseClient(ABC):

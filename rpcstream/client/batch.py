@@ -21,7 +21,7 @@ from ..errors import (
     error_from_wire,
 )
 from ..peer.marshal import NOT_GIVEN, Marshaller, Soon, check_params, params_of, told
-from ..peer.pending import PendingCalls, Waiter
+from ..peer.pending import PendingCall, PendingCalls
 from ..peer.proxy import Method, Methods, remote_name
 from ..wire import envelope
 from ..wire.buffers import Encoded
@@ -228,10 +228,9 @@ class BatchExchange:
         self.is_repeatable = True
         self._pending_calls: dict[BatchCall, _MemberCall] = {}
 
-    def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
-        collector = _ReplyCollector(self.method, len(self._calls), pending, waiter, soon)
-        deadline = getattr(waiter, "deadline", float("inf"))
-        self._pending_calls = {call: _MemberCall(collector, call.method, deadline) for call in self._calls}
+    def enter(self, pending: PendingCalls, call: PendingCall, soon: Soon) -> None:
+        collector = _ReplyCollector(self.method, len(self._calls), pending, call, soon)
+        self._pending_calls = {each: _MemberCall(collector, each.method, call.deadline) for each in self._calls}
         for member in self._pending_calls.values():
             member.call_id = pending.add(member)
         collector.members = list(self._pending_calls.values())
@@ -301,12 +300,12 @@ class BatchExchange:
 class _ReplyCollector:
     """Waits for the replies of a batch: until all have arrived, or the array of replies has been read."""
 
-    def __init__(self, method: str, missing: int, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
+    def __init__(self, method: str, missing: int, pending: PendingCalls, call: PendingCall, soon: Soon) -> None:
         self.members: list[_MemberCall] = []
         self._method = method
         self._missing = missing
         self._pending = pending
-        self._waiter = waiter
+        self._call = call
         self._soon = soon
         self._ends = False
 
@@ -314,7 +313,7 @@ class _ReplyCollector:
         """Count a reply, which arrived in the message `line`."""
         self._missing -= 1
         if not self._missing:
-            self._waiter.answer({}, b"")
+            self._call.answer({}, b"")
         elif not self._ends and line[:16].lstrip().startswith(b"["):
             self._ends = True
             self._soon(self._end)
@@ -325,7 +324,7 @@ class _ReplyCollector:
         if not self._missing:
             if isinstance(error, ConnectionLost | CallTimeout):
                 error = type(error)(error.reason, method=self._method, address=error.address)
-            self._waiter.fail(error)
+            self._call.fail(error)
 
     def _end(self) -> None:
         """End the wait after the array of replies: calls without a reply in it get none."""
@@ -334,10 +333,10 @@ class _ReplyCollector:
             for member in self.members:
                 if member.reply is None:
                     self._pending.discard(member.call_id)
-            self._waiter.answer({}, b"")
+            self._call.answer({}, b"")
 
 
-class _MemberCall:
+class _MemberCall(PendingCall):
     """Waits for the reply to one call of a batch."""
 
     __slots__ = ("_collector", "call_id", "deadline", "error", "line", "method", "reply")

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from ..errors import ConnectFailed, ConnectionLost, EncodeError
 from ..peer.deadline import free_context
 from ..peer.marshal import Marshaller, Outgoing
-from ..peer.outgoing import OutgoingCalls, TimedWaiter
+from ..peer.outgoing import OutgoingCalls
+from ..peer.pending import PendingCall
 from ..peer.session import Session
 from ..peer.uploads import holds_streams
 from ..wire.buffers import Encoded
@@ -40,9 +41,9 @@ class HttpCalls(OutgoingCalls):
         super().__init__(session, marshaller)
         self._channel = channel
 
-    def _send_call(self, outgoing: Outgoing, waiter: TimedWaiter, left: float) -> None:
+    def _send_call(self, outgoing: Outgoing, call: PendingCall, left: float) -> None:
         # To hear of its progress the answer must be lines; then the server must be told that items are not wanted.
-        says_whole = outgoing.window is None and getattr(waiter, "on_progress", None) is not None
+        says_whole = outgoing.window is None and call.on_progress is not None
         message = outgoing.encode(left, says_whole=says_whole)
         self._channel.post(message, outgoing.method, outgoing.call_ids, outgoing.window, as_lines=says_whole)
 

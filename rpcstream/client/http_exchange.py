@@ -295,10 +295,10 @@ class Exchange:
         pending = self._session.pending
         if not (self._has_array and self._has_reply):
             for call_id in list(self._waiting()):
-                waiter = pending.find(call_id)
-                if waiter is not None:
+                call = pending.find(call_id)
+                if call is not None:
                     pending.discard(call_id)
-                    waiter.fail(make_error(waiter.method))
+                    call.fail(make_error(call.method))
         self._over()
 
     def _over(self) -> None:

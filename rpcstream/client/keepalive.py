@@ -5,11 +5,10 @@ Owns one timer for each connection; calls cost nothing. Knows neither sockets no
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ..peer.deadline import INFINITE
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller
+from ..peer.pending import PendingCall
 from .connection import ClientConnection
 
 
@@ -57,19 +56,15 @@ class Keepalive:
         self._timer.cancel()
 
 
-class _Ping:
-    """Ignores the reply to a ping: its bytes are what counts, also those of an error."""
+class _Ping(PendingCall):
+    """A ping whose reply is ignored: its bytes are what counts, also those of an error."""
 
     __slots__ = ()
 
     method = "rpc.ping"
-    deadline = INFINITE
 
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         pass
 
     def fail(self, error: Exception) -> None:
         pass
-
-    def when_over(self, function: Callable[[], object]) -> None:
-        raise AssertionError("a ping has no streams")

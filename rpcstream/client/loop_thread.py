@@ -18,7 +18,8 @@ from typing import Any
 
 from ..peer.deadline import INFINITE, free_context
 from ..peer.marshal import Outgoing
-from ..peer.outgoing import OnProgress, OutgoingCalls
+from ..peer.outgoing import OutgoingCalls
+from ..peer.pending import OnProgress, PendingCall
 from ..text import get_logger
 from ..wire.buffers import Encoded
 from .aio import AsyncClient
@@ -214,7 +215,7 @@ class CallFuture(Future[Any]):
         return True
 
 
-class _SubmittedCall:
+class _SubmittedCall(PendingCall):
     """A call that has a future: waits for the reply in the event loop.
 
     It ends once: for the thread that takes the only element out of `_open`, which the interpreter does at once.

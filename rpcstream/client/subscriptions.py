@@ -18,7 +18,7 @@ from ..events.patterns import PatternTable, is_pattern
 from ..peer.deadline import INFINITE, time_left
 from ..peer.interfaces import Channel
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller
-from ..peer.outgoing import AsyncWaiter
+from ..peer.outgoing import AwaitedCall
 from .address import check_lasting
 from .connection import ClientConnection
 from .options import Settings
@@ -246,10 +246,10 @@ class Subscriptions:
                 self._confirmed.add(topic)
 
         call = Call(self.marshaller, "rpc.subscribe", {"topic": topic}, NOT_GIVEN, NOT_GIVEN)
-        waiter = _Confirmation(connection.loop.create_future(), deadline, confirmed)
-        connection.calls.begin(call, waiter)
+        pending = _Confirmation(connection.loop.create_future(), deadline, confirmed)
+        connection.calls.begin(call, pending)
         try:
-            reply, line = await waiter.future
+            reply, line = await pending.future
         except BaseException:
             connection.calls.give_up(call)
             raise
@@ -303,7 +303,7 @@ class Subscriptions:
                 self.remove(subscriber)
 
 
-class _Confirmation(AsyncWaiter):
+class _Confirmation(AwaitedCall):
     """Waits for the reply to a subscription, and marks it as confirmed before the next message is handled."""
 
     __slots__ = ("_confirmed",)

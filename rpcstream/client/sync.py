@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do witho
     from concurrent.futures import Future
 
     from ..events.event_queue import Policy
-    from ..peer.outgoing import OnProgress
+    from ..peer.pending import OnProgress
     from ..peer.remote import BlockingPeer
     from .loop_bridge import ClientStream, ClientSubscription
 

@@ -14,14 +14,14 @@ import socket
 from collections.abc import Callable
 from threading import get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from ..codec.payloads import TooManyValues
 from ..errors import CallTimeout, ConnectionLost
 from ..peer.marshal import Marshaller, Outgoing
-from ..peer.pending import PendingCalls
+from ..peer.pending import OnProgress, PendingCall, PendingCalls
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import Encoded, parts_of
@@ -30,9 +30,6 @@ from .callbacks import ClientDispatcher
 from .options import Settings
 from .retry import Unsent
 from .sockets import milliseconds, waiter
-
-if TYPE_CHECKING:
-    from ..peer.outgoing import OnProgress  # imports asyncio, which plain calls do without
 
 #: Up to this size (bytes) a message is copied together with its delimiter, to be sent with one system call.
 JOIN_MAX = 64 * 1024
@@ -52,7 +49,7 @@ LOOK_AFTER = 0.001
 _BRACE, _LINE_FEED = b"{\n"
 
 
-class PendingReply:
+class PendingReply(PendingCall):
     """The reply that a thread waits for: an entry in the table of pending calls.
 
     Made without arguments, and `method` is set: every call makes one, and so there is no `__init__` to run.
@@ -63,13 +60,11 @@ class PendingReply:
         on_progress: called with what the handler reports before it has answered.
     """
 
-    method: str
     reply: dict[str, Any]
 
     done = False
     error: Exception | None = None
     line: bytes | bytearray = b""
-    on_progress: OnProgress | None = None
 
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         self.reply, self.line, self.done = reply, line, True
@@ -405,13 +400,12 @@ class SyncConnection:
 
     def _report(self, params: Any, line: bytes | bytearray) -> None:
         """Tell the caller's `on_progress` what the handler reports. What that raises is logged, and ends nothing."""
-        pending: Any = self.pending.find(params.get("token")) if type(params) is dict else None
-        on_progress = getattr(pending, "on_progress", None)
-        if on_progress is None:
+        pending = self.pending.find(params.get("token")) if type(params) is dict else None
+        if pending is None or pending.on_progress is None:
             return
         self.reporting = get_ident()
         try:
-            on_progress(self._marshaller.member(pending.method, params, line, "value"))
+            pending.on_progress(self._marshaller.member(pending.method, params, line, "value"))
         except Exception:
             get_logger("rpcstream.client").exception("on_progress of a call of %r failed", pending.method)
         finally:

@@ -28,7 +28,7 @@ from .retry import LOSSES, Unsent, check_idempotent, idempotent_methods, pause_b
 from .sync_pool import SyncPool
 
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
-    from ..peer.outgoing import OnProgress
+    from ..peer.pending import OnProgress
     from .callbacks import Callbacks
     from .loop_thread import CallFuture, LoopThread
     from .worker_thread import Hello

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from ..peer.pending import PendingCall
 from ..peer.state import ConversationState
 from ..wire import envelope
 from .directory import Directory
@@ -94,15 +95,15 @@ class HubKeepalive:
         session.send(orjson.dumps(envelope.request("rpc.ping", call_id=call_id)))
 
 
-class _Ping:
-    """A ping that waits for any answer, as a sign of life. A `TimedWaiter`."""
+class _Ping(PendingCall):
+    """A ping that waits for any answer, as a sign of life."""
 
-    __slots__ = ("_member", "deadline", "method")
+    __slots__ = ("_member",)
+
+    method = "rpc.ping"
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self.method = "rpc.ping"
-        self.deadline = float("inf")
 
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         """Note the sign of life."""
@@ -111,6 +112,3 @@ class _Ping:
 
     def fail(self, error: Exception) -> None:
         """Do nothing: the connection is over, and so is the member."""
-
-    def when_over(self, function: Callable[[], object]) -> None:
-        """Do nothing: nothing depends on a ping."""

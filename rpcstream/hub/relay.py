@@ -15,8 +15,8 @@ import msgspec
 from ..codec import payloads
 from ..errors import CallCancelled, CallTimeout, DeadlineExceeded, InternalError, InvalidRequest, ProviderGone, RpcError
 from ..peer.deadline import INFINITE
-from ..peer.flow_control import Item
 from ..peer.inflight import ForwardedCall
+from ..peer.pending import PendingCall
 from ..peer.state import ConversationState
 from ..wire import envelope
 from ..wire.buffers import Encoded
@@ -29,7 +29,7 @@ from .relayed_streams import ArgumentStream, ReplyStream
 WriteError = Callable[[Any, RpcError], Encoded | None]
 
 
-class Relay(ForwardedCall):
+class Relay(ForwardedCall, PendingCall):
     """One call through the hub.
 
     Args:
@@ -118,7 +118,7 @@ class Relay(ForwardedCall):
     def _is_wanted(self) -> bool:
         return not self._is_over
 
-    # -- from the provider (a `TimedWaiter`) --------------------------------------------------------------------------
+    # -- from the provider (a `PendingCall`) --------------------------------------------------------------------------
 
     def answer(self, reply: dict[str, Any], line: Line) -> None:
         """Pass the reply back."""
@@ -136,20 +136,17 @@ class Relay(ForwardedCall):
         else:
             self.refuse(self._gone())
 
-    def when_over(self, function: Callable[[], object]) -> None:
-        """Do nothing: only the hub's own streams depend on the call."""
-
-    def item(self, item: Item) -> None:
+    def item(self, params: dict[str, Any], line: Line) -> bool:
         """Pass an item of the reply's stream back.
 
         Raises:
             InvalidRequest: there was no credit for it, or it cannot be read; the call has ended.
         """
         if self._reply_stream is None or self._is_over:
-            return
+            return True
         try:
             self._reply_stream.count()
-            message = self._carried(*item, envelope.ITEM, "id")
+            message = self._carried(params, line, envelope.ITEM, "id")
             if message is None:
                 raise _malformed("an item of its stream cannot be read")
         except RpcError as error:
@@ -157,18 +154,20 @@ class Relay(ForwardedCall):
             raise InvalidRequest(data=error.data) from error
         self._caller.send(message)
         self._reply_stream.renew()
+        return True
 
-    def progress(self, item: Item) -> None:
+    def progress(self, params: dict[str, Any], line: Line) -> bool:
         """Pass progress back; while the caller does not read, only the latest is kept."""
-        message = self._carried(*item, envelope.PROGRESS, "token") if self.call_id is not None else None
+        message = self._carried(params, line, envelope.PROGRESS, "token") if self.call_id is not None else None
         if message is None:
-            return
+            return True
         if self._latest is None:
             if self._caller.write_gate.is_open:
                 self._caller.send(message)
-                return
+                return True
             self._caller.write_gate.when_open(self._send_latest)
         self._latest = message
+        return True
 
     def _send_latest(self) -> None:
         message, self._latest = self._latest, None

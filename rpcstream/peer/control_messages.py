@@ -6,6 +6,7 @@ or late is dropped. Makes none of them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -79,32 +80,32 @@ def _cancel(state: ConversationState, params: dict[str, Any], line: Line) -> Non
 
 
 def _progress(state: ConversationState, params: dict[str, Any], line: Line) -> None:
-    waiter: Any = state.pending.find(params.get("token"))
-    relayed = getattr(waiter, "progress", None)
-    if relayed is not None:
-        relayed((params, line))
-    elif waiter is not None:
-        state.calls.progress(waiter, params, line)
+    call = state.pending.find(params.get("token"))
+    if call is not None and not call.progress(params, line):
+        state.calls.report(call, params, line)
 
 
 def _item(state: ConversationState, params: dict[str, Any], line: Line) -> None:
-    token = params.get("stream")
-    if token is None:
-        waiter: Any = state.pending.find(params.get("id"))
-        put = getattr(waiter, "item", None)
-    else:
-        receiver = _receiver(state, params)
-        put = receiver.put if receiver is not None else None
-    if put is None:
+    if params.get("stream") is None:
+        _item_of_reply(state, params, line)
+        return
+    receiver = _receiver(state, params)
+    if receiver is None:
         state.pending.count_dropped()
         return
+    with contextlib.suppress(InvalidRequest):  # the consumer has been told
+        receiver.put((params, line))
+
+
+def _item_of_reply(state: ConversationState, params: dict[str, Any], line: Line) -> None:
+    call = state.pending.find(params.get("id"))
     try:
-        put((params, line))
+        if call is None or not call.item(params, line):
+            state.pending.count_dropped()
     except InvalidRequest:
         # The consumer has been told; the producer does not keep to the rules, and need not go on.
-        if token is None:
-            state.pending.discard(params["id"])
-            state.calls.cancel([params["id"]])
+        state.pending.discard(params["id"])
+        state.calls.cancel([params["id"]])
 
 
 def _end(state: ConversationState, params: dict[str, Any], line: Line) -> None:

@@ -6,9 +6,9 @@ socket, no thread, no event loop and no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from ..codec import Codec, payloads
 from ..codec.image_budget import ImageTotal, image_budget
@@ -16,7 +16,7 @@ from ..errors import BatchTooLarge, InternalError, RpcError, error_from_wire
 from ..limits import Limits
 from ..wire import envelope
 from ..wire.buffers import Encoded
-from .pending import PendingCalls, Waiter
+from .pending import PendingCall, PendingCalls
 
 _UNREADABLE = "The server's reply cannot be read"
 
@@ -57,8 +57,8 @@ class Outgoing(Protocol):
     @property
     def window(self) -> int | None: ...
 
-    def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
-        """Take a place in the table of calls that wait, so that `waiter` gets the answer."""
+    def enter(self, pending: PendingCalls, call: PendingCall, soon: Soon) -> None:
+        """Take a place in the table of calls that wait, so that `call` gets the reply."""
 
     @property
     def call_ids(self) -> Sequence[int | str]:
@@ -300,8 +300,8 @@ class Call:
         self._returns = returns
         self._call_id = 0
 
-    def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
-        self._call_id = pending.add(waiter)
+    def enter(self, pending: PendingCalls, call: PendingCall, soon: Soon) -> None:
+        self._call_id = pending.add(call)
 
     @property
     def call_ids(self) -> tuple[int]:
@@ -350,8 +350,8 @@ class RawCall:
         self._marshaller = marshaller
         self._message = message
 
-    def enter(self, pending: PendingCalls, waiter: Waiter, soon: Soon) -> None:
-        pending.add_as(self._message["id"], waiter)
+    def enter(self, pending: PendingCalls, call: PendingCall, soon: Soon) -> None:
+        pending.add_as(self._message["id"], call)
 
     @property
     def call_ids(self) -> tuple[int | str]:
@@ -400,21 +400,6 @@ def check_params(method: str, params: Any) -> Any:
 def told(left: float) -> float | None:
     """What the request's "timeout" member says of the time (s) that is left to the caller."""
     return None if left == float("inf") else max(round(left, 3), 0.001)
-
-
-W = TypeVar("W")
-
-
-def overdue(entries: Iterable[tuple[Any, W]], now: float) -> tuple[list[tuple[Any, W]], float]:
-    """The calls whose `deadline` has passed, and the earliest deadline of the others (infinite if there is none)."""
-    late, earliest = [], float("inf")
-    for entry in entries:
-        deadline: float = entry[1].deadline  # type: ignore[attr-defined]
-        if deadline <= now:
-            late.append(entry)
-        elif deadline < earliest:
-            earliest = deadline
-    return late, earliest
 
 
 def _exactly(line: bytes | bytearray) -> dict[tuple[type, Any], dict[str, Any]]:

@@ -17,9 +17,9 @@ from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from .deadline import INFINITE
-from .flow_control import Item, StreamReceiver
+from .flow_control import StreamReceiver
 from .marshal import Marshaller, Outgoing
-from .pending import PendingCalls, Waiter
+from .pending import OnProgress, PendingCall, PendingCalls
 from .stream_table import StreamTable
 from .uploads import Uploads, holds_streams
 
@@ -30,9 +30,6 @@ DEADLINES = 64
 
 #: Seconds for which calls that are too late are told so, before others have their turn.
 SLICE = 0.01
-
-#: Called with what the handler says on its way to the result.
-OnProgress = Callable[[Any], object]
 
 
 class Conversation(Protocol):
@@ -52,16 +49,7 @@ class Conversation(Protocol):
         """Send a message with the others of this turn."""
 
 
-class TimedWaiter(Waiter, Protocol):
-    """Somebody who waits until a time (loop time, s)."""
-
-    deadline: float
-
-    def when_over(self, function: Callable[[], object]) -> None:
-        """Call this when nobody waits any more, for whatever reason."""
-
-
-class AsyncWaiter:
+class AwaitedCall(PendingCall):
     """A coroutine that waits for one answer: its future gets the reply and the message it stood in."""
 
     __slots__ = ("deadline", "future", "method", "on_progress")
@@ -86,7 +74,7 @@ class AsyncWaiter:
         self.future.add_done_callback(lambda _: function())
 
 
-class StreamWaiter:
+class PendingStream(PendingCall):
     """Waits for a stream: items, then the reply that ends it."""
 
     __slots__ = ("deadline", "line", "method", "on_progress", "receiver", "reply")
@@ -99,8 +87,9 @@ class StreamWaiter:
         self.reply: dict[str, Any] | None = None
         self.line: bytes | bytearray = b""
 
-    def item(self, item: Item) -> None:
-        self.receiver.put(item)
+    def item(self, params: dict[str, Any], line: bytes | bytearray) -> bool:
+        self.receiver.put((params, line))
+        return True
 
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         self.reply, self.line = reply, line
@@ -146,31 +135,31 @@ class OutgoingCalls:
         """The streams of the connection."""
         return self._session.streams
 
-    def begin(self, outgoing: Outgoing, waiter: TimedWaiter) -> None:
-        """Send a call; `waiter` gets its answer, or a CallTimeout when its deadline (loop time, s) has passed.
+    def begin(self, outgoing: Outgoing, call: PendingCall) -> None:
+        """Send a call; `call` gets its answer, or a CallTimeout when its deadline (loop time, s) has passed.
 
         Raises:
             CallTimeout: it has passed already. Nothing was sent.
             EncodeError, MessageTooLarge, ValueError: nothing was sent.
         """
-        left = waiter.deadline - self._loop.time()
+        left = call.deadline - self._loop.time()
         if left <= 0:
             raise CallTimeout("no time left", method=outgoing.method, address=self.marshaller.address)
-        outgoing.enter(self.pending, waiter, self._loop.call_soon)
+        outgoing.enter(self.pending, call, self._loop.call_soon)
         try:
             try:
-                self._send_call(outgoing, waiter, left)
+                self._send_call(outgoing, call, left)
             except EncodeError:
                 # Only now: a look at every argument of every call would cost all those that have no streams.
                 if not holds_streams(outgoing.params):
                     raise
-                self._begin_with_streams(outgoing, waiter, left)
+                self._begin_with_streams(outgoing, call, left)
         except BaseException:
             outgoing.leave(self.pending)
             raise
-        if waiter.deadline != INFINITE:
+        if call.deadline != INFINITE:
             for call_id in outgoing.call_ids:
-                self.expect(call_id, waiter.deadline)
+                self.expect(call_id, call.deadline)
 
     def expect(self, call_id: int | str, deadline: float) -> None:
         """Watch over the deadline (loop time, s; not infinite) of a call that was entered under this id."""
@@ -185,22 +174,22 @@ class OutgoingCalls:
         """Nobody waits for the answer any more: the other end is told, and not waited for. Harmless at any time."""
         self.cancel(outgoing.leave(self.pending))
 
-    def _send_call(self, outgoing: Outgoing, waiter: TimedWaiter, left: float) -> None:
+    def _send_call(self, outgoing: Outgoing, call: PendingCall, left: float) -> None:
         """Encode and send a call that was entered; `left` as in `Outgoing.encode`."""
         self._session.send(outgoing.encode(left))
 
-    def _begin_with_streams(self, outgoing: Outgoing, waiter: TimedWaiter, left: float) -> None:
+    def _begin_with_streams(self, outgoing: Outgoing, call: PendingCall, left: float) -> None:
         """Send a call with streams among its arguments."""
 
         def fail(error: Exception) -> None:
             self.give_up(outgoing)
-            waiter.fail(error)
+            call.fail(error)
 
         uploads = Uploads(self.streams, partial(self._send_encoded, outgoing.method), fail)
         outgoing.params, outgoing.is_repeatable = uploads.replaced(outgoing.params), False
         self.send(outgoing.encode(left))
         uploads.start()
-        waiter.when_over(uploads.stop)
+        call.when_over(uploads.stop)
 
     def _send_encoded(self, method: str, message: dict[str, Any]) -> None:
         """Send a notification that belongs to a call of this method."""
@@ -211,10 +200,10 @@ class OutgoingCalls:
 
         Raises what `begin` and `Outgoing.outcome` raise, ConnectionLost, and CallTimeout.
         """
-        waiter = AsyncWaiter(self._loop.create_future(), outgoing.method, deadline, on_progress)
-        self.begin(outgoing, waiter)
+        call = AwaitedCall(self._loop.create_future(), outgoing.method, deadline, on_progress)
+        self.begin(outgoing, call)
         try:
-            reply, line = await waiter.future
+            reply, line = await call.future
         except BaseException:
             self.give_up(outgoing)
             raise
@@ -239,15 +228,14 @@ class OutgoingCalls:
             for call_id in call_ids:
                 self._session.send(envelope.cancel(call_id))
 
-    def progress(self, waiter: Any, params: dict[str, Any], line: bytes | bytearray) -> None:
-        """A handler has said how far it is. What the caller's function raises is not the call's fault, nor its end."""
-        on_progress: OnProgress | None = getattr(waiter, "on_progress", None)
-        if on_progress is None:
+    def report(self, call: PendingCall, params: dict[str, Any], line: bytes | bytearray) -> None:
+        """Call `on_progress` of a call with what its handler reports. What that raises is logged, and ends nothing."""
+        if call.on_progress is None:
             return
         try:
-            on_progress(self.marshaller.member(waiter.method, params, line, "value"))
+            call.on_progress(self.marshaller.member(call.method, params, line, "value"))
         except Exception:
-            log.exception("on_progress of a call of %r failed", waiter.method)
+            log.exception("on_progress of a call of %r failed", call.method)
 
     def stop(self) -> None:
         """The connection is gone."""
@@ -267,12 +255,12 @@ class OutgoingCalls:
         end = perf_counter() + SLICE
         while deadlines and deadlines[0][0] <= now:
             deadline, _, call_id = heappop(deadlines)
-            waiter: Any = self.pending.find(call_id)
-            if waiter is None or waiter.deadline != deadline:
+            call = self.pending.find(call_id)
+            if call is None or call.deadline != deadline:
                 continue  # it was answered
             self.pending.discard(call_id)
             self.cancel([call_id])
-            waiter.fail(CallTimeout("no answer in time", method=waiter.method, address=self.marshaller.address))
+            call.fail(CallTimeout("no answer in time", method=call.method, address=self.marshaller.address))
             if perf_counter() > end:
                 break  # a crowd that was asked at the same time: others first
         if deadlines:

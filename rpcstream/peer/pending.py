@@ -7,27 +7,60 @@ socket, no clock, no thread: whoever waits says what is to happen. Not safe for 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from ..codec import payloads
 from ..errors import InternalError, ParseError, error_from_wire
 from ..wire import envelope
 from ..wire.framing import LONG, Oversize
+from .deadline import INFINITE
+
+#: Called with each value that a handler reports on its way to the result.
+OnProgress = Callable[[Any], object]
 
 #: Bytes of a message in which its id is looked for, should the rest not be readable.
 HEAD = 512
 
 
-class Waiter(Protocol):
-    """Somebody who waits for one answer. Exactly one of the two is called, once, unless the wait is given up."""
+class PendingCall:
+    """A call that waits for its reply: `answer` or `fail` is called, once, unless the call is given up before.
+
+    Attributes:
+        method: its name, for errors.
+        deadline: when the wait is over (loop time, s); infinite: not before the connection is.
+        on_progress: called with each value that the handler reports on its way; None: these are dropped.
+    """
+
+    # Empty, so that a subclass may have another base with slots.
+    __slots__ = ()
 
     method: str
+    deadline: float = INFINITE
+    on_progress: OnProgress | None = None
 
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
-        """The reply object, and the message it stood in."""
+        """Take the reply object, and the message that it stood in."""
+        raise NotImplementedError
 
     def fail(self, error: Exception) -> None:
-        """There will be no answer."""
+        """There will be no reply."""
+        raise NotImplementedError
+
+    def item(self, params: dict[str, Any], line: bytes | bytearray) -> bool:
+        """Take an item of the stream that answers the call, as it came; False if the call wants none.
+
+        Raises:
+            InvalidRequest: it was not permitted. The call has ended with that.
+        """
+        return False
+
+    def progress(self, params: dict[str, Any], line: bytes | bytearray) -> bool:
+        """Take a progress report as it came; False if it is for `on_progress`."""
+        return False
+
+    def when_over(self, function: Callable[[], object]) -> None:
+        """Call this when the wait is over, for whatever reason. For calls with streams among their arguments."""
+        raise NotImplementedError
 
 
 class PendingCalls:
@@ -36,7 +69,7 @@ class PendingCalls:
     __slots__ = ("_last_id", "_refusal", "_waiting", "dropped")
 
     def __init__(self) -> None:
-        self._waiting: dict[int | str, Waiter] = {}
+        self._waiting: dict[int | str, PendingCall] = {}
         self._last_id = 0
         self._refusal: str | None = None
         #: Replies that nobody waited for: late, forged or duplicate.
@@ -45,16 +78,16 @@ class PendingCalls:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, waiter: Waiter) -> int:
+    def add(self, call: PendingCall) -> int:
         """Enter a call; returns the id to send it with."""
         call_id = self._last_id + 1
         while call_id in self._waiting:
             call_id += 1
         self._last_id = call_id
-        self._waiting[call_id] = waiter
+        self._waiting[call_id] = call
         return call_id
 
-    def add_as(self, call_id: Any, waiter: Waiter) -> None:
+    def add_as(self, call_id: Any, call: PendingCall) -> None:
         """Enter a call under an id that the caller chose.
 
         Raises:
@@ -67,13 +100,13 @@ class PendingCalls:
         if type(call_id) is int and self._last_id < call_id < 2**53:
             # Should this call be given up, its late answer must not find a call of ours that was given the same id.
             self._last_id = call_id
-        self._waiting[call_id] = waiter
+        self._waiting[call_id] = call
 
-    def items(self) -> list[tuple[int | str, Waiter]]:
+    def items(self) -> list[tuple[int | str, PendingCall]]:
         """The calls that wait now, with their ids."""
         return list(self._waiting.items())
 
-    def find(self, call_id: Any) -> Waiter | None:
+    def find(self, call_id: Any) -> PendingCall | None:
         """Who waits for the answer to the call with exactly this id (1, 1.0 and True are the same key, but no id)."""
         return self._waiting.get(call_id) if type(call_id) is int or type(call_id) is str else None
 
@@ -99,8 +132,8 @@ class PendingCalls:
                 if len(line) >= LONG and len(waiting) > 1:
                     # Each call would have to read it.
                     reply, line = {"id": None, "error": _without_data(reply["error"])}, b""
-                for waiter in waiting.values():
-                    waiter.answer(reply, line)
+                for call in waiting.values():
+                    call.answer(reply, line)
                 return
         # 1, 1.0 and True are the same key; an answer must have the very type of the id that was sent.
         found = self._waiting.pop(call_id, None) if type(call_id) is int or type(call_id) is str else None
@@ -145,8 +178,8 @@ class PendingCalls:
     def fail_all(self, make_error: Callable[[str], Exception]) -> None:
         """The conversation is over: every call fails at once, with the error made for its method."""
         waiting, self._waiting = self._waiting, {}
-        for waiter in waiting.values():
-            waiter.fail(make_error(waiter.method))
+        for call in waiting.values():
+            call.fail(make_error(call.method))
 
 
 def _without_data(error: Any) -> Any:

@@ -14,7 +14,7 @@ from ..errors import CallTimeout, ConnectionLost, InvalidRequest
 from .blocking import BlockingStream, Bridge
 from .deadline import INFINITE, time_left
 from .marshal import NOT_GIVEN, Call, params_of
-from .outgoing import OnProgress
+from .pending import OnProgress
 from .proxy import Method, Methods, remote_name
 from .state import ConversationState
 from .stream import Stream, StreamCall

@@ -15,7 +15,8 @@ from ..wire import envelope
 from ..wire.buffers import Encoded
 from .flow_control import StreamReceiver
 from .marshal import NOT_GIVEN, Call, Marshaller, told
-from .outgoing import OnProgress, OutgoingCalls, StreamWaiter
+from .outgoing import OutgoingCalls, PendingStream
+from .pending import OnProgress
 from .state import ConversationState
 
 #: Gives the connection to call on; called with the deadline (loop time, s).
@@ -75,7 +76,7 @@ class Stream(AsyncIterator[Any]):
         self._seconds = seconds
         self._on_progress = on_progress
         self._calls: OutgoingCalls | None = None
-        self._waiter: StreamWaiter | None = None
+        self._pending: PendingStream | None = None
         self._has_ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -85,13 +86,13 @@ class Stream(AsyncIterator[Any]):
     async def __anext__(self) -> Any:
         if self._has_ended:
             raise StopAsyncIteration
-        waiter = self._waiter or await self._start()
+        pending = self._pending or await self._start()
         try:
-            item = await waiter.receiver.get()
+            item = await pending.receiver.get()
         except StopAsyncIteration:
             self._has_ended = True
-            if waiter.reply is not None:
-                self.result = self._call.outcome(waiter.reply, waiter.line)
+            if pending.reply is not None:
+                self.result = self._call.outcome(pending.reply, pending.line)
             raise
         except Exception:
             self._has_ended = True
@@ -107,7 +108,7 @@ class Stream(AsyncIterator[Any]):
         self._abandon()
 
     async def __aenter__(self) -> Stream:
-        if self._waiter is None and not self._has_ended:
+        if self._pending is None and not self._has_ended:
             await self._start()
         return self
 
@@ -119,38 +120,38 @@ class Stream(AsyncIterator[Any]):
     def __del__(self) -> None:
         # `break` out of the loop drops the stream: nobody else will say that it is not wanted.
         loop = self._loop
-        if self._waiter is not None and not self._has_ended and loop is not None and not loop.is_closed():
+        if self._pending is not None and not self._has_ended and loop is not None and not loop.is_closed():
             self._has_ended = True
             assert self._calls is not None
-            loop.call_soon_threadsafe(_give_up, self._calls, self._call, self._waiter)
+            loop.call_soon_threadsafe(_give_up, self._calls, self._call, self._pending)
 
     def __repr__(self) -> str:
-        state = "ended" if self._has_ended else "not started" if self._waiter is None else "open"
+        state = "ended" if self._has_ended else "not started" if self._pending is None else "open"
         return f"<stream of {self.method!r}, {state}>"
 
-    async def _start(self) -> StreamWaiter:
+    async def _start(self) -> PendingStream:
         self._loop = loop = asyncio.get_running_loop()
         deadline = float("inf") if self._seconds is None else loop.time() + self._seconds
         session = await self._open(deadline)
         calls, call = session.calls, self._call
         receiver = StreamReceiver(call.window, lambda n: _grant(calls, call, n), is_granted=True, memory=session.memory)
-        waiter = StreamWaiter(receiver, self.method, deadline, self._on_progress)
-        calls.begin(call, waiter)
-        self._calls, self._waiter = calls, waiter
-        return waiter
+        pending = PendingStream(receiver, self.method, deadline, self._on_progress)
+        calls.begin(call, pending)
+        self._calls, self._pending = calls, pending
+        return pending
 
     def _abandon(self) -> None:
         if not self._has_ended:
             self._has_ended = True
-            if self._calls is not None and self._waiter is not None:
-                _give_up(self._calls, self._call, self._waiter)
+            if self._calls is not None and self._pending is not None:
+                _give_up(self._calls, self._call, self._pending)
 
 
 def _grant(calls: OutgoingCalls, call: StreamCall, n: int) -> None:
     calls.permit(call, n)
 
 
-def _give_up(calls: OutgoingCalls, call: StreamCall, waiter: StreamWaiter) -> None:
+def _give_up(calls: OutgoingCalls, call: StreamCall, pending: PendingStream) -> None:
     calls.give_up(call)
-    waiter.receiver.end()
-    waiter.receiver.clear()
+    pending.receiver.end()
+    pending.receiver.clear()

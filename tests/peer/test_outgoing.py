@@ -14,11 +14,11 @@ from rpcstream.errors import CallTimeout
 from rpcstream.peer import outgoing as module
 from rpcstream.peer.marshal import Marshaller
 from rpcstream.peer.outgoing import OutgoingCalls
-from rpcstream.peer.pending import PendingCalls
+from rpcstream.peer.pending import PendingCall, PendingCalls
 from rpcstream.testing import FakeTimeLoop
 
 
-class Waiting:
+class Waiting(PendingCall):
     """A call that waits until a time."""
 
     method = "work"

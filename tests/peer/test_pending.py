@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from rpcstream import ConnectionLost
-from rpcstream.peer.pending import PendingCalls
+from rpcstream.peer.pending import PendingCall, PendingCalls
 
 
-class Waiter:
+class Call(PendingCall):
     def __init__(self, method: str = "method") -> None:
         self.method = method
         self.got: list[Any] = []
@@ -28,7 +28,7 @@ def reply(call_id: Any, result: Any = None) -> dict[str, Any]:
 
 def test_each_call_gets_its_own_answer_once() -> None:
     pending = PendingCalls()
-    waiters = [Waiter() for _ in range(3)]
+    waiters = [Call() for _ in range(3)]
     ids = [pending.add(waiter) for waiter in waiters]
     assert len(set(ids)) == 3
     for call_id in reversed(ids):
@@ -43,7 +43,7 @@ def test_each_call_gets_its_own_answer_once() -> None:
 @pytest.mark.parametrize("forged", [1.0, True, "1", [1], {"a": 1}, 2, -1, 2**70])
 def test_an_id_of_another_kind_is_nobodys(forged: Any) -> None:
     pending = PendingCalls()
-    waiter = Waiter()
+    waiter = Call()
     assert pending.add(waiter) == 1
     pending.settle(reply(forged), b"")
     assert waiter.got == []
@@ -52,7 +52,7 @@ def test_an_id_of_another_kind_is_nobodys(forged: Any) -> None:
 
 def test_a_result_without_an_id_is_dropped() -> None:
     pending = PendingCalls()
-    waiter = Waiter()
+    waiter = Call()
     pending.add(waiter)
     pending.settle(reply(None), b"")
     assert (waiter.got, pending.dropped) == ([], 1)
@@ -60,7 +60,7 @@ def test_a_result_without_an_id_is_dropped() -> None:
 
 def test_an_error_without_an_id_fails_all_that_wait() -> None:
     pending = PendingCalls()
-    waiters = [Waiter(), Waiter()]
+    waiters = [Call(), Call()]
     for waiter in waiters:
         pending.add(waiter)
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "Parse error"}}
@@ -72,22 +72,22 @@ def test_an_error_without_an_id_fails_all_that_wait() -> None:
 
 def test_ids_of_the_caller_and_ours_do_not_meet() -> None:
     pending = PendingCalls()
-    own, theirs = Waiter(), Waiter()
+    own, theirs = Call(), Call()
     pending.add_as(1, theirs)
     assert pending.add(own) == 2
     with pytest.raises(ValueError, match="is waiting"):
-        pending.add_as(2, Waiter())
+        pending.add_as(2, Call())
     for wrong in (None, 1.5, True, [1]):
         with pytest.raises(ValueError, match="string or an integer"):
-            pending.add_as(wrong, Waiter())
-    pending.add_as("2", Waiter())
+            pending.add_as(wrong, Call())
+    pending.add_as("2", Call())
     pending.settle(reply(1), b"")
     assert (len(theirs.got), len(own.got)) == (1, 0)
 
 
 def test_a_call_that_was_given_up_gets_nothing() -> None:
     pending = PendingCalls()
-    waiter = Waiter()
+    waiter = Call()
     call_id = pending.add(waiter)
     pending.discard(call_id)
     pending.discard(call_id)
@@ -97,7 +97,7 @@ def test_a_call_that_was_given_up_gets_nothing() -> None:
 
 def test_all_fail_at_once_with_an_error_of_their_own() -> None:
     pending = PendingCalls()
-    waiters = [Waiter("a"), Waiter("b")]
+    waiters = [Call("a"), Call("b")]
     for waiter in waiters:
         pending.add(waiter)
     pending.fail_all(lambda method: ConnectionLost("gone", method=method, address="x:1"))
