@@ -175,7 +175,6 @@ class TestHub:
         assert config.where == {"port": 8080}
         assert config.options == {
             "keepalive_timeout": 5.0,
-            "ping_interval": 5 / 3,
             "registration_timeout": 10.0,
             "limits": Limits(max_message_size=4096),
         }
@@ -265,8 +264,9 @@ class TestHub:
             hub(authenticate=authenticate, token="abc")
 
     def test_pings_come_before_the_keepalive_timeout(self) -> None:
-        assert hub({"keepalive_timeout": 6}).options == {"keepalive_timeout": 6.0, "ping_interval": 2.0}
-        assert hub({"keepalive_timeout": 600}).options == {"keepalive_timeout": 600.0, "ping_interval": 20.0}
+        for timeout, interval in ((6, 2), (600, 20)):
+            assert hub({"keepalive_timeout": timeout}).options == {"keepalive_timeout": timeout}
+            assert Hub.from_config({"keepalive_timeout": timeout})._keepalive._ping_interval == interval
         assert hub({"keepalive_timeout": 0}).options == {"keepalive_timeout": None}
         assert hub({"keepalive_timeout": 6, "ping_interval": 0}).options == {
             "keepalive_timeout": 6.0,

@@ -37,9 +37,6 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 #: The address that a hub listens at: arguments of `run`, not of the constructor.
 WHERE = ("host", "port", "unix", "unix_mode")
 
-#: Seconds; as `Hub` has it.
-PING_INTERVAL = 20.0
-
 _USER_KEYS = ("name", "token", "token_file", "certificate", "roles")
 
 _TLS = ("certificate", "key", "password", "ca")
@@ -139,7 +136,6 @@ def hub_options(
     if "tls" in passed:
         found = {name: each for name, each in found.items() if not name.startswith("tls_")}
     tls = _take_tls(found)
-    _set_ping_interval(found)
     options = {**values_of(found, keep_none=_MAY_BE_NONE), **tls, **passed}
     if token is not None:
         options["token"] = token
@@ -172,14 +168,6 @@ def _split(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
 
 def _is_tables(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(each, Mapping) for each in value)
-
-
-def _set_ping_interval(found: dict[str, Resolved]) -> None:
-    """Set it to a third of the keep-alive timeout, if only that is given and the default interval is longer."""
-    keepalive = found.get("keepalive_timeout")
-    if keepalive is not None and keepalive.value is not None and "ping_interval" not in found:
-        seconds = min(PING_INTERVAL, keepalive.value / 3)
-        found["ping_interval"] = Resolved(value=seconds, place=keepalive.place)
 
 
 def _take_tls(found: dict[str, Resolved]) -> dict[str, Any]:

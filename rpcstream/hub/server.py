@@ -48,17 +48,20 @@ class Hub(Server):
     `Client(hub).vectorize(…)`. Which transport each of them uses makes no difference.
 
     Args:
-        rules: who may register, call, publish and subscribe to what; needs `token` or `authenticate`. Without, whoever
-            may connect may do everything.
-        balance: who of several clients that share a method is called: "least_in_flight", the one with the fewest calls
-            to answer (of the next eight in turn), or "round_robin", the next in turn.
+        rules: which client may register, call, publish and subscribe to what; needs `token` or `authenticate`. None:
+            every client that may connect may do everything.
+        balance: which of several clients that share a method is called: "least_in_flight", the one with the fewest
+            unanswered calls (of the next eight in turn), or "round_robin", the next in turn.
         call_timeout: seconds after which a call through the hub is answered with -32003; None: as long as its caller
             waits.
-        keepalive_timeout: seconds; a client with a name that has shown no sign of life for so long is taken for dead,
-            and its calls are answered with -32007. It answers a ping, calls `rpc.ping` or notifies `keepAlive`.
-        ping_interval: seconds of silence after which the hub pings such a client; None: never. Where it is not given,
-            a third of `keepalive_timeout`, so that an answer may take as long again, and at most 20.
-        registration_timeout: seconds that a connection has to register or to call; None: as long as it likes.
+        keepalive_timeout: seconds; a client with a name that has shown no sign of life for so long is disconnected,
+            and calls to it are answered with -32007. A sign of life is the answer to a ping, a call of `rpc.ping` or a
+            notification `keepAlive`. None: never.
+        ping_interval: seconds of silence after which the hub pings such a client; None: never. By default a third of
+            `keepalive_timeout`, so that an answer may take as long again, and at most 20.
+        registration_timeout: seconds after which a connection that has neither registered nor called is closed; None:
+            never.
+        title: the hub's name in its OpenRPC document.
         options: as for a `Server`.
 
     Raises:
@@ -81,26 +84,21 @@ class Hub(Server):
     ) -> None:
         if ping_interval is NOT_GIVEN:
             ping_interval = PING_INTERVAL if keepalive_timeout is None else min(PING_INTERVAL, keepalive_timeout / 3)
-        times = {
-            "call_timeout": call_timeout,
-            "keepalive_timeout": keepalive_timeout,
-            "registration_timeout": registration_timeout,
-            "ping_interval": ping_interval,
-        }
-        for name, seconds in times.items():
-            if seconds is not None and not seconds > 0:
-                raise ValueError(f"{name} must be positive or None, got {seconds!r}")
-        if ping_interval is not None and keepalive_timeout is not None and ping_interval >= keepalive_timeout:
-            raise ValueError("ping_interval must be shorter than keepalive_timeout: an answer takes time")
+        _check_times(
+            call_timeout=call_timeout,
+            keepalive_timeout=keepalive_timeout,
+            registration_timeout=registration_timeout,
+            ping_interval=ping_interval,
+        )
         check_balance(balance)
         super().__init__(title=title, **options)
         if rules is not None and self._authenticator is None:
             raise ValueError("rules need callers that are known: give the hub token= or authenticate=")
-        self.rules = rules if isinstance(rules, Rules) or rules is None else Rules(rules)
+        self._rules = rules if isinstance(rules, Rules) or rules is None else Rules(rules)
         #: The members, their names and the routes to their methods.
         self.directory = Directory(self._registry, QueueMemory(self.limits.max_waiting_total))
         self._registrations = Registrations(
-            self.directory, limits=self.limits, rules=self.rules, topics=self.topics, counters=self.counters
+            self.directory, limits=self.limits, rules=self._rules, topics=self.topics, counters=self.counters
         )
         self._balance: Balance = balance
         self._call_timeout = call_timeout
@@ -116,7 +114,7 @@ class Hub(Server):
         #: The address that its configuration gives, as arguments for `run`.
         self.where: dict[str, Any] = {}
         self._methods = HubMethods(
-            self.directory, self._registrations, self.topics, limits=self.limits, rules=self.rules
+            self.directory, self._registrations, self.topics, limits=self.limits, rules=self._rules
         )
         self._methods.add_to(self._registry, stats=self.stats)
         self._listings = self._methods.listings(self._describe, lambda: self._registry.version)
@@ -124,12 +122,16 @@ class Hub(Server):
 
     # -- public methods -----------------------------------------------------------------------------------------------
 
+    @property
+    def rules(self) -> Rules | None:
+        """The rules that it was made with; None if everything is permitted."""
+        return self._rules
+
     @classmethod
     def from_config(cls, source: ConfigSource = None, **arguments: Any) -> Self:
-        """Make a hub from arguments, the environment (`RPCSTREAM_HUB_…`) and a configuration; the first that has an
-        option counts.
+        """Make a hub from arguments, the environment (`RPCSTREAM_HUB_…`) and a configuration.
 
-        The address to listen at is in `where`: `hub.run(**hub.where)`.
+        Of these, the first that has an option counts. The address to listen at is in `where`: `hub.run(**hub.where)`.
 
         Args:
             source: a file, TOML or JSON with comments, or a mapping with the same options.
@@ -152,7 +154,13 @@ class Hub(Server):
         return hub
 
     def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> None:
-        """Send a notification to the client with this name. To be called in the hub's event loop.
+        """Send a notification to a client. To be called in the hub's event loop.
+
+        Args:
+            client: the name of the client.
+            method: the name of the notification.
+            args: its params by position.
+            kwargs: its params by name.
 
         Raises:
             LookupError: no client has this name.
@@ -189,7 +197,7 @@ class Hub(Server):
             self._registry,
             **self._dispatcher_options(invoker),
             directory=self.directory,
-            rules=self.rules,
+            rules=self._rules,
             balance=self._balance,
             call_timeout=self._call_timeout,
             passing=self._methods.passing,
@@ -206,7 +214,7 @@ class Hub(Server):
         return {**super()._session_options(dispatcher), "parse_long": self._reader.read}
 
     def _check_subscription(self, session: Session, topic: str) -> tuple[str, ...]:
-        return () if self.rules is None else self.rules.check_subscription(session.identity, topic)
+        return () if self._rules is None else self._rules.check_subscription(session.identity, topic)
 
     @property
     def _patience(self) -> float | None:
@@ -223,3 +231,13 @@ class Hub(Server):
                 keeping.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await keeping
+
+
+def _check_times(**times: float | None) -> None:
+    """Raise ValueError unless these times, in seconds, make sense together."""
+    for name, seconds in times.items():
+        if seconds is not None and not seconds > 0:
+            raise ValueError(f"{name} must be positive or None, got {seconds!r}")
+    ping_interval, keepalive_timeout = times["ping_interval"], times["keepalive_timeout"]
+    if ping_interval is not None and keepalive_timeout is not None and ping_interval >= keepalive_timeout:
+        raise ValueError("ping_interval must be shorter than keepalive_timeout: an answer takes time")
