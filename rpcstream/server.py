@@ -14,9 +14,8 @@ import re
 import types
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
-from .auth.allow import AllowRule
 from .auth.authenticator import Authenticate, Authenticator
 from .auth.gate import Gate, GatedSession
 from .codec import Codec
@@ -29,7 +28,8 @@ from .methods.dispatch import Dispatcher
 from .methods.introspect import caller_namespace
 from .methods.invoke import Invoker, check_picklable, default_processes, default_threads
 from .methods.microbatch import BatchedMethods
-from .methods.registry import Method, MethodRegistry, Offload
+from .methods.options import METHOD_DEFAULTS, CommonOptions, GroupOptions, MethodOptions, check_names, with_options
+from .methods.registry import Method, MethodRegistry
 from .methods.threads import DaemonExecutor
 from .observe.counters import Counters
 from .peer.memory import MessageMemory
@@ -182,82 +182,39 @@ class Server:
     def __call__(self, function: Handler, /) -> Handler: ...
 
     @overload
-    def __call__(
-        self,
-        function: None = None,
-        /,
-        *,
-        name: str | None = None,
-        timeout: float | None = None,
-        offload: Offload | None = None,
-        check_result: bool = True,
-        ordered: bool = False,
-        detached: bool = False,
-        idempotent: bool = False,
-        allow: AllowRule | None = None,
-        replace: bool = False,
-    ) -> Callable[[Handler], Handler]: ...
+    def __call__(self, function: None = None, /, **options: Unpack[MethodOptions]) -> Callable[[Handler], Handler]: ...
 
-    def __call__(self, function: Handler | None = None, /, **options: Any) -> Any:
-        """Decorator: make a function a remote method. The function itself stays as it is.
+    @with_options(METHOD_DEFAULTS, MethodOptions, GroupOptions, CommonOptions)
+    def __call__(self, function: Handler | None = None, /, **options: Unpack[MethodOptions]) -> Any:
+        """Decorator: make a function a remote method. The function itself is not changed.
 
-        Options and errors: see `add`.
+        Raises:
+            RegistrationError, ValueError, TypeError: as `add`.
         """
+        check_names("@server()", options, METHOD_DEFAULTS)
         if function is not None:
             self.add(function, **options)
             return function
         return lambda decorated: self(decorated, **options)
 
-    def add(
-        self,
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        timeout: float | None = None,
-        offload: Offload | None = None,
-        check_result: bool = True,
-        ordered: bool = False,
-        detached: bool = False,
-        idempotent: bool = False,
-        allow: AllowRule | None = None,
-        replace: bool = False,
-    ) -> None:
+    @with_options(METHOD_DEFAULTS, MethodOptions, GroupOptions, CommonOptions)
+    def add(self, function: Callable[..., Any], **options: Unpack[MethodOptions]) -> None:
         """Make any callable a remote method: a function, a bound method, a partial, a lambda with a name.
-
-        Args:
-            name: the remote name, dots allowed; the function's own where it is not given.
-            timeout: seconds until the caller is answered with -32003. For async and offloaded handlers.
-            offload: "thread" or "process": where a sync function that blocks or computes for long is run.
-            check_result: check what is returned against the return hint.
-            ordered: calls of ordered methods that come on one connection run one after the other, in that order.
-            detached: the handler goes on when its caller is gone; others are cancelled then.
-            idempotent: calling it twice does no harm: `rpc.discover` says so, and clients may repeat lost calls.
-            allow: who may call it: a name, several, or a function of the identity. Others are answered with -32006.
-            replace: allow a name that is taken.
 
         Raises:
             RegistrationError: the function cannot be a remote method as it is; the text says which parameter or option.
             ValueError: the name is taken.
+            TypeError: an option is unknown.
         """
-        self._registry.add(
-            function,
-            name=name,
-            timeout=timeout,
-            offload=offload,
-            check_result=check_result,
-            ordered=ordered,
-            detached=detached,
-            idempotent=idempotent,
-            allow=allow,
-            replace=replace,
-            namespace=caller_namespace(),
-        )
+        self._registry.add(function, namespace=caller_namespace(), **options)
 
-    def add_object(self, target: object, *, prefix: str = "", **options: Any) -> None:
+    def add_object(self, target: object, *, prefix: str = "", **options: Unpack[GroupOptions]) -> None:
         """Make the public methods of an object remote methods; see `MethodRegistry.add_object`."""
         self._registry.add_object(target, prefix=prefix, **options)
 
-    def add_module(self, module: types.ModuleType, *, pattern: str = "*", prefix: str = "", **options: Any) -> None:
+    def add_module(
+        self, module: types.ModuleType, *, pattern: str = "*", prefix: str = "", **options: Unpack[GroupOptions]
+    ) -> None:
         """Make the public functions of a module remote methods; see `MethodRegistry.add_module`."""
         self._registry.add_module(module, pattern=pattern, prefix=prefix, **options)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..errors import ConnectFailed, ConnectionLost
 from ..events.event_queue import Policy
@@ -30,6 +30,9 @@ from .options import DEFAULT_ADDRESS, AsyncClientOptions, ClientOptions, Setting
 from .pool import ConnectionPool
 from .retry import LOSSES, CallRetries, Unsent
 from .subscriptions import Subscription, Subscriptions
+
+if TYPE_CHECKING:
+    from ..methods.options import CallbackOptions
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -163,7 +166,7 @@ class AsyncClient(BaseClient):
     @overload
     def __call__(self, message: Function, /) -> Function: ...
     @overload
-    def __call__(self, /, **options: Any) -> Callable[[Function], Function]: ...
+    def __call__(self, /, **options: Unpack[CallbackOptions]) -> Callable[[Function], Function]: ...
     def __call__(self, message: Any = None, /, **options: Any) -> Any:
         return self._decorate_or_send(message, options)
 

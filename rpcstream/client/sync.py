@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do witho
     from concurrent.futures import Future
 
     from ..events.event_queue import Policy
+    from ..methods.options import CallbackOptions
     from ..peer.pending import OnProgress
     from ..peer.remote import BlockingPeer
     from .loop_bridge import ClientStream, ClientSubscription
@@ -164,7 +165,7 @@ class Client(BaseClient):
     @overload
     def __call__(self, message: Function, /) -> Function: ...
     @overload
-    def __call__(self, /, **options: Any) -> Callable[[Function], Function]: ...
+    def __call__(self, /, **options: Unpack[CallbackOptions]) -> Callable[[Function], Function]: ...
     def __call__(self, message: Any = None, /, **options: Any) -> Any:
         return self._decorate_or_send(message, options)
 

@@ -13,15 +13,16 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar, Unpack
 
-from ..auth.allow import AllowRule
 from ..errors import RegistrationError
 from ..limits import MIB
 from ..observe.counters import BatchCounters
 from .introspect import caller_namespace, holds, name_of
 from .microbatch_items import ItemSignature, ItemValues
-from .microbatch_queue import MicrobatchOffload, MicrobatchOptions, MicrobatchQueue
+from .microbatch_queue import MicrobatchQueue, QueueOptions
+from .options import MICROBATCH_DEFAULTS, CommonOptions, MicrobatchOptions, check_names, with_options
 from .registry import MethodRegistry
 from .threads import DaemonThreads, HandlerFailed
 
@@ -48,7 +49,7 @@ class BatchedMethod:
     def __init__(
         self,
         function: Callable[..., Any],
-        options: MicrobatchOptions,
+        options: QueueOptions,
         *,
         method: str,
         namespace: dict[str, Any] | None,
@@ -159,73 +160,39 @@ class BatchedMethods(Mapping[str, BatchedMethod]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def decorator(
-        self,
-        *,
-        max_size: int = 32,
-        max_wait: float = 0.002,
-        threads: int = 1,
-        offload: MicrobatchOffload = "thread",
-        retry_single: bool = True,
-        max_queue: int = 10_000,
-        name: str | None = None,
-        timeout: float | None = None,
-        check_result: bool = True,
-        idempotent: bool = False,
-        allow: AllowRule | None = None,
-        replace: bool = False,
-    ) -> Callable[[Handler], Handler]:
-        """Decorator: make a function of many items a remote method of one. The function itself stays as it is.
+    @with_options(MICROBATCH_DEFAULTS, CommonOptions, MicrobatchOptions)
+    def decorator(self, **options: Unpack[MicrobatchOptions]) -> Callable[[Handler], Handler]:
+        """Decorator: make a function of many items a remote method of one. The function itself is not changed.
 
         A parameter `list[T]` is T for callers; that of an array is one row, and the rows are stacked. The function
-        returns one result for each item, or an exception in its place, which that caller gets.
-
-        Args:
-            max_size: items in one run at most.
-            max_wait: seconds that the first item waits for others; 0 takes what is there.
-            threads: runs at the same time, async ones too.
-            offload: "thread": a sync function runs in threads of its own; None: in the event loop.
-            retry_single: when a run raises, its items are run again, each alone.
-            max_queue: items that may wait; one more is answered with -32002.
-            name, timeout, check_result, idempotent, allow, replace: as for `Server.add`. The time-out is that of one
-                call, waiting included.
+        returns one result for each item, or an exception in its place, which is raised at that item's caller. The
+        `timeout` is that of one call, waiting included.
 
         Raises:
-            RegistrationError: hints, a default or options that cannot be; the text says which.
+            RegistrationError: hints, a default or options do not fit; the text says which.
             ValueError: the name is taken.
+            TypeError: an option is unknown.
         """
-        options = MicrobatchOptions(
-            max_size=max_size,
-            max_wait=max_wait,
-            threads=threads,
-            offload=offload,
-            retry_single=retry_single,
-            max_queue=max_queue,
-        )
-        others = {
-            "timeout": timeout,
-            "check_result": check_result,
-            "idempotent": idempotent,
-            "allow": allow,
-            "replace": replace,
-        }
+        check_names("batched()", options, MICROBATCH_DEFAULTS)
+        given: dict[str, Any] = {**MICROBATCH_DEFAULTS, **options}
+        queue = QueueOptions(**{field.name: given.pop(field.name) for field in fields(QueueOptions)})
 
         def decorate(function: Handler) -> Handler:
-            self._add(function, options, name, others)
+            self._add(function, queue, **given)
             return function
 
         return decorate
 
     def _add(
-        self, function: Callable[..., Any], options: MicrobatchOptions, name: str | None, others: dict[str, Any]
+        self, function: Callable[..., Any], options: QueueOptions, *, name: str | None, **others: Unpack[CommonOptions]
     ) -> None:
         name = name_of(function) if name is None else name
-        batcher = BatchedMethod(function, options, method=name, namespace=caller_namespace(), clock=self._clock)
-        self._registry.add(batcher.single, name=name, **others)
+        method = BatchedMethod(function, options, method=name, namespace=caller_namespace(), clock=self._clock)
+        self._registry.add(method.single, name=name, **others)
         for taken, old in list(self._by_name.items()):
             if not self._is_current(taken, old):
                 self._by_name.pop(taken).retire()
-        self._by_name[name] = batcher
+        self._by_name[name] = method
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Of each batched method."""

@@ -24,20 +24,18 @@ from .threads import HandlerFailed
 
 log = logging.getLogger("rpcstream.server")
 
-MicrobatchOffload = Literal["thread"] | None
-
 #: Runs the handler for these items: gives a result for each, or raises what the handler raised.
 Handle = Callable[[list[ItemValues]], Coroutine[Any, Any, list[Any]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MicrobatchOptions:
-    """How the calls of one method are gathered; for the meaning of each see `Batches.decorator`."""
+class QueueOptions:
+    """How the calls of one method are gathered: the options of `MicrobatchOptions` that are not those of any method."""
 
     max_size: int
     max_wait: float
     threads: int
-    offload: MicrobatchOffload
+    offload: Literal["thread"] | None
     retry_single: bool
     max_queue: int
 
@@ -117,7 +115,7 @@ class MicrobatchQueue:
         self,
         method: str,
         handle: Handle,
-        options: MicrobatchOptions,
+        options: QueueOptions,
         *,
         kind: Callable[[ItemValues], Hashable],
         copied: Callable[[ItemValues], int],

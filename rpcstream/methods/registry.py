@@ -1,6 +1,6 @@
 """Remote methods by name: how functions, objects and modules become methods.
 
-Owns names and options; a function's signature is compiled here, once, and never looked at again. Does not run anything.
+Owns the names, and how options are checked and combined. A function's signature is compiled here, once. Runs nothing.
 """
 
 from __future__ import annotations
@@ -11,38 +11,37 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
-from typing import Any, Literal
+from typing import Any, NamedTuple, Unpack
 
-from ..auth.allow import AllowRule, CallerRule
+from ..auth.allow import CallerRule
 from ..codec import Codec
 from ..codec.image_budget import INLINE_PIXELS
 from ..errors import RegistrationError
 from .arguments import Bind
 from .injection import Injection
 from .introspect import holds, name_of
+from .options import METHOD_DEFAULTS, GroupOptions, MethodOptions, Offload, check_names
 from .signature import Signature
 
-Offload = Literal["thread", "process"]
-
-#: Names that begin so belong to the protocol (JSON-RPC 2.0, section 4) and to rpcstream itself.
+#: Names that begin with these belong to the protocol (JSON-RPC 2.0, section 4) and to rpcstream itself.
 RESERVED = ("rpc.", "$/")
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A function, and all that a call of it needs.
+    """A remote method: its function, and all that a call of it needs.
 
     Attributes:
         bind: gives the arguments for the function (`Signature.bind`).
         returns: a result of this very class needs no `check_result`.
-        inline: a plain sync function: it runs in the event loop and answers at once. All others are looked at closer.
+        inline: it is a plain sync function, which is called while its message is read.
         injection: what the handler gets beside the arguments on the wire; None for nothing.
         generator: the function, if it is a generator function.
         stream: the same method for callers that take the items one by one; None unless it is a generator function.
-        ordered: one call at a time on each connection, in the order in which they came.
-        detached: goes on when its caller is gone.
-        idempotent: may be carried out twice; callers are told.
-        allow: who may call it; None for everybody.
+        check_item: checks and converts an item of a generator; None where there is nothing to check.
+        allow: who may call it; None: every caller.
+
+    The other attributes are those of `MethodOptions`.
     """
 
     name: str
@@ -66,19 +65,22 @@ class Method:
 
 
 class MethodRegistry(Mapping[str, Method]):
-    """The methods of a server. Reading it is reading a dict: `registry[name]`, `in`, iteration in order of entry.
+    """The methods of a server, by name, in order of registration.
 
     Args:
-        knows_callers: callers have an identity, so that a method may be for some of them only.
+        knows_callers: callers are authenticated, so that the option `allow` can be used.
+
+    Attributes:
+        by_name: all of them.
+        for_all: those without `allow`, for the path of a call.
+        version: counts the changes.
     """
 
     def __init__(self, codec: Codec, *, knows_callers: bool = False) -> None:
         self._codec = codec
         self._knows_callers = knows_callers
         self.by_name: dict[str, Method] = {}
-        #: Those of them that every caller may call, for the path of a call.
         self.for_all: dict[str, Method] = {}
-        #: Counts the changes.
         self.version = 0
 
     def __getitem__(self, name: str) -> Method:
@@ -94,87 +96,35 @@ class MethodRegistry(Mapping[str, Method]):
         self,
         function: Callable[..., Any],
         *,
-        name: str | None = None,
-        timeout: float | None = None,
-        offload: Offload | None = None,
-        check_result: bool = True,
-        ordered: bool = False,
-        detached: bool = False,
-        idempotent: bool = False,
-        allow: AllowRule | None = None,
-        replace: bool = False,
         namespace: dict[str, Any] | None = None,
         reserved: bool = False,
+        **options: Unpack[MethodOptions],
     ) -> Method:
         """Make a function a remote method.
 
         Args:
-            function: sync or async, or a generator of either kind: then callers may take its items one by one, and
-                get them as one array otherwise.
-            name: the remote name; the function's own where it is not given.
-            timeout: seconds after which the caller is answered with -32003. Not for a sync function that runs in the
-                event loop, since nothing could stop it there; a generator can be stopped between its items.
-            offload: "thread" or "process": run a sync function there, so that the event loop stays free.
-            check_result: check what the function returns against its return hint.
-            ordered: calls of ordered methods that come on one connection run one after the other, in that order.
-            detached: the function goes on when its caller is gone, though nobody will see the result.
-            idempotent: calling it twice does no harm. Callers are told, and may repeat a call that was lost.
-            allow: who may call it: a name, several, or a function of the identity; see `CallerRule`.
-            replace: take the place of a method of that name.
+            function: sync or async, or a generator of either kind: callers may then take its items one by one, or get
+                them as one array.
             namespace: names that string hints may use besides those of the function's module.
             reserved: the name may begin with `rpc.`; for the framework's own methods.
+            options: see `MethodOptions`.
 
         Raises:
-            RegistrationError: no name or a reserved one, a hint that cannot be checked, options that cannot act.
+            RegistrationError: the name is missing or reserved, a hint cannot be checked, or options cannot be combined.
             ValueError: the name is taken.
+            TypeError: an option is unknown.
         """
-        name = name_of(function) if name is None else name
-        if not isinstance(name, str) or not name:
-            raise RegistrationError(f"a method's name must be a string that is not empty, got {name!r}")
-        if name.startswith(RESERVED) and not reserved:
-            raise RegistrationError(f"{name}: names that begin with {' or '.join(RESERVED)} are reserved")
-        if name in self.by_name and not replace:
-            raise ValueError(f"a method {name!r} is registered already; pass replace=True to put another in its place")
-        is_async = (
-            holds(function, inspect.iscoroutinefunction)
-            or holds(function, inspect.isasyncgenfunction)
-            or holds(inspect.unwrap(function), inspect.iscoroutinefunction)
-        )
-        streams = holds(function, inspect.isgeneratorfunction) or holds(function, inspect.isasyncgenfunction)
-        _check_options(name, function, is_async=is_async, streams=streams, timeout=timeout, offload=offload)
-        if allow is not None and not self._knows_callers:
+        check_names("a method", options, METHOD_DEFAULTS)
+        given: Any = {**METHOD_DEFAULTS, **options}
+        name = name_of(function) if given["name"] is None else given["name"]
+        self._check_name(name, replace=given["replace"], reserved=reserved)
+        kind = _Kind.of(function)
+        _check_options(name, function, kind, timeout=given["timeout"], offload=given["offload"])
+        if given["allow"] is not None and not self._knows_callers:
             raise RegistrationError(
-                f"{name}: allow needs callers that are known: give the server token= or authenticate="
+                f"{name}: allow needs callers that are authenticated: give the server token= or authenticate="
             )
-        signature = Signature(
-            function, method=name, codec=self._codec, namespace=namespace, in_thread=offload == "thread"
-        )
-        injection = Injection.of(signature, is_async=is_async, offload=offload)
-        inline = not (is_async or offload or streams or injection or ordered)
-        signature.decode_images(here=0 if offload else INLINE_PIXELS, reports=not inline)
-        method = Method(
-            name=name,
-            function=function,
-            signature=signature,
-            bind=signature.bind,
-            is_async=is_async,
-            offload=offload,
-            timeout=timeout,
-            check_result=signature.check_result if check_result else None,
-            returns=signature.exact_result,
-            inline=inline,
-            injection=injection,
-            generator=function if streams else None,
-            stream=None,
-            check_item=signature.check_item if check_result else None,
-            ordered=ordered,
-            detached=detached,
-            idempotent=idempotent,
-            allow=None if allow is None else CallerRule(allow, method=name),
-        )
-        if streams:
-            # What a generator returns in the end is not what its hint speaks of.
-            method = replace_fields(method, stream=replace_fields(method, check_result=None))
+        method = self._compile(function, name, kind, given, namespace)
         self.by_name[name] = method
         if method.allow is None:
             self.for_all[name] = method
@@ -183,14 +133,66 @@ class MethodRegistry(Mapping[str, Method]):
         self.version += 1
         return method
 
-    def add_object(self, target: object, *, prefix: str = "", **options: Any) -> list[Method]:
+    def _check_name(self, name: Any, *, replace: bool, reserved: bool) -> None:
+        if not isinstance(name, str) or not name:
+            raise RegistrationError(f"a method's name must be a string that is not empty, got {name!r}")
+        if name.startswith(RESERVED) and not reserved:
+            raise RegistrationError(f"{name}: names that begin with {' or '.join(RESERVED)} are reserved")
+        if name in self.by_name and not replace:
+            raise ValueError(f"a method {name!r} is registered already; pass replace=True to put another in its place")
+
+    def _compile(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        kind: _Kind,
+        options: Mapping[str, Any],
+        namespace: dict[str, Any] | None,
+    ) -> Method:
+        offload, check_result, ordered = options["offload"], options["check_result"], options["ordered"]
+        signature = Signature(
+            function, method=name, codec=self._codec, namespace=namespace, in_thread=offload == "thread"
+        )
+        injection = Injection.of(signature, is_async=kind.is_async, offload=offload)
+        inline = not (kind.is_async or offload or kind.is_generator or injection or ordered)
+        signature.decode_images(here=0 if offload else INLINE_PIXELS, reports=not inline)
+        method = Method(
+            name=name,
+            function=function,
+            signature=signature,
+            bind=signature.bind,
+            is_async=kind.is_async,
+            offload=offload,
+            timeout=options["timeout"],
+            check_result=signature.check_result if check_result else None,
+            returns=signature.exact_result,
+            inline=inline,
+            injection=injection,
+            generator=function if kind.is_generator else None,
+            stream=None,
+            check_item=signature.check_item if check_result else None,
+            ordered=ordered,
+            detached=options["detached"],
+            idempotent=options["idempotent"],
+            allow=None if options["allow"] is None else CallerRule(options["allow"], method=name),
+        )
+        if kind.is_generator:
+            # The hint of a generator says what its items are, not what it returns at its end.
+            method = replace_fields(method, stream=replace_fields(method, check_result=None))
+        return method
+
+    def add_object(self, target: object, *, prefix: str = "", **options: Unpack[GroupOptions]) -> list[Method]:
         """Make the public methods of an object remote methods: those of its class that are written in Python.
 
         Args:
             target: an instance, or a class for its static and class methods.
-            prefix: stands before the names; a dot is put between unless it ends in one.
-            options: as for `add`.
+            prefix: put before the names, with a dot between unless it ends with one.
+            options: for each of them, see `GroupOptions`.
+
+        Raises:
+            RegistrationError: there are none; or as for `add`.
         """
+        check_names("add_object", options, GroupOptions.__optional_keys__)
         prefix = f"{prefix}." if prefix and prefix[-1].isalnum() else prefix
         owner = target if isinstance(target, type) else type(target)
         methods = []
@@ -203,17 +205,21 @@ class MethodRegistry(Mapping[str, Method]):
         return methods
 
     def add_module(
-        self, module: types.ModuleType, *, pattern: str = "*", prefix: str = "", **options: Any
+        self, module: types.ModuleType, *, pattern: str = "*", prefix: str = "", **options: Unpack[GroupOptions]
     ) -> list[Method]:
         """Make the public functions of a module remote methods.
 
         Args:
-            module: with `__all__`, the functions that it names; else those that are defined in it, and with a pattern
-                also those that it imports.
-            pattern: of the names, as in a shell: "control_*".
+            module: if it has `__all__`, the functions named there are taken; else those that are defined in it, and
+                with a pattern also those that it imports.
+            pattern: for the names, as in a shell: "control_*".
             prefix: as for `add_object`.
-            options: as for `add`.
+            options: as for `add_object`.
+
+        Raises:
+            RegistrationError: there are none; or as for `add`.
         """
+        check_names("add_module", options, GroupOptions.__optional_keys__)
         prefix = f"{prefix}." if prefix and prefix[-1].isalnum() else prefix
         listed = getattr(module, "__all__", None)
         methods = []
@@ -226,22 +232,33 @@ class MethodRegistry(Mapping[str, Method]):
         return methods
 
 
+class _Kind(NamedTuple):
+    """What kind of function a handler is, behind partials, wrappers and callable objects."""
+
+    is_async: bool
+    is_generator: bool
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> _Kind:
+        is_async_generator = holds(function, inspect.isasyncgenfunction)
+        is_async = (
+            holds(function, inspect.iscoroutinefunction)
+            or is_async_generator
+            or holds(inspect.unwrap(function), inspect.iscoroutinefunction)
+        )
+        return cls(is_async, is_async_generator or holds(function, inspect.isgeneratorfunction))
+
+
 def _check_options(
-    name: str,
-    function: Callable[..., Any],
-    *,
-    is_async: bool,
-    streams: bool,
-    timeout: float | None,
-    offload: str | None,
+    name: str, function: Callable[..., Any], kind: _Kind, *, timeout: float | None, offload: str | None
 ) -> None:
     if offload not in (None, "thread", "process"):
         raise RegistrationError(f"{name}: offload must be 'thread', 'process' or None, got {offload!r}")
-    if offload is not None and is_async:
+    if offload is not None and kind.is_async:
         raise RegistrationError(f"{name}: offload is for sync functions; an async one shares the loop already")
     if timeout is not None and not timeout > 0:
         raise RegistrationError(f"{name}: timeout must be a positive number of seconds, got {timeout!r}")
-    if timeout is not None and offload is None and not (is_async or streams):
+    if timeout is not None and offload is None and not (kind.is_async or kind.is_generator):
         raise RegistrationError(
             f"{name}: a time-out cannot stop a sync function in the event loop; add offload='thread' or 'process'"
         )

@@ -19,7 +19,8 @@ from ..codec import Codec
 from ..errors import RegistrationError, ServerBusy
 from ..methods.introspect import holds
 from ..methods.invoke import Invoker, check_picklable
-from ..methods.registry import Method, Offload
+from ..methods.options import Offload
+from ..methods.registry import Method
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.http_messages import HttpError, Request, Response, problem

@@ -14,7 +14,7 @@ from ..codec import Codec
 from ..errors import RegistrationError
 from ..methods.introspect import caller_namespace
 from ..methods.invoke import Invoker
-from ..methods.registry import Offload
+from ..methods.options import Offload
 from ..text import get_logger
 from ..wire.http_messages import NOSNIFF, Request, Response, problem
 from .answers import HTML, check_headers

@@ -6,7 +6,7 @@ import argparse
 import inspect
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import rpcstream
 from rpcstream import AsyncClient, Backoff, Client, Codec, Hub, ImageOptions, Limits, Server
 from rpcstream.cli import call_options, items, serve
 from rpcstream.client import options
+from rpcstream.methods.options import METHOD_DEFAULTS, MethodOptions
 from rpcstream.peer.marshal import NOT_GIVEN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,8 +40,12 @@ DESCRIBED: dict[str, Callable[..., Any]] = {
     "ImageOptions": ImageOptions,
 }
 
-#: The keyword options of what takes them as a TypedDict.
-OPTIONS: dict[str, Any] = {"Client": options.SyncClientOptions, "AsyncClient": options.AsyncClientOptions}
+#: The keyword options of what takes them as a TypedDict, and their defaults.
+OPTIONS: dict[str, tuple[Any, Mapping[str, Any]]] = {
+    "Client": (options.SyncClientOptions, options.DEFAULTS),
+    "AsyncClient": (options.AsyncClientOptions, options.DEFAULTS),
+    "Server.add": (MethodOptions, METHOD_DEFAULTS),
+}
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
@@ -59,7 +64,8 @@ def test_reference_has_every_option_with_its_default(heading: str) -> None:
     parameters = inspect.signature(DESCRIBED[heading]).parameters
     defaults = {name: each.default for name, each in parameters.items() if each.default is not each.empty}
     if heading in OPTIONS:
-        defaults |= {name: options.DEFAULTS[name] for name in OPTIONS[heading].__optional_keys__}
+        kind, all_defaults = OPTIONS[heading]
+        defaults |= {name: all_defaults[name] for name in kind.__optional_keys__}
     assert rows.keys() == defaults.keys()
     wrong = {name: text for name, text in rows.items() if text not in forms_of(defaults[name])}
     assert not wrong, f"the defaults are { ({name: defaults[name] for name in wrong}) }"

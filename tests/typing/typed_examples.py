@@ -50,7 +50,24 @@ add("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wro
 
 server.add(lambda a: a, name="identity")
 server.add(add, offload="fibre")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
+server.add(add, nmae="sum")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
+server.add_object(server, prefix="it", ordered=True)
+server.add_object(server, name="it")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
 Shape(None, 3)
+
+
+@server(timout=1.5)  # type: ignore[call-overload, untyped-decorator]  # pyright: ignore[reportCallIssue]  # wrong
+async def misspelt() -> None: ...
+
+
+@server.batched(max_size=8, offload=None, allow="admin")
+def squares(numbers: list[float]) -> list[float]:
+    return [number**2 for number in numbers]
+
+
+assert_type(squares([1.0]), list[float])
+server.batched(offload="process")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
+server.batched(ordered=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
 
 
 def sync_calls(client: Client) -> None:

@@ -1,0 +1,154 @@
+"""The options of registering a method: documented, typed and with their defaults in one place.
+
+Owns what users may give to `@server`, `Server.add`, `add_object`, `add_module`, `batched`, and `@client`. Does not know
+what the options do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, TypedDict, TypeVar
+
+from ..auth.allow import AllowRule
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Offload = Literal["thread", "process"]
+
+
+class CommonOptions(TypedDict, total=False):
+    """Options of every kind of method.
+
+    Attributes:
+        timeout: seconds after which the caller is answered with -32003. Not for a sync function that runs in the event
+            loop, since nothing could stop it there; a generator can be stopped between its items.
+        check_result: check what the function returns against its return hint.
+        idempotent: calling it twice does no harm: `rpc.discover` says so, and clients may repeat lost calls.
+        allow: who may call it: a name, several, or a function of the identity. Others are answered with -32006.
+        replace: take the place of a method of that name, if there is one.
+    """
+
+    timeout: float | None
+    check_result: bool
+    idempotent: bool
+    allow: AllowRule | None
+    replace: bool
+
+
+class GroupOptions(CommonOptions, total=False):
+    """Options of several methods that are added together.
+
+    Attributes:
+        offload: "thread" or "process": where a sync function that blocks or computes for long is run; None: in the
+            event loop.
+        ordered: calls of ordered methods that come on one connection run one after the other, in that order.
+        detached: the handler goes on when its caller is gone; others are cancelled then.
+    """
+
+    offload: Offload | None
+    ordered: bool
+    detached: bool
+
+
+class MethodOptions(GroupOptions, total=False):
+    """Options of a method.
+
+    Attributes:
+        name: the remote name, dots allowed; None: the function's own.
+    """
+
+    name: str | None
+
+
+class MicrobatchOptions(CommonOptions, total=False):
+    """Options of a method that is run with several items together.
+
+    Attributes:
+        name: the remote name, dots allowed; None: the function's own.
+        max_size: items in one run at most.
+        max_wait: seconds that the first item waits for others; 0 takes those that are there.
+        threads: runs at the same time, async ones too.
+        offload: "thread": a sync function runs in threads of its own; None: in the event loop.
+        retry_single: when a run raises, each of its items is run again, alone.
+        max_queue: items that may wait; one more is answered with -32002.
+    """
+
+    name: str | None
+    max_size: int
+    max_wait: float
+    threads: int
+    offload: Literal["thread"] | None
+    retry_single: bool
+    max_queue: int
+
+
+class CallbackOptions(MethodOptions, total=False):
+    """Options of a method that a client offers to its server.
+
+    Attributes:
+        shared: at a hub, other clients may offer a method of this name, too.
+    """
+
+    shared: bool
+
+
+#: The default of every option of a method.
+METHOD_DEFAULTS: Mapping[str, Any] = {
+    "name": None,
+    "timeout": None,
+    "offload": None,
+    "check_result": True,
+    "ordered": False,
+    "detached": False,
+    "idempotent": False,
+    "allow": None,
+    "replace": False,
+}
+
+#: The default of every option of `batched`.
+MICROBATCH_DEFAULTS: Mapping[str, Any] = {
+    "max_size": 32,
+    "max_wait": 0.002,
+    "threads": 1,
+    "offload": "thread",
+    "retry_single": True,
+    "max_queue": 10_000,
+    "name": None,
+    "timeout": None,
+    "check_result": True,
+    "idempotent": False,
+    "allow": None,
+    "replace": False,
+}
+
+
+def check_names(where: str, given: Collection[str], known: Collection[str]) -> None:
+    """Raise TypeError if an option is unknown; the text has its name, and the nearest known one.
+
+    Args:
+        where: what was called, for the error.
+    """
+    for name in given:
+        if name not in known:
+            import difflib  # takes time to import, and is for this error only
+
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{where} has no option {name!r}{hint}")
+
+
+def with_options(defaults: Mapping[str, Any], *kinds: type) -> Callable[[F], F]:
+    """Decorator: append the documentation of these options, with their defaults, to a function's docstring."""
+
+    def append(function: F) -> F:
+        if function.__doc__ is not None and all(kind.__doc__ for kind in kinds):  # there is none with `python -OO`
+            tables = [str(kind.__doc__).partition("Attributes:\n")[2].rstrip() for kind in kinds]
+            entries = re.sub(
+                r"(?m)^ {8}(\w+):", lambda entry: f"        {entry[1]}={defaults[entry[1]]!r}:", "\n".join(tables)
+            )
+            options = "\n".join(f"    {line}" if line else line for line in entries.splitlines())
+            function.__doc__ = f"{function.__doc__.rstrip()}\n\n        Options:\n{options}\n        "
+        return function
+
+    return append
