@@ -1,1 +1,1 @@
-"""From bytes to messages and back. Pure: no asyncio, no socket, no clock."""
+"""The wire formats: framing, messages, HTTP and WebSocket. Pure: no asyncio, no socket, no clock."""

@@ -1,7 +1,7 @@
-"""The envelope of JSON-RPC 2.0: what a request, a reply, an error and a batch look like.
+"""The message format of JSON-RPC 2.0: requests, replies, errors, batches, and the `$/...` notifications.
 
-Owns the member names of messages and the slow, exact reading of whatever the fast reading could not take. Knows neither
-methods nor rich values: `params` and `result` pass through as they are. Pure.
+Owns the member names of messages, and the slow but exact reading of messages that the fast parser refuses or rounds.
+Knows neither methods nor rich values: `params` and `result` pass through unchanged. Pure.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .json_scan import deepest
 
 VERSION = "2.0"
 
-#: A line that is not JSON is not looked through further if it is longer (bytes): neither for values that stand behind
-#: each other without a delimiter, nor for an id behind the params. Looking takes up to 15 ms for so many.
+#: Bytes of a line that is not JSON up to which it is searched, for values without a delimiter between them, and for an
+#: id behind the params. A search takes up to 15 ms for so many.
 MAX_LOOKED_THROUGH = 1024 * 1024
 
-#: Bytes at either end of a request that is not JSON, in which its id is looked for.
+#: Bytes at each end of a request that is not JSON in which its id is searched.
 _END = 512
 
-#: The id of our own requests stands before the params, so it can be read in the head of a message that is too long.
+#: The id at the beginning of a message. Our requests have it before the params, so it is found even if these are cut off.
 _HEAD_ID = re.compile(
     rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,128}")\s*[,}]'
 )
@@ -51,8 +51,11 @@ def request(
     """A request object, or a notification when `call_id` is None (section 4). The id stands before the params.
 
     Args:
+        method: its name.
+        params: an array or an object; None for a request without params.
+        call_id: the id.
         timeout: seconds that the caller waits.
-        stream: items that the caller permits at first; None where it wants no stream.
+        stream: the initial credit of a streaming call; None for a plain call.
     """
     message: dict[str, Any] = {"jsonrpc": VERSION}
     if call_id is not None:
@@ -67,9 +70,9 @@ def request(
     return message
 
 
-# -- the conversation besides calls (wire page, "Members and methods of our own"): notifications in both directions
+# -- notifications about calls, streams and events, in both directions (wire page, "Members and methods of our own")
 
-#: What their names begin with.
+#: The prefix of their methods.
 CONTROL = "$/"
 CANCEL, PROGRESS = "$/cancelRequest", "$/progress"
 ITEM, END, CREDIT = "$/item", "$/end", "$/credit"
@@ -77,17 +80,17 @@ EVENT = "$/event"
 
 
 def cancel(call_id: int | str) -> bytes:
-    """Nobody waits for the answer to this call any more."""
+    """The notification that cancels a call."""
     return orjson.dumps(request(CANCEL, {"id": call_id}))
 
 
 def credit(stream: dict[str, Any], n: int) -> bytes:
-    """The producer of a stream may send `n` more items; `stream` is the member that names it, `id` or `stream`."""
+    """The notification that permits `n` more items; `stream` is the member that names the stream, `id` or `stream`."""
     return orjson.dumps(request(CREDIT, {**stream, "n": n}))
 
 
 def end(token: str, error: RpcError | None = None) -> dict[str, Any]:
-    """A stream that was sent as an argument is over, with the error that it broke off with."""
+    """The notification that a stream sent as an argument has ended, or failed with an error."""
     params: dict[str, Any] = {"stream": token}
     if error is not None:
         params["error"] = error.to_wire()
@@ -100,7 +103,7 @@ def error_reply(call_id: Any, error: RpcError) -> dict[str, Any]:
 
 
 def oversize(size: int, limit: int, *, side: str) -> MessageTooLarge:
-    """The error for a message over `max_message_size`; `side` says whose limit it is."""
+    """The error for a message over `max_message_size`; `side` is the end whose limit it is."""
     return MessageTooLarge(
         f"Message too large: {size} bytes or more, the {side}'s limit is {limit} bytes",
         {"size": size, "limit": limit, "side": side},
@@ -108,7 +111,7 @@ def oversize(size: int, limit: int, *, side: str) -> MessageTooLarge:
 
 
 def refusal_of(message: Oversize, limit: int, *, side: str) -> RpcError:
-    """The error for a message that is not taken; `limit` is the `max_message_size` where it does not say its own."""
+    """The error for a refused message; `limit` is the `max_message_size`, for a message without a limit of its own."""
     limit = message.limit or limit
     if message.is_refused:
         return ServerBusy(data={"limit": limit, "reason": "too many bytes of messages are held (max_held_total)"})
@@ -122,18 +125,18 @@ def refusal_of(message: Oversize, limit: int, *, side: str) -> RpcError:
 
 
 def is_reply_head(head: bytes) -> bool:
-    """Does the beginning of a message show that it is a reply? (Replies with their id before the result, as ours.)"""
+    """Tell whether the beginning of a message is that of a reply with its id before the result, as ours have it."""
     found = _HEAD_ID.match(head)
     return found is not None and _REPLY_MEMBER.match(head, found.end() - 1) is not None
 
 
 def is_batch_head(head: bytes) -> bool:
-    """Does a message begin like a batch?"""
+    """Tell whether the beginning of a message is that of a batch."""
     return head.lstrip().startswith(b"[")
 
 
 def id_in_head(head: bytes) -> Any:
-    """The id of a request, or of the first one of a batch, of which only the beginning is there; None if it is not."""
+    """The id in the beginning of a request, or of the first request of a batch; None where it is not found."""
     found = _HEAD_ID.match(head.lstrip()[1:] if is_batch_head(head) else head)
     if found is None:
         return None
@@ -144,16 +147,17 @@ def id_in_head(head: bytes) -> Any:
 
 
 def unreadable(line: bytes | bytearray, error: orjson.JSONDecodeError) -> ParseError:
-    """The error for a message that the parser refused with this one."""
-    # Long ones are parsed without their long strings: the place would be one in what is left.
+    """The error for a message that the JSON parser refused, with the parser's reason."""
+    # Long messages are parsed without their long strings, so the position would be wrong.
     is_place_known = len(line) < LONG or len(error.doc) == len(line)
     return ParseError(data={"reason": str(error) if is_place_known else error.msg})
 
 
 def split_values(line: bytes | bytearray) -> list[bytes]:
-    """The values of a line that is not JSON because several stand in it, one behind the other; else none.
+    """Split a line that is not JSON because it holds several values; an empty list where it does not.
 
-    At most `json_scan.VALUES_MAX`, and one more: the rest of the line, to be read when those have been.
+    Returns:
+        At most `json_scan.VALUES_MAX` values, and behind them the rest of the line, to be split later.
     """
     if len(line) > MAX_LOOKED_THROUGH:
         return []
@@ -162,11 +166,11 @@ def split_values(line: bytes | bytearray) -> list[bytes]:
 
 
 def id_of_request(line: bytes | bytearray) -> Any:
-    """The id of a request that is not JSON: it has a number or a string in its params that none can be read from.
+    """Find the id of a request that is not JSON, such as one with a malformed number or string in its params.
 
-    Found in front of the first array or object in it, however long the line; or behind the last, in one of at most
-    `MAX_LOOKED_THROUGH` bytes whose brackets match. None where it does not stand there, for a batch, and for what is
-    perhaps no request.
+    The id is found before the first array or object of a line of any length; or behind the last, in a line of at most
+    `MAX_LOOKED_THROUGH` bytes whose brackets match. None for an id at another place, for a batch, and for a message
+    that is not certainly a request.
     """
     before = _members(_before_values(line))
     behind = _members(_behind_values(line)) if {"id", "method"} - before.keys() else {}
@@ -177,14 +181,14 @@ def id_of_request(line: bytes | bytearray) -> Any:
 
 
 def _before_values(line: bytes | bytearray) -> bytes:
-    """An object of the members before the first that is an array or object; nothing if that does not come soon."""
+    """JSON of the members before the first array or object; empty if that does not begin within `_END` bytes."""
     head = bytes(line[:_END])
     found = _PLAIN_MEMBERS.match(head)
     return head[: found.end()] + b"0}" if found and head[found.end() : found.end() + 1] in (b"[", b"{") else b""
 
 
 def _behind_values(line: bytes | bytearray) -> bytes:
-    """An object of the members behind the last that is an array or object; nothing if that cannot be told."""
+    """JSON of the members behind the last array or object; empty if that is not found."""
     tail = bytes(line[-_END:]).rstrip()
     last = max(tail.rfind(b"]", 0, -1), tail.rfind(b"}", 0, -1))
     if last < 0 or tail[-1:] != b"}" or tail[last + 1 : last + 2] == b"}" or len(line) > MAX_LOOKED_THROUGH:
@@ -204,7 +208,7 @@ def _members(text: bytes) -> dict[str, Any]:
 
 
 def check_request(message: dict[str, Any]) -> None:
-    """Raises InvalidRequest, saying which member is wrong, unless the object is a request (section 4)."""
+    """Raise InvalidRequest, with the wrong member, unless the object is a request (section 4)."""
     if message.get("jsonrpc") != VERSION:
         reason = "the member 'jsonrpc' must be the string \"2.0\""
     elif type(message.get("method")) is not str:
@@ -219,21 +223,22 @@ def check_request(message: dict[str, Any]) -> None:
 
 
 def is_reply(message: Any) -> bool:
-    """Does the message say that it answers something? (Response object, section 5.)"""
+    """Tell whether a message is a reply (response object, section 5)."""
     return type(message) is dict and "method" not in message and ("result" in message or "error" in message)
 
 
 def has_valid_id(message: dict[str, Any]) -> bool:
-    """Is the id, if there is one, of a kind that may be echoed? (Section 4; `true` is no number.)"""
+    """Tell whether the id, if there is one, is of a permitted type (section 4; `true` is no number)."""
     call_id = message.get("id")
     return call_id is None or type(call_id) in (int, str, float, orjson.Fragment)
 
 
 def id_of_batch(members: list[Any], line: bytes | bytearray) -> Any:
-    """The id of the first call in a batch, for an error about all of it; None where there is none.
+    """The id of the first call in a batch, for an error about the whole batch; None where there is none.
 
     Args:
-        line: the batch as it came, for an id that is exact only there; empty: such an id is not given.
+        members: the parsed batch.
+        line: the batch as received, from which an id that was rounded is read; empty to skip such an id.
     """
     for place, member in enumerate(members):
         if type(member) is dict and "method" in member and member.get("id") is not None and has_valid_id(member):
@@ -248,10 +253,14 @@ def id_of_batch(members: list[Any], line: bytes | bytearray) -> Any:
 
 
 def with_exact_ids(message: Any, line: bytes | bytearray) -> None:
-    """Put the very text of every id that was read as a float back in its place: of a message, or of a batch's members.
+    """Replace ids that were parsed as floats by their exact text, in a message or in the members of a batch.
 
-    Only a float can differ from what was sent: integers over 64 bits are read as floats, and digits may be lost. In a
-    message that is nested too deep to be read once more (over `max_depth` in any case) such an id becomes None.
+    Only a float can differ from the id that was sent: integers over 64 bits are parsed as floats and may lose digits.
+    In a message that is nested too deep to be parsed again (over `max_depth` in any case) such an id becomes None.
+
+    Args:
+        message: the parsed message, which is changed.
+        line: the message as received.
     """
     import msgspec
 
@@ -279,14 +288,14 @@ def with_exact_ids(message: Any, line: bytes | bytearray) -> None:
 
 
 def may_hold_big_integers(line: bytes | bytearray) -> bool:
-    """Could a number in the line be an integer that the fast parser rounds to a float (over 64 bits)?"""
+    """Tell whether a line may have integers over 64 bits, which the fast parser rounds to floats."""
     return _BIG in line.translate(_DIGITS)
 
 
 def is_deeper(line: bytes | bytearray, limit: int) -> bool:
-    """Are more than `limit` arrays and objects inside each other? The line is known to be JSON.
+    """Tell whether arrays and objects are nested deeper than `limit`. The line is known to be JSON.
 
-    Costs a glance at a short line, and a few passes over the brackets alone of a long one.
+    Counts the brackets of a line; only if these are many, passes over them a few times.
     """
     if line.count(b"[") + line.count(b"{") <= limit:
         return False
@@ -295,7 +304,7 @@ def is_deeper(line: bytes | bytearray, limit: int) -> bool:
     unescaped = line.replace(b"\\\\", b"").replace(b'\\"', b"")
     quoted = unescaped.translate(None, _NOT_BRACKETS).split(b'"')
     brackets = b"".join(quoted[::2]).translate(_BRACKETS)
-    # Most values are wide, not deep: a few rounds that take away the innermost level leave little to count.
+    # Most values are wide, not deep: a few rounds that remove the innermost level leave few brackets to count.
     for _ in range(min(4, limit)):
         brackets = brackets.replace(b"[]", b"")
         if not brackets:

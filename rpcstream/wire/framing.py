@@ -1,7 +1,7 @@
-"""Bytes to messages: lines, values without a line end, and lines that are too long (wire page, "Line stream").
+"""Split a byte stream into messages: lines, JSON values without line ends, and too long lines (wire page, "Line stream").
 
-Owns where one message ends and the next begins. Knows that a message may be a JSON array or object only as far as to
-see where its outermost bracket closes (`wire.json_scan`); does not parse, and knows no socket and no clock.
+Owns where one message ends and the next begins. Reads of JSON only where the outermost bracket closes
+(`wire.json_scan`). Knows no socket and no clock.
 """
 
 from __future__ import annotations
@@ -14,27 +14,30 @@ from typing import Protocol
 from .buffers import ReceiveBuffer
 from .json_scan import CLOSING, Balance, end_of_last_value, find_borders, may_end_value
 
-#: Bytes; a message from here on is long: it may have payloads that are better cut out before it is parsed.
+#: Bytes from which on a message is long: it may have large payloads, which are cut out before it is parsed.
 LONG = 16 * 1024
 
-#: Bytes of a line from which on looking for its end is faster than splitting, which looks at each byte by itself.
+#: Bytes of a line from which on `find` is faster than `split`, which tests each byte by itself.
 _FOUND_FASTER = 512
 
-#: How much of a message over the limit is kept, to find the id of the request in it.
+#: Bytes of a message over the limit that are kept, to find the id of the request in them.
 HEAD_SIZE = 512
 
-#: From so many bytes that were not yet looked at for the end of a value, the last few are looked at first.
-_GLANCE_FIRST = 4 * 1024
-_GLANCE = 512
+#: From so many bytes on that were not yet scanned for the end of a value, the last few are checked first.
+_CHECK_END_FIRST = 4 * 1024
+_END = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Oversize:
-    """Stands in the list of messages where one over the limit was, so that the answer keeps its place.
+    """Stands in the list of messages for one that was refused, so that its error reply keeps its place.
 
-    `size` is in bytes; of a message whose end has not come yet it is what has come so far. `head` is its beginning,
-    `limit` the limit that it was over: of bytes, or of values where `values` says how many it has. Where it
-    `is_refused`, it was over no limit of its own, but the server had no memory for it.
+    Attributes:
+        size: bytes; of a message whose end has not been received, the bytes so far.
+        head: the beginning of the message.
+        limit: the limit that it was over, of bytes or of values.
+        values: the number of its values, where these were over the limit; else 0.
+        is_refused: the message was over no limit of its own, but the server had no memory for it.
     """
 
     size: int
@@ -44,48 +47,48 @@ class Oversize:
     is_refused: bool = field(default=False, compare=False)
 
     def __len__(self) -> int:
-        return min(self.size, sys.maxsize)  # which a peer may say that it will send
+        return min(self.size, sys.maxsize)  # a peer may announce any size
 
 
-#: What a framer gives: the bytes of a message, or what stands for a long one.
+#: A result of the framer: the bytes of a message, or the mark of a refused one.
 Message = bytes | Oversize
 
 
 class Reception(Protocol):
-    """Counts what has come of a message, with all others that are being received."""
+    """Counts the received bytes of a message, together with those of all messages that are being received."""
 
     @property
     def limit(self) -> int:
-        """Bytes that may be held in all."""
+        """Bytes that all messages may hold together."""
 
     def grow(self, size: int) -> bool:
-        """So many bytes of it have come; false if they are to be dropped."""
+        """Set the bytes received so far; False if the message must be dropped."""
 
     def over(self) -> None:
-        """It is complete, or dropped."""
+        """End the count: the message is complete, or was dropped."""
 
 
 class LineFramer:
-    """Cuts a stream of bytes into messages; one framer per connection and direction.
+    """Splits a byte stream into messages; one framer for each connection and direction.
 
-    `feed` until `ended` is true or the stream ends; then `finish` once.
+    Call `feed` until `ended` is true or the stream ends; then `finish` once.
 
     Args:
-        delimiter: ends a message; one byte or more.
         max_size: bytes of a message, without the delimiter. A longer one is reported once, as `Oversize`, as soon as
-            it is known to be longer; the rest up to the next delimiter is dropped as it comes.
-        reception: told of messages that come in several pieces; what it does not allow is dropped likewise.
+            it is known to be longer; the rest up to the next delimiter is dropped.
+        delimiter: ends a message; one byte or more.
+        reception: counts messages that come in several pieces; one that it does not allow is dropped likewise.
     """
 
     __slots__ = (
         "_after_value",
         "_at_start",
-        "_balance",
         "_delimiter",
         "_held",
         "_max_size",
         "_reception",
         "_skipping",
+        "_value_scan",
         "_width",
         "ended",
     )
@@ -97,26 +100,26 @@ class LineFramer:
         self._width = len(delimiter)
         self._max_size = max_size
         self._reception = reception
-        self._held = _Held()
-        self._balance: _Look | None = None
+        self._held = _HeldBytes()
+        self._value_scan: _ValueScan | None = None
         self._skipping = False
         self._after_value = False
-        #: None of the other states: the next byte begins a message.
+        #: The next byte begins a message.
         self._at_start = True
-        #: An empty line has come: the peer sends no more requests.
+        #: An empty line was received: the peer sends no more requests.
         self.ended = False
 
     @property
     def partial(self) -> bool:
-        """A message has begun and its end has not come."""
+        """Whether a message has begun and its end has not been received."""
         return self._skipping or bool(self._held.mark)
 
     def limit(self, max_size: int) -> None:
-        """Another limit from now on, also for a message that has begun."""
+        """Set another limit, also for a message that has begun."""
         self._max_size = max_size
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that are complete with these bytes, in order. After an empty line: none, ever."""
+        """The messages that these bytes complete, in order; none after an empty line."""
         if self._at_start:
             end = data.find(self._delimiter)
             if end + self._width == len(data) and 0 < end <= self._max_size and data[0] > _BLANK:
@@ -129,7 +132,7 @@ class LineFramer:
         return messages
 
     def finish(self) -> list[Message]:
-        """The stream has ended: the last message, if one stands there without its delimiter."""
+        """End the stream. Returns the last message, if it has no delimiter."""
         last = self._held.take()
         self._received()
         if self.ended or self._skipping or not last.strip():
@@ -137,7 +140,7 @@ class LineFramer:
         return [last]
 
     def _feed_lines(self, data: bytes, start: int = 0) -> list[Message]:
-        """Nothing is held: a new message begins at `start`."""
+        """Split bytes while nothing is held: a new message begins at `start`."""
         lines: list[Message] = []
         while (end := data.find(self._delimiter, start)) - start >= _FOUND_FASTER:
             lines.append(data[start:end])
@@ -160,12 +163,12 @@ class LineFramer:
         return lines
 
     def _feed_rest(self, data: bytes) -> list[Message]:
-        """A message is held or being dropped: first find its end."""
+        """Split bytes while a message is held or being dropped: first find its end."""
         if self.ended:
             return []
         held, delimiter = self._held, self._delimiter
         messages: list[Message] = []
-        # A delimiter of several bytes may have begun in what is held.
+        # A delimiter of several bytes may have begun in the held ones.
         begun = held.last(self._width - 1)
         end = (begun + data if begun else data).find(delimiter) - len(begun)
         if end < -len(begun):
@@ -176,7 +179,7 @@ class LineFramer:
         line = held.take(without=max(-end, 0))
         self._received()
         start = end + self._width
-        self._balance = None
+        self._value_scan = None
         if self._skipping:
             self._skipping = False
         elif line and not line.isspace():
@@ -192,11 +195,11 @@ class LineFramer:
         return messages
 
     def _hold(self, messages: list[Message], piece: bytes) -> None:
-        """What is held has no delimiter: keep it, unless it is a complete value, too long, or nothing but blanks.
+        """Keep bytes without a delimiter, unless they are a complete value, too long, or only blanks.
 
         Args:
             messages: complete ones are added to it.
-            piece: what has come last of what is held.
+            piece: the last received of the held bytes.
         """
         held = self._held
         if not self._skipping and (borders := find_borders(piece)):
@@ -206,7 +209,7 @@ class LineFramer:
         elif held.mark in CLOSING and self._is_closed(held):
             messages.append(self._sized(held.take()))
             self._received()
-            self._balance, self._after_value = None, True
+            self._value_scan, self._after_value = None, True
         elif held.size > self._max_size + self._width:
             messages.append(Oversize(held.size, held.first(HEAD_SIZE), self._max_size))
             self._skip(held)
@@ -215,19 +218,19 @@ class LineFramer:
             self._skip(held)
 
     def _cut(self, messages: list[Message], piece: bytes, borders: Iterable[int]) -> None:
-        """Values follow each other in a piece, it seems: take those that are complete from what is held.
+        """Take complete values from the held bytes where values seem to follow each other in a piece.
 
-        The one that had begun before the piece is a message. Those that begin in the piece are one together, which its
-        reader takes apart: so much of it at a time as others allow.
+        The value that had begun before the piece becomes a message. Those that begin in the piece become one message
+        together, which its reader splits into shares, so that other connections get their turn.
         """
         held = self._held
-        look = self._look()
-        if not look.is_value:
+        scan = self._scan()
+        if not scan.is_value:
             return
         begun = held.size - len(piece)
         fresh = piece
         if begun:
-            end = next((end for end in borders if look.closes_at(held, begun + end)), 0)
+            end = next((end for end in borders if scan.closes_at(held, begun + end)), 0)
             if not end:
                 return
             fresh = piece[end:]
@@ -236,16 +239,16 @@ class LineFramer:
             self._cut_at(messages, fresh[end:])
 
     def _cut_at(self, messages: list[Message], rest: bytes) -> None:
-        """A message ends where this rest of what is held begins."""
+        """End a message where this rest of the held bytes begins."""
         held = self._held
         messages.append(self._sized(held.take(without=len(rest))))
         self._received()
-        self._balance = None
+        self._value_scan = None
         held.append(rest)
 
-    def _skip(self, held: _Held) -> None:
-        """Drop the message that is held, as far as it has come and as it comes."""
-        self._skipping, self._balance = True, None
+    def _skip(self, held: _HeldBytes) -> None:
+        """Drop the held message, and the bytes of it that are received later."""
+        self._skipping, self._value_scan = True, None
         held.drop(self._width - 1)
         self._received()
 
@@ -253,24 +256,24 @@ class LineFramer:
         if self._reception is not None:
             self._reception.over()
 
-    def _is_closed(self, held: _Held) -> bool:
-        """Do the held bytes, which end with a bracket, end where the outermost bracket closes?
+    def _is_closed(self, held: _HeldBytes) -> bool:
+        """Tell whether the held bytes, which end with a bracket, end where the outermost bracket closes.
 
-        So that a long message in pieces costs nothing, unless a piece happens to end in a bracket: then the last bytes
-        tell most often that it is one inside another. Else it costs no more than one look at each byte.
+        A long message in pieces costs nothing, unless a piece happens to end with a bracket: then the last bytes show
+        most often that it is an inner one. Otherwise each byte is scanned once.
         """
-        look = self._look()
-        if not look.is_value:
+        scan = self._scan()
+        if not scan.is_value:
             return False
-        if held.size - look.seen > _GLANCE_FIRST and not may_end_value(held.last(_GLANCE).rstrip()):
+        if held.size - scan.seen > _CHECK_END_FIRST and not may_end_value(held.last(_END).rstrip()):
             return False
-        return look.closes_at(held, held.size)
+        return scan.closes_at(held, held.size)
 
-    def _look(self) -> _Look:
-        """What is known of the value that is held."""
-        if self._balance is None:
-            self._balance = _Look(self._held.first_mark())
-        return self._balance
+    def _scan(self) -> _ValueScan:
+        """The scan of the held value, begun where there is none."""
+        if self._value_scan is None:
+            self._value_scan = _ValueScan(self._held.first_mark())
+        return self._value_scan
 
     def _sized(self, message: Message) -> Message:
         size = len(message)
@@ -279,7 +282,7 @@ class LineFramer:
         return Oversize(size, bytes(message[:HEAD_SIZE]), self._max_size)  # type: ignore[index]
 
     def _end(self, lines: list[Message]) -> list[Message]:
-        """An empty line is among them: what stands before it counts."""
+        """End the stream at the empty line among these; the lines before it are messages."""
         self.ended = True
         before = []
         for line in lines:
@@ -292,8 +295,8 @@ class LineFramer:
 _BLANK = 0x20
 
 
-class _Held(ReceiveBuffer):
-    """Bytes of a message whose end has not come: copied once, when it has.
+class _HeldBytes(ReceiveBuffer):
+    """The bytes of a message whose end has not been received.
 
     Attributes:
         mark: the last byte that is no blank; 0 if there is none.
@@ -306,23 +309,25 @@ class _Held(ReceiveBuffer):
         self.mark = 0
 
     def append(self, data: bytes) -> None:
+        """Add the bytes that came next."""
         super().append(data)
         if marks := data.rstrip():
             self.mark = marks[-1]
 
     def take(self, without: int = 0) -> bytes:
-        """All of them but the last so many, which nobody needs; then nothing is held."""
+        """Return all bytes but the last `without`, and leave the buffer empty."""
         whole = super().take()
         self.mark = 0
         return whole[: len(whole) - without] if without else whole
 
     def drop(self, but: int) -> None:
-        """All of them but the last so many (a few)."""
+        """Drop all bytes but the last few."""
         rest = self.last(but)
         self._pieces = [rest] if rest else []
         self.size = len(rest)
 
     def first(self, count: int) -> bytes:
+        """The first bytes, at most `count`."""
         found = b""
         for piece in self._pieces:
             if len(found) >= count:
@@ -331,6 +336,7 @@ class _Held(ReceiveBuffer):
         return found
 
     def last(self, count: int) -> bytes:
+        """The last bytes, at most `count`."""
         found: list[bytes | bytearray] = []
         for piece in reversed(self._pieces):
             if count <= 0:
@@ -340,16 +346,16 @@ class _Held(ReceiveBuffer):
         return b"".join(reversed(found))
 
     def first_mark(self) -> bytes:
-        """The first byte that is no blank; empty if there is none."""
+        """The first byte that is no blank; empty where there is none."""
         return next((bytes(mark[:1]) for piece in self._pieces if (mark := piece.lstrip())), b"")
 
 
-class _Look(Balance):
-    """What a look at the held bytes for the end of their value has shown.
+class _ValueScan(Balance):
+    """The scan of the held bytes for the end of their value.
 
     Attributes:
-        is_value: they begin with an array or an object.
-        seen: bytes that were looked at.
+        is_value: the bytes begin with an array or an object.
+        seen: bytes scanned so far.
     """
 
     __slots__ = ("is_value", "seen")
@@ -359,8 +365,8 @@ class _Look(Balance):
         self.is_value = first in (b"[", b"{")
         self.seen = 0
 
-    def closes_at(self, held: _Held, end: int) -> bool:
-        """Is nothing open in what is held up to this place, which is not before the last one that was asked for?"""
+    def closes_at(self, held: _HeldBytes, end: int) -> bool:
+        """Tell whether no bracket is open in the held bytes up to `end`, not before the last place given."""
         self.add(held.last(held.size - self.seen)[: end - self.seen])
         self.seen = end
         return self.is_closed
