@@ -12,7 +12,7 @@ import orjson
 
 from rpcstream import Server
 
-from .harness import KIB, MIB, PATIENCE, Arena, Budget, Raw, attack, limits, request, spin
+from .harness import KIB, MIB, PATIENCE, Budget, RawConnection, ServerUnderAttack, attack, limits, request, spin
 
 SLOW = 0.005
 ENDLESS = 10**12
@@ -89,9 +89,9 @@ def http(body: bytes) -> bytes:
     return head.encode() + body
 
 
-async def assert_ended(arena: Arena, patience: float) -> None:
+async def assert_ended(target: ServerUnderAttack, patience: float) -> None:
     """No generator makes items any more, after so many seconds at most."""
-    raw = await arena.connect()
+    raw = await target.connect()
     end = asyncio.get_running_loop().time() + patience
     before = -1
     while (made := (await raw.call("made"))["result"]) != before:
@@ -100,32 +100,32 @@ async def assert_ended(arena: Arena, patience: float) -> None:
         await asyncio.sleep(0.2)
 
 
-def reset(raw: Raw) -> None:
+def reset(raw: RawConnection) -> None:
     """Leave so that the server is told (RST): a connection that is closed looks like one that only says no more."""
     raw.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     raw.close()
 
 
-async def assert_refused(arena: Arena, method: str, code: int, **members: Any) -> None:
-    raw = await arena.connect()
+async def assert_refused(target: ServerUnderAttack, method: str, code: int, **members: Any) -> None:
+    raw = await target.connect()
     reply = await raw.call(method, [ENDLESS], **members)
     assert reply["error"]["code"] == code, reply
 
 
 @attack(2, "an endless generator without stream", server=generators, budget=Budget(memory=200 * MIB))
-async def endless(arena: Arena) -> None:
-    await assert_refused(arena, "count", -32001)
+async def endless(target: ServerUnderAttack) -> None:
+    await assert_refused(target, "count", -32001)
 
 
 @attack(2, "the same, async", server=generators, budget=Budget(memory=200 * MIB), in_suite=False)
-async def endless_async(arena: Arena) -> None:
-    await assert_refused(arena, "count_async", -32001)
+async def endless_async(target: ServerUnderAttack) -> None:
+    await assert_refused(target, "count_async", -32001)
 
 
 @attack(2, "endless generators that may take half a second", server=generators, budget=Budget(memory=200 * MIB))
-async def endless_with_timeout(arena: Arena) -> None:
+async def endless_with_timeout(target: ServerUnderAttack) -> None:
     await asyncio.gather(
-        *(assert_refused(arena, method, -32003, timeout=0.5) for method in ("count", "count_async", "count_in_thread"))
+        *(assert_refused(target, method, -32003, timeout=0.5) for method in ("count", "count_async", "count_in_thread"))
     )
 
 
@@ -136,28 +136,28 @@ async def endless_with_timeout(arena: Arena) -> None:
     budget=Budget(memory=300 * MIB),
     in_suite=False,
 )
-async def many_endless(arena: Arena) -> None:
-    raw = await arena.connect()
+async def many_endless(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
     for number in range(100):
-        raw.write(request("count_async", [ENDLESS], number, timeout=4 if arena.whole else 2))
-    replies = [await raw.reply() for _ in range(100)]
+        raw.write(request("count_async", [ENDLESS], number, timeout=4 if target.whole else 2))
+    replies = await raw.replies(100)
     assert {reply["error"]["code"] for reply in replies} <= {-32001, -32002, -32003}
 
 
 @attack(2, "a notification of an endless generator, its caller gone", server=generators, budget=Budget(memory=64 * MIB))
-async def endless_notification(arena: Arena) -> None:
+async def endless_notification(target: ServerUnderAttack) -> None:
     for method in ("count", "count_async", "count_in_thread"):
-        raw = await arena.connect()
+        raw = await target.connect()
         await raw.send(request(method, [ENDLESS], None))
         await asyncio.sleep(0.3)
         reset(raw)
-    await assert_ended(arena, 2)
-    if arena.whole:  # the server finds out now and then
-        raw = await arena.connect()
+    await assert_ended(target, 2)
+    if target.whole:  # the server finds out now and then
+        raw = await target.connect()
         await raw.send(request("count", [ENDLESS], None))
         await asyncio.sleep(0.3)
         raw.close()
-        await assert_ended(arena, 20)
+        await assert_ended(target, 20)
 
 
 @attack(
@@ -167,13 +167,13 @@ async def endless_notification(arena: Arena) -> None:
     budget=Budget(memory=64 * MIB),
     in_suite=False,
 )
-async def endless_over_http(arena: Arena) -> None:
+async def endless_over_http(target: ServerUnderAttack) -> None:
     for call_id in (1, None):
-        raw = await arena.connect()
+        raw = await target.connect()
         await raw.send(http(request("count", [ENDLESS], call_id)))
         await asyncio.sleep(0.5)
         raw.close()
-    await assert_ended(arena, 2)
+    await assert_ended(target, 2)
 
 
 def batch(count: int, method: str) -> bytes:
@@ -181,25 +181,25 @@ def batch(count: int, method: str) -> bytes:
 
 
 @attack(5, "a batch of 1,000 calls of 5 ms", server=slow, budget=Budget(memory=64 * MIB), slowest=SLOW)
-async def slow_batch(arena: Arena) -> None:
-    raw = await arena.connect()
-    count = 1000 if arena.whole else 300
+async def slow_batch(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
+    count = 1000 if target.whole else 300
     await raw.send(batch(count, "work") + b"\n")
     assert [reply["result"] for reply in await raw.reply()] == list(range(count))
 
 
 @attack(5, "the same of async methods", server=slow, budget=Budget(memory=64 * MIB), slowest=SLOW, in_suite=False)
-async def slow_async_batch(arena: Arena) -> None:
-    raw = await arena.connect()
-    count = 1000 if arena.whole else 300
+async def slow_async_batch(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
+    count = 1000 if target.whole else 300
     await raw.send(batch(count, "work_async") + b"\n")
     assert [reply["result"] for reply in await raw.reply()] == list(range(count))
 
 
 @attack(5, "the same over HTTP", server=slow, budget=Budget(memory=64 * MIB), slowest=SLOW, in_suite=False)
-async def slow_batch_over_http(arena: Arena) -> None:
-    raw = await arena.connect()
-    count = 1000 if arena.whole else 300
+async def slow_batch_over_http(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
+    count = 1000 if target.whole else 300
     await raw.send(http(batch(count, "work")))
     async with asyncio.timeout(PATIENCE):
         head = await raw.reader.readuntil(b"\r\n\r\n")
@@ -208,17 +208,17 @@ async def slow_batch_over_http(arena: Arena) -> None:
     assert [reply["result"] for reply in replies] == list(range(count))
 
 
-async def flood(arena: Arena, line: bytes) -> None:
-    raw = await arena.connect()
-    size = (8 if arena.whole else 2) * MIB
+async def flood(target: ServerUnderAttack, line: bytes) -> None:
+    raw = await target.connect()
+    size = (8 if target.whole else 2) * MIB
     for _ in range(size // (1000 * len(line))):
         await raw.send(line * 1000)
-    assert (await raw.call("rpc.ping"))["result"] == "pong"
+    assert (await raw.result("rpc.ping")) == "pong"
 
 
 @attack(17, "bad notifications", server=strict, budget=Budget(memory=64 * MIB, log=32 * KIB))
-async def bad_notifications(arena: Arena) -> None:
-    await flood(arena, request("add", ["x"], None))
+async def bad_notifications(target: ServerUnderAttack) -> None:
+    await flood(target, request("add", ["x"], None))
 
 
 @attack(
@@ -228,22 +228,22 @@ async def bad_notifications(arena: Arena) -> None:
     budget=Budget(memory=64 * MIB, log=32 * KIB),
     in_suite=False,
 )
-async def long_notifications(arena: Arena) -> None:
-    await flood(arena, request("add", {"x" * 1000: 1, "\n\x1b[2J": 2}, None))
+async def long_notifications(target: ServerUnderAttack) -> None:
+    await flood(target, request("add", {"x" * 1000: 1, "\n\x1b[2J": 2}, None))
 
 
 @attack(17, "a call that fails, again and again", server=strict, budget=Budget(memory=64 * MIB, log=256 * KIB))
-async def failing_calls(arena: Arena) -> None:
-    raw = await arena.connect()
-    count = 20_000 if arena.whole else 3000
+async def failing_calls(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
+    count = 20_000 if target.whole else 3000
     raw.write(request("fail", ["x" * 100]) * count)
     for _ in range(count):
         assert (await raw.reply())["error"]["code"] == -32603
 
 
 @attack(25, "a batch over max_batch", server=strict, budget=Budget(memory=64 * MIB))
-async def large_batch(arena: Arena) -> None:
-    raw = await arena.connect()
+async def large_batch(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
     await raw.send(batch(101, "add") + b"\n")
     replies = await raw.reply()
     assert isinstance(replies, list), replies
@@ -264,10 +264,10 @@ def subscriptions() -> Server:
 
 
 @attack(27, "a notification behind one's own reply", server=subscriptions, budget=Budget(memory=64 * MIB))
-async def behind_a_reply(arena: Arena) -> None:
-    raw = await arena.connect()
+async def behind_a_reply(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
     raw.write(request("subscribe") * 100)
-    heard = [await raw.reply() for _ in range(200)]
+    heard = await raw.replies(200)
     # The replies of one read come together, then what was said after them.
     assert [message.get("result") for message in heard if "id" in message] == ["0xabc"] * 100
     assert heard.index({"jsonrpc": "2.0", "method": "subscription", "params": ["0xabc"]}) > 0

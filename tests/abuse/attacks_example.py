@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rpcstream import Server
 
-from .harness import MIB, Arena, Budget, attack, request
+from .harness import MIB, Budget, ServerUnderAttack, attack, request
 
 
 def plain() -> Server:
@@ -18,9 +18,9 @@ def plain() -> Server:
 
 
 @attack(0, "100,000 small calls in one go, the answers read slowly", server=plain, budget=Budget(memory=64 * MIB))
-async def flood(arena: Arena) -> None:
-    raw = await arena.connect()
-    calls = 100_000 if arena.whole else 20_000
+async def flood(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
+    calls = 100_000 if target.whole else 20_000
     raw.write(request("add", [1, 2]) * calls)
     for _ in range(calls):
         reply = await raw.reply()

@@ -12,7 +12,7 @@ import orjson
 from rpcstream import Server
 from rpcstream.hub import Hub, Rule
 
-from .harness import KIB, MIB, Arena, Budget, Raw, attack, limits, request
+from .harness import KIB, MIB, Budget, RawConnection, ServerUnderAttack, attack, limits, request
 
 #: Rules of a hub where everybody is who they say.
 CAMERA = Rule("camera", name="camera", register="camera.>")
@@ -44,14 +44,14 @@ def ticking() -> Server:
     return server
 
 
-async def known(arena: Arena, user: str) -> Raw:
-    raw = await arena.connect()
+async def known(target: ServerUnderAttack, user: str) -> RawConnection:
+    raw = await target.connect()
     assert "result" in await raw.call("rpc.authenticate", {"token": user})
     return raw
 
 
-async def registered(arena: Arena, name: str, methods: list[str]) -> Raw:
-    raw = await arena.connect()
+async def registered(target: ServerUnderAttack, name: str, methods: list[str]) -> RawConnection:
+    raw = await target.connect()
     reply = await raw.call("rpc.register", {"name": name, "methods": methods})
     assert "result" in reply, reply
     return raw
@@ -74,10 +74,10 @@ def must(fact: object, what: str) -> None:
     budget=Budget(memory=16 * MIB),
     token="caller",
 )
-async def rules_of_registering(arena: Arena) -> None:
-    camera, sensors, caller = [await known(arena, user) for user in ("camera", "sensors", "caller")]
-    gpu = await known(arena, "gpu")
-    must("result" in await gpu.call("rpc.register", {"name": "gpu-1", "methods": ["vectorize"]}), "gpu-1 may register")
+async def rules_of_registering(target: ServerUnderAttack) -> None:
+    camera, sensors, caller = [await known(target, user) for user in ("camera", "sensors", "caller")]
+    gpu = await known(target, "gpu")
+    await gpu.result("rpc.register", {"name": "gpu-1", "methods": ["vectorize"]})
     gpu.close()
     while error_of(await caller.call("gpu-1.vectorize")) != -32601:
         await asyncio.sleep(0.01)
@@ -97,12 +97,12 @@ async def rules_of_registering(arena: Arena) -> None:
     server=hub,
     budget=Budget(memory=192 * MIB, log=512 * KIB),
 )
-async def long_lists(arena: Arena) -> None:
-    for number in range(20 if arena.whole else 12):
-        await registered(arena, f"client-{number}", [f"method-{number}-{each}" for each in range(1000)])
-    changing = await arena.connect()
-    for start, method in itertools.product(range(0, 300 if arena.whole else 20, 20), ("rpc.methods", "rpc.discover")):
-        raw = await arena.connect()
+async def long_lists(target: ServerUnderAttack) -> None:
+    for number in range(20 if target.whole else 12):
+        await registered(target, f"client-{number}", [f"method-{number}-{each}" for each in range(1000)])
+    changing = await target.connect()
+    for start, method in itertools.product(range(0, 300 if target.whole else 20, 20), ("rpc.methods", "rpc.discover")):
+        raw = await target.connect()
         batch = [{"jsonrpc": "2.0", "id": number, "method": method} for number in range(20)]
         raw.write(orjson.dumps(batch) + b"\n")
         await changing.send(request("rpc.register", {"name": "changing", "methods": [f"m{start}"]}))
@@ -121,10 +121,10 @@ async def long_lists(arena: Arena) -> None:
     server=hub,
     budget=Budget(memory=192 * MIB, log=256 * KIB),
 )
-async def offers(arena: Arena) -> None:
+async def offers(target: ServerUnderAttack) -> None:
     refused = 0
     for number in range(300):
-        raw = await arena.connect()
+        raw = await target.connect()
         methods = [f"m{number}x{each}" for each in range(1000)]
         reply = await raw.call("rpc.register", {"name": f"c{number}", "methods": methods})
         must("result" in reply or error_of(reply) == -32002, f"{reply}"[:200])
@@ -138,11 +138,11 @@ async def offers(arena: Arena) -> None:
     server=ticking,
     budget=Budget(memory=128 * MIB),
 )
-async def small_events(arena: Arena) -> None:
-    raw, caller = await arena.connect(), await arena.connect()
+async def small_events(target: ServerUnderAttack) -> None:
+    raw, caller = await target.connect(), await target.connect()
     for number in range(100):
-        must("result" in await raw.call("rpc.subscribe", {"topic": f"t{number}"}), "subscribed")
-    raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await raw.result("rpc.subscribe", {"topic": f"t{number}"})
+    raw.pause_reading()
     for _ in range(1500):
         must((await caller.call("tick", [0, 100]))["result"] == 100, "published")
 
@@ -153,10 +153,10 @@ async def small_events(arena: Arena) -> None:
     server=hub,
     budget=Budget(memory=192 * MIB, wait=0.1),
 )
-async def patterns(arena: Arena) -> None:
+async def patterns(target: ServerUnderAttack) -> None:
     raws = []
     for number in range(30):
-        raw = await arena.connect()
+        raw = await target.connect()
         texts = [f"{each:010b}".replace("0", "a").replace("1", "*") for each in range(1024)]
         rest = ["a"] * 22
         rest[number % 22] = "*"
@@ -166,9 +166,9 @@ async def patterns(arena: Arena) -> None:
             reply = await raw.reply()
             must("result" in reply or error_of(reply) == -32002, f"{reply}")
         raws.append(raw)
-    publisher = await arena.connect()
-    for _ in range(200 if arena.whole else 30):
-        must("result" in await publisher.call("rpc.publish", [".".join(["a"] * 32), 1]), "published")
+    publisher = await target.connect()
+    for _ in range(200 if target.whole else 30):
+        await publisher.result("rpc.publish", [".".join(["a"] * 32), 1])
 
 
 @attack(
@@ -177,18 +177,18 @@ async def patterns(arena: Arena) -> None:
     server=small_hub,
     budget=Budget(memory=224 * MIB),
 )
-async def large_events(arena: Arena) -> None:
-    publisher = await arena.connect()
+async def large_events(target: ServerUnderAttack) -> None:
+    publisher = await target.connect()
     for number in range(10):
-        raw = await arena.connect()
-        must("result" in await raw.call("rpc.subscribe", {"topic": f"large.{number}"}), "subscribed")
-        raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        raw = await target.connect()
+        await raw.result("rpc.subscribe", {"topic": f"large.{number}"})
+        raw.pause_reading()
     for turn in range(20):
         for number in range(10):
             reply = await publisher.call("rpc.publish", [f"large.{number}", f"{turn}.{number}" + "x" * 2 * MIB])
             must("result" in reply, f"{reply}"[:200])
-    small = await arena.connect()
-    must("result" in await small.call("rpc.subscribe", {"topic": "small"}), "subscribed")
+    small = await target.connect()
+    await small.result("rpc.subscribe", {"topic": "small"})
     must((await publisher.call("rpc.publish", ["small", 1]))["result"] == 1, "those that read are sent theirs")
     must((await small.reply())["params"]["value"] == 1, "which come")
 
@@ -199,11 +199,11 @@ async def large_events(arena: Arena) -> None:
     server=hub,
     budget=Budget(memory=192 * MIB),
 )
-async def too_large_an_event(arena: Arena) -> None:
-    raws = [await arena.connect() for _ in range(30)]
+async def too_large_an_event(target: ServerUnderAttack) -> None:
+    raws = await target.connect_many(30)
     for raw in raws:
-        must("result" in await raw.call("rpc.subscribe", {"topic": "large"}), "subscribed")
-    publisher = await arena.connect()
+        await raw.result("rpc.subscribe", {"topic": "large"})
+    publisher = await target.connect()
     for number in range(3):
         reply = await publisher.call("rpc.publish", ["large", f"{number}" + "x" * 30 * MIB])
         must(error_of(reply) == -32001, f"{reply}"[:200])
@@ -219,41 +219,41 @@ DEADLINES = 1.0
     server=hub,
     budget=Budget(memory=192 * MIB),
 )
-async def deadlines(arena: Arena) -> None:
-    provider = await registered(arena, "p", ["work"])
+async def deadlines(target: ServerUnderAttack) -> None:
+    provider = await registered(target, "p", ["work"])
     reading = asyncio.ensure_future(_drain(provider))
-    raws = [await arena.connect() for _ in range(30)]
+    raws = await target.connect_many(30)
     for raw in raws:
         raw.write(b"".join([request("work", [], each, timeout=600) for each in range(900)]))
         must((await raw.call("rpc.ping", call_id="ping"))["result"] == "pong", "all are under way")
-    watch = await arena.connect()
-    used, requests = await _spent(arena, watch)
+    watch = await target.connect()
+    used, requests = await _spent(target, watch)
     await asyncio.sleep(1)
-    more, others = await _spent(arena, watch)
+    more, others = await _spent(target, watch)
     for_each = (more - used) / (others - requests)  # the other caller goes on
     for number, raw in enumerate(raws):
-        times = [1.0 + (each + number / 30) * (0.06 if arena.whole else 0.02) for each in range(100)]
+        times = [1.0 + (each + number / 30) * (0.06 if target.whole else 0.02) for each in range(100)]
         raw.write(b"".join([request("work", [], 900 + each, timeout=seconds) for each, seconds in enumerate(times)]))
     for raw in raws:
         must((await raw.call("rpc.ping", call_id="ping"))["result"] == "pong", "these, too")
-    used, requests = await _spent(arena, watch)
+    used, requests = await _spent(target, watch)
     for raw in raws:
         for _ in range(100):
             must(error_of(await raw.reply()) == -32003, "it is too late")
-    more, others = await _spent(arena, watch)
+    more, others = await _spent(target, watch)
     reading.cancel()
     spent = more - used - (others - requests) * for_each
     must(spent < DEADLINES, f"it took {spent:.1f} s of the processor, {DEADLINES} are allowed")
 
 
-async def _spent(arena: Arena, watch: Raw) -> tuple[float, int]:
+async def _spent(target: ServerUnderAttack, watch: RawConnection) -> tuple[float, int]:
     """Processor seconds of the server until now, and requests that it had."""
-    fields = Path(f"/proc/{arena.pid}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{target.pid}/stat").read_text().rpartition(")")[2].split()
     seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return seconds, (await watch.call("rpc.stats"))["result"]["requests"]
 
 
-async def _drain(raw: Raw) -> None:
+async def _drain(raw: RawConnection) -> None:
     while await raw.reader.read(MIB):
         pass
 
@@ -264,10 +264,10 @@ async def _drain(raw: Raw) -> None:
     server=hub,
     budget=Budget(memory=48 * MIB, log=16 * KIB),
 )
-async def tagged_registrations(arena: Arena) -> None:
+async def tagged_registrations(target: ServerUnderAttack) -> None:
     array = {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AACAPw=="}
     good = {"name": "p", "methods": [{"name": "m"}], "components": {"X": {}}}
-    raw = await arena.connect()
+    raw = await target.connect()
     for bad in (
         {**good, "name": array},
         {**good, "methods": array},

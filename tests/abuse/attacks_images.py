@@ -13,7 +13,7 @@ from PIL import Image
 
 from rpcstream import Server
 
-from .harness import MIB, Arena, Budget, attack, request
+from .harness import MIB, Budget, ServerUnderAttack, attack, request
 
 #: What one message of images may take while it is decoded, and what all of a server may (`max_image_memory`).
 MEMORY = 1024 * MIB + 128 * MIB
@@ -69,16 +69,16 @@ def chunk(kind: bytes, data: bytes) -> bytes:
     budget=Budget(memory=MEMORY),
     in_suite=False,
 )
-async def many_webps(arena: Arena) -> None:
-    raw = await arena.connect()
-    reply = await raw.call("size", [[webp()] * (12 if arena.whole else 4)])
+async def many_webps(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
+    reply = await raw.call("size", [[webp()] * (12 if target.whole else 4)])
     assert reply["error"]["code"] == -32602
 
 
 @attack(1, "the same for a method that takes anything", server=looking, budget=Budget(memory=MEMORY))
-async def many_webps_untyped(arena: Arena) -> None:
-    raw = await arena.connect()
-    reply = await raw.call("echo", [{"a": [webp()] * (12 if arena.whole else 4)}])
+async def many_webps_untyped(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
+    reply = await raw.call("echo", [{"a": [webp()] * (12 if target.whole else 4)}])
     assert reply["error"]["code"] == -32602
 
 
@@ -89,33 +89,33 @@ async def many_webps_untyped(arena: Arena) -> None:
     budget=Budget(memory=MEMORY),
     in_suite=False,
 )
-async def batch_of_webps(arena: Arena) -> None:
-    raw = await arena.connect()
-    calls = [request("echo", [webp()], n)[:-1] for n in range(12 if arena.whole else 4)]
+async def batch_of_webps(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
+    calls = [request("echo", [webp()], n)[:-1] for n in range(12 if target.whole else 4)]
     await raw.send(b"[" + b",".join(calls) + b"]\n")
     codes = [member.get("error", {}).get("code") for member in await raw.reply()]
     assert codes.count(-32602) == len(calls) - 1
 
 
 @attack(1, "a progressive JPEG of 64 megapixels and 500 scans", server=looking, budget=Budget(memory=512 * MIB))
-async def scans(arena: Arena) -> None:
-    raw = await arena.connect()
+async def scans(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
     data = file_of(Image.new("L", (8000, 8000)), "jpeg", progressive=True)
     scan = data[data.rindex(b"\xff\xda") : -2]
-    image = tagged(data[:-2] + scan * (500 if arena.whole else 150) + b"\xff\xd9", "jpeg")
+    image = tagged(data[:-2] + scan * (500 if target.whole else 150) + b"\xff\xd9", "jpeg")
     reply = await raw.call("size", [[image]])
     assert reply["error"]["code"] == -32602
 
 
 @attack(1, "20 PNGs of one pixel with 63 MiB of zTXt each", server=looking, budget=Budget(memory=128 * MIB))
-async def compressed_text(arena: Arena) -> None:
-    raw = await arena.connect()
+async def compressed_text(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
     head = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
     packed = zlib.compress(bytes(MIB))
     texts = b"".join(chunk(b"zTXt", b"k%d\0\0" % n + packed) for n in range(63))
     pixels = chunk(b"IDAT", zlib.compress(b"\0\0"))
     data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + texts + pixels + chunk(b"IEND", b"")
-    reply = await raw.call("echo", [[tagged(data, "png")] * (20 if arena.whole else 5)])
+    reply = await raw.call("echo", [[tagged(data, "png")] * (20 if target.whole else 5)])
     assert reply["error"]["code"] == -32602
 
 
@@ -126,14 +126,14 @@ async def compressed_text(arena: Arena) -> None:
     budget=Budget(memory=MEMORY),
     in_suite=False,
 )
-async def many_connections(arena: Arena) -> None:
+async def many_connections(target: ServerUnderAttack) -> None:
     image = webp(5000)
-    raws = [await arena.connect() for _ in range(8 if arena.whole else 4)]
-    calls = 6 if arena.whole else 3
+    raws = await target.connect_many(8 if target.whole else 4)
+    calls = 6 if target.whole else 3
     for raw in raws:
         for n in range(calls):
             method = ("in_thread", "later", "echo")[n % 3]
             await raw.send(request(method, [image], n))
     for raw in raws:
-        answers = [await raw.reply() for _ in range(calls)]
+        answers = await raw.replies(calls)
         assert all("result" in answer for answer in answers)

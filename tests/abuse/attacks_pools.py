@@ -11,7 +11,7 @@ import time
 
 from rpcstream import Server
 
-from .harness import KIB, MIB, PATIENCE, ROOT, Arena, Budget, Raw, attack, request
+from .harness import KIB, MIB, PATIENCE, ROOT, Budget, RawConnection, ServerUnderAttack, attack, request
 
 LOST = {"reason": "worker lost"}
 
@@ -66,8 +66,8 @@ def swallowing() -> Server:
 
 
 @attack(4, "one of two worker processes is killed while 56 calls wait", server=workers, budget=Budget(memory=32 * MIB))
-async def killed_worker(arena: Arena) -> None:
-    await _kill(arena, 1)
+async def killed_worker(target: ServerUnderAttack) -> None:
+    await _kill(target, 1)
 
 
 @attack(
@@ -77,13 +77,13 @@ async def killed_worker(arena: Arena) -> None:
     budget=Budget(memory=32 * MIB),
     in_suite=False,
 )
-async def killed_workers(arena: Arena) -> None:
-    await _kill(arena, 2)
+async def killed_workers(target: ServerUnderAttack) -> None:
+    await _kill(target, 2)
 
 
-async def _kill(arena: Arena, victims: int) -> None:
+async def _kill(target: ServerUnderAttack, victims: int) -> None:
     """Fails unless at most the calls at work fail, and say why."""
-    raw = await arena.connect()
+    raw = await target.connect()
     raw.write(b"".join(request("process_id", [0.3], number) for number in range(4)))  # both workers are started
     seen = {(await raw.reply())["result"] for _ in range(4)}
     assert len(seen) == 2, f"{len(seen)} workers ran"
@@ -91,7 +91,7 @@ async def _kill(arena: Arena, victims: int) -> None:
     replies = [await raw.reply()]
     for victim in list(seen)[:victims]:
         os.kill(victim, signal.SIGKILL)
-    replies += [await raw.reply() for _ in range(55)]
+    replies += await raw.replies(55)
     failed = [reply["error"] for reply in replies if "error" in reply]
     assert len(failed) <= victims, f"{len(failed)} of 56 calls failed when {victims} workers were killed"
     assert all(error["data"] == LOST for error in failed), failed
@@ -104,16 +104,16 @@ async def _kill(arena: Arena, victims: int) -> None:
     budget=Budget(memory=32 * MIB),
     in_suite=False,
 )
-async def killers(arena: Arena) -> None:
-    raw = await arena.connect()
-    deaths, end = 0, time.monotonic() + (15 if arena.whole else 5)
+async def killers(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
+    deaths, end = 0, time.monotonic() + (15 if target.whole else 5)
     raw.write(request("die") * 4)
     while time.monotonic() < end:
         assert (await raw.reply())["error"]["code"] == -32603
         deaths += 1
         raw.write(request("die"))
     # Two places, each with pauses of 0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5 ... seconds, and one answer each beside.
-    assert deaths <= (22 if arena.whole else 16), f"{deaths} worker processes were started and died"
+    assert deaths <= (22 if target.whole else 16), f"{deaths} worker processes were started and died"
 
 
 @attack(
@@ -122,10 +122,10 @@ async def killers(arena: Arena) -> None:
     server=threads,
     budget=Budget(memory=16 * MIB),
 )
-async def cancelled_for_threads(arena: Arena) -> None:
-    hanging, raw = await arena.connect(), await arena.connect()
+async def cancelled_for_threads(target: ServerUnderAttack) -> None:
+    hanging, raw = await target.connect(), await target.connect()
     hanging.write(request("hang", [""]) * 2)
-    calls = 100_000 if arena.whole else 30_000
+    calls = 100_000 if target.whole else 30_000
     for first in range(0, calls, 500):
         numbers = range(first, first + 500)
         cancels = b"".join(request("$/cancelRequest", {"id": number}, None) for number in numbers)
@@ -140,9 +140,9 @@ async def cancelled_for_threads(arena: Arena) -> None:
     server=swallowing,
     budget=Budget(memory=16 * MIB),
 )
-async def first_signal(arena: Arena) -> None:
-    """On servers of its own, since the one of the arena is to live."""
-    for loop in ("asyncio", "uvloop") if arena.whole and _has_uvloop() else ("asyncio",):
+async def first_signal(target: ServerUnderAttack) -> None:
+    """On servers of its own, since the target must go on."""
+    for loop in ("asyncio", "uvloop") if target.whole and _has_uvloop() else ("asyncio",):
         methods = ("swallow", "keep_thread", "keep_loop")
         stopped = await asyncio.gather(*(_stopped(loop, method) for method in methods))
         for method, (status, log) in zip(methods, stopped, strict=True):
@@ -163,7 +163,7 @@ async def _stopped(loop: str, method: str) -> tuple[int, str]:
     try:
         assert process.stdout is not None
         host, _, port = (await process.stdout.readline()).decode().strip().rpartition(":")
-        raw = Raw(*await asyncio.open_connection(host, int(port)))
+        raw = RawConnection(*await asyncio.open_connection(host, int(port)))
         await raw.call("rpc.ping")
         raw.write(request(method))
         await _begun(raw, method)
@@ -181,7 +181,7 @@ async def _stopped(loop: str, method: str) -> tuple[int, str]:
             await process.wait()
 
 
-async def _begun(raw: Raw, method: str) -> None:
+async def _begun(raw: RawConnection, method: str) -> None:
     """The method runs: what is asked after it is answered, or is not, where it keeps the loop."""
     raw.write(request("rpc.ping"))
     answered = asyncio.ensure_future(raw.reply())

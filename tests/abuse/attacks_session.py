@@ -12,7 +12,7 @@ import orjson
 
 from rpcstream import Context, Server
 
-from .harness import KIB, MIB, Arena, Budget, Raw, attack, limits, request
+from .harness import KIB, MIB, Budget, RawConnection, ServerUnderAttack, attack, limits, request
 
 #: Bytes of the messages of one server in the attacks on its memory.
 HELD = 128 * MIB
@@ -44,16 +44,16 @@ def patient() -> Server:
     return server
 
 
-async def taken(raw: Raw, replies: int) -> list[object]:
+async def taken(raw: RawConnection, replies: int) -> list[object]:
     """So many lines, in the order in which they come."""
-    return [await raw.reply() for _ in range(replies)]
+    return await raw.replies(replies)
 
 
 @attack(6, "1,024 sleeping calls, and cancels for unknown ids", server=patient, budget=Budget(memory=64 * MIB))
-async def cancels(arena: Arena) -> None:
-    raw = await arena.connect()
+async def cancels(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
     await raw.send(b"".join(request("sleep", [600], call_id) for call_id in range(1024)))
-    sent, end = 0, time.monotonic() + (15 if arena.whole else 3)
+    sent, end = 0, time.monotonic() + (15 if target.whole else 3)
     while time.monotonic() < end:
         words = [request("$/cancelRequest", {"id": 10_000 + sent + n}, None) for n in range(1600)]
         await raw.send(b"".join(words))
@@ -65,9 +65,9 @@ async def cancels(arena: Arena) -> None:
 
 
 @attack(8, "100 replies in one array of 2 MiB", server=patient, budget=Budget(memory=64 * MIB))
-async def replies_in_an_array(arena: Arena) -> None:
-    raw = await arena.connect()
-    for _ in range(3 if arena.whole else 1):
+async def replies_in_an_array(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
+    for _ in range(3 if target.whole else 1):
         await raw.send(request("ask", [100], "mine"))
         asked = [orjson.loads(await raw.reader.readline())["id"] for _ in range(100)]
         # An integer that the fast parser rounds, a tag, and much of what has to be looked at again.
@@ -77,8 +77,8 @@ async def replies_in_an_array(arena: Arena) -> None:
 
 
 @attack(8, "an error that belongs to no call, for 1,000 that wait", server=patient, budget=Budget(memory=96 * MIB))
-async def an_error_for_all(arena: Arena) -> None:
-    raw = await arena.connect()
+async def an_error_for_all(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
     await raw.send(request("ask", [1000], "mine"))
     await taken(raw, 1000)
     data = [[12345678901234567890, {"$type": "none"}], *([1000] * 400_000)]
@@ -88,14 +88,14 @@ async def an_error_for_all(arena: Arena) -> None:
 
 
 @attack(9, "a stream held open, small requests, slow reading", server=patient, budget=Budget(memory=160 * MIB))
-async def a_backlog(arena: Arena) -> None:
-    raw = await arena.connect()
+async def a_backlog(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
     await raw.send(request("total", [{"$type": "stream", "id": "s"}], "total"))
     await raw.reply()  # credit: it runs
     one = request("text", [2000])
-    sending = asyncio.ensure_future(raw.send(one * (400_000 if arena.whole else 150_000)))
+    sending = asyncio.ensure_future(raw.send(one * (400_000 if target.whole else 150_000)))
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(20 if arena.whole else 5):
+        async with asyncio.timeout(20 if target.whole else 5):
             while True:
                 await raw.reader.read(256 * KIB)
                 await asyncio.sleep(0.02)
@@ -103,10 +103,10 @@ async def a_backlog(arena: Arena) -> None:
 
 
 @attack(10, "32 MiB of brackets for a method that is not there", server=patient, budget=Budget(memory=192 * MIB))
-async def brackets(arena: Arena) -> None:
-    raw = await arena.connect()
+async def brackets(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
     params = b"[" + b"[[[[[[[]]]]]]]," * (32 * MIB // 15) + b"0]"
-    for _ in range(3 if arena.whole else 1):
+    for _ in range(3 if target.whole else 1):
         await raw.send(b'{"jsonrpc":"2.0","id":7,"method":"nothing","params":' + params + b"}\n")
         reply = await raw.reply()
         assert (reply["id"], reply["error"]["code"]) == (7, -32001)
@@ -124,17 +124,17 @@ DENSEST = 0.4
     budget=Budget(memory=128 * MIB, wait=DENSEST),
     in_suite=False,
 )
-async def as_many_values_as_may_be(arena: Arena) -> None:
-    raw = await arena.connect()
+async def as_many_values_as_may_be(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
     params = b'[{"$type":12345678901234567890},' + b"[[[[[[[]]]]]]]," * 30_000 + b"0]"
-    for _ in range(10 if arena.whole else 3):
+    for _ in range(10 if target.whole else 3):
         await raw.send(b'{"jsonrpc":"2.0","id":7,"method":"sleep","params":[0,' + params + b"]}\n")
         assert (await raw.reply())["id"] == 7
 
 
 @attack(10, "calls of 16 MiB, held by an async method", server=patient, budget=Budget(memory=512 * MIB))
-async def held_calls(arena: Arena) -> None:
-    raws = [await arena.connect() for _ in range(2)]
+async def held_calls(target: ServerUnderAttack) -> None:
+    raws = await target.connect_many(2)
     what = b'[{"a":1}' + b',{"a":1}' * (2 * MIB) + b"]"
     for raw in raws:
         for call_id in range(6):
@@ -162,8 +162,8 @@ def bounded() -> Server:
     budget=Budget(memory=HELD + 96 * MIB),
     in_suite=False,
 )
-async def many_held_calls(arena: Arena) -> None:
-    raws = [await arena.connect() for _ in range(64 if arena.whole else 24)]
+async def many_held_calls(target: ServerUnderAttack) -> None:
+    raws = await target.connect_many(64 if target.whole else 24)
     what = b"[1000" + b",1000" * 900_000 + b"]"
     line = b'{"jsonrpc":"2.0","id":1,"method":"sleep","params":[600,%b]}\n' % what
     for raw in raws:
@@ -174,15 +174,15 @@ async def many_held_calls(arena: Arena) -> None:
             async with asyncio.timeout(5):
                 reply = await raw.reply()
                 assert reply["id"] == "behind" or reply["error"]["code"] == -32002
-    last = await arena.connect()
+    last = await target.connect()
     await last.send(line)
     assert (await last.reply())["error"]["code"] == -32002
 
 
 @attack(10, "messages that never end, on many connections", server=bounded, budget=Budget(memory=HELD + 32 * MIB))
-async def messages_in_part(arena: Arena) -> None:
+async def messages_in_part(target: ServerUnderAttack) -> None:
     part = b'{"jsonrpc":"2.0","id":1,"method":"sleep","params":[0,"' + b"x" * (16 * MIB)
-    raws = [await arena.connect() for _ in range(32 if arena.whole else 16)]
+    raws = await target.connect_many(32 if target.whole else 16)
     for raw in raws:
         await raw.send(part)
     refused = 0
@@ -194,14 +194,14 @@ async def messages_in_part(arena: Arena) -> None:
 
 
 @attack(18, "a reply without an id, nested 1,000 deep", server=patient, budget=Budget(memory=32 * MIB))
-async def a_deep_error(arena: Arena) -> None:
-    raw = await arena.connect()
+async def a_deep_error(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
     await raw.send(request("ask", [1], "mine"))
     await raw.reply()
     deep = b"[" * 1000 + b"]" * 1000
     await raw.send(b'{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"deep","data":' + deep + b"}}\n")
     assert (await raw.reply())["result"] == ["InternalError"]
-    assert (await raw.call("rpc.ping"))["result"] == "pong"
+    assert (await raw.result("rpc.ping")) == "pong"
 
 
 def generous() -> Server:
@@ -221,12 +221,12 @@ def generous() -> Server:
     server=generous,
     budget=Budget(memory=224 * MIB),
 )
-async def unread_answers(arena: Arena) -> None:
-    raws = []
-    for _ in range(80 if arena.whole else 40):
-        raws.append(await arena.connect())
-        raws[-1].reader._transport.pause_reading()  # type: ignore[attr-defined]
-        await raws[-1].send(request("give", [8 * MIB]))
-        await asyncio.sleep(0.02)  # what is closed is let go with the next turn of the loop
-    raw = await arena.connect()
-    assert (await raw.call("give", [3]))["result"] == "xxx"
+async def unread_answers(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
+    for _ in range(80 if target.whole else 40):
+        unread = await target.connect()
+        unread.pause_reading()
+        await unread.send(request("give", [8 * MIB]))
+        for _ in range(3):  # the memory of a closed connection is freed with the next turns of the loop
+            await raw.result("rpc.ping")
+    assert (await raw.result("give", [3])) == "xxx"

@@ -10,13 +10,12 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import cast
 
 import trustme
 
 from rpcstream import TLS, Server
 
-from .harness import KIB, MIB, Arena, Budget, Raw, attack, limits, request
+from .harness import KIB, MIB, Budget, RawConnection, ServerUnderAttack, attack, limits, request
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -51,13 +50,13 @@ def encrypted() -> Server:
     return server
 
 
-async def stalled_readers(arena: Arena) -> None:
-    readers, size = (30, 30 * MIB) if arena.whole else (12, 20 * MIB)
+async def stalled_readers(target: ServerUnderAttack) -> None:
+    readers, size = (30, 30 * MIB) if target.whole else (12, 20 * MIB)
     for _ in range(readers):
-        raw = await arena.connect(tls=True)
-        assert (await raw.call("rpc.subscribe", ["big"]))["result"]["topic"] == "big"
-        cast(asyncio.Transport, raw.writer.transport).pause_reading()
-    publisher = await arena.connect(tls=True)
+        raw = await target.connect(tls=True)
+        assert (await raw.result("rpc.subscribe", ["big"]))["topic"] == "big"
+        raw.pause_reading()
+    publisher = await target.connect(tls=True)
     reply = await publisher.call("tell", [size])
     assert reply["result"] == readers, reply
     await asyncio.sleep(1.0)
@@ -74,8 +73,8 @@ EVENT_MEMORY = 3 * 30 * MIB + 30 * 2 * MIB
     budget=Budget(memory=EVENT_MEMORY),
     slowest=0.1,
 )
-async def tls_event(arena: Arena) -> None:
-    await stalled_readers(arena)
+async def tls_event(target: ServerUnderAttack) -> None:
+    await stalled_readers(target)
 
 
 @attack(
@@ -87,8 +86,8 @@ async def tls_event(arena: Arena) -> None:
     loop="asyncio",
     in_suite=False,
 )
-async def tls_event_asyncio(arena: Arena) -> None:
-    await stalled_readers(arena)
+async def tls_event_asyncio(target: ServerUnderAttack) -> None:
+    await stalled_readers(target)
 
 
 # -- strangers ------------------------------------------------------------------------------------------------------
@@ -98,7 +97,7 @@ def guarded() -> Server:
     return Server(token=TOKEN, limits=limits(auth_timeout=SECONDS))
 
 
-async def end_of(raw: Raw) -> None:
+async def end_of(raw: RawConnection) -> None:
     """Read until the server has closed the connection."""
     with contextlib.suppress(ConnectionError):
         while await raw.reader.read(64 * KIB):
@@ -118,9 +117,9 @@ def wrong_post(number: int) -> bytes:
     budget=Budget(memory=16 * MIB),
     token=TOKEN,
 )
-async def guesses(arena: Arena) -> None:
-    raw = await arena.connect()
-    raw.write(b"".join(map(wrong_post, range(20_000 if arena.whole else 2_000))))
+async def guesses(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
+    raw.write(b"".join(map(wrong_post, range(20_000 if target.whole else 2_000))))
     taken = 0
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
         while await asyncio.wait_for(raw.reader.readuntil(b"HTTP/1.1 401"), 10 * SECONDS):
@@ -135,9 +134,9 @@ async def guesses(arena: Arena) -> None:
     budget=Budget(memory=16 * MIB),
     token=TOKEN,
 )
-async def lingering(arena: Arena) -> None:
-    count = 200 if arena.whole else 50
-    ends = [await arena.connect() for _ in range(count)]
+async def lingering(target: ServerUnderAttack) -> None:
+    count = 200 if target.whole else 50
+    ends = await target.connect_many(count)
     begin = time.monotonic()
     for raw in ends:
         raw.write(wrong_post(0))
@@ -161,10 +160,10 @@ def guarded_tls() -> Server:
     budget=Budget(memory=64 * MIB),
     token=TOKEN,
 )
-async def half_handshakes(arena: Arena) -> None:
+async def half_handshakes(target: ServerUnderAttack) -> None:
     """They count as connections, end in their time, and a caller with the token gets in meanwhile."""
     # The other caller is known before they come, or it would be one of them.
-    own = await arena.connect(tls=True)
+    own = await target.connect(tls=True)
     await own.call("rpc.authenticate", [TOKEN])
     before, asked = 0, 0
     while asked - before < 5:
@@ -172,16 +171,16 @@ async def half_handshakes(arena: Arena) -> None:
         await asyncio.sleep(0.05)
     halves = []
     for _ in range(300):
-        raw = await arena.connect()
+        raw = await target.connect()
         raw.write(b"\x16\x03\x01\x02\x00\x01")
         halves.append(raw)
-    known = await asyncio.wait_for(arena.connect(tls=True), 10)
-    assert (await known.call("rpc.authenticate", [TOKEN]))["result"] is True
+    known = await asyncio.wait_for(target.connect(tls=True), 10)
+    assert (await known.result("rpc.authenticate", [TOKEN])) is True
     stats = await known.call("rpc.stats")
     assert stats["result"]["connections"] <= 100
-    assert len(list(Path(f"/proc/{arena.pid}/fd").iterdir())) < 200, "handshakes do not count as connections"
+    assert len(list(Path(f"/proc/{target.pid}/fd").iterdir())) < 200, "handshakes do not count as connections"
     await asyncio.wait_for(asyncio.gather(*map(end_of, halves)), 10 * SECONDS)
-    assert (await known.call("rpc.ping"))["result"] == "pong"
+    assert (await known.result("rpc.ping")) == "pong"
 
 
 # -- descriptors ----------------------------------------------------------------------------------------------------
@@ -192,18 +191,18 @@ def starved() -> Server:
     return Server()
 
 
-async def exhaust(arena: Arena) -> None:
+async def exhaust(target: ServerUnderAttack) -> None:
     """More connections than the server has descriptors for; afterwards it takes new ones again."""
-    before = _processor(arena.pid)
+    before = _processor(target.pid)
     begin = time.monotonic()
-    ends = [await arena.connect() for _ in range(2 * DESCRIPTORS)]
-    await asyncio.sleep(5.0 if arena.whole else 2.0)
+    ends = await target.connect_many(2 * DESCRIPTORS)
+    await asyncio.sleep(5.0 if target.whole else 2.0)
     passed = time.monotonic() - begin
-    spent = _processor(arena.pid) - before
+    spent = _processor(target.pid) - before
     late = ends.pop()
     for raw in ends:
         raw.close()
-    for raw in (late, await arena.connect()):
+    for raw in (late, await target.connect()):
         reply = await raw.call("rpc.ping")
         assert reply is not None, "a newcomer was closed without a word"
         assert reply["result"] == "pong"
@@ -224,8 +223,8 @@ def _processor(pid: int) -> float:
     budget=Budget(memory=16 * MIB, log=4 * KIB),
     in_suite=False,
 )
-async def descriptors(arena: Arena) -> None:
-    await exhaust(arena)
+async def descriptors(target: ServerUnderAttack) -> None:
+    await exhaust(target)
 
 
 @attack(
@@ -235,8 +234,8 @@ async def descriptors(arena: Arena) -> None:
     budget=Budget(memory=16 * MIB, log=4 * KIB),
     loop="asyncio",
 )
-async def descriptors_asyncio(arena: Arena) -> None:
-    await exhaust(arena)
+async def descriptors_asyncio(target: ServerUnderAttack) -> None:
+    await exhaust(target)
 
 
 # -- where calls are taken ------------------------------------------------------------------------------------------
@@ -249,10 +248,10 @@ def at_a_path() -> Server:
 @attack(
     28, "calls by HTTP at the paths that are given, and at others", server=at_a_path, budget=Budget(memory=16 * MIB)
 )
-async def paths(arena: Arena) -> None:
+async def paths(target: ServerUnderAttack) -> None:
     body = request("rpc.ping").strip()
     for path, status in (("/", 200), ("/rpc", 200), ("/rpc?a=1", 200), ("/rpc/", 404), ("/other", 404)):
-        raw = await arena.connect()
+        raw = await target.connect()
         head = (
             f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         )

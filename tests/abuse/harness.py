@@ -1,20 +1,20 @@
 """Runs attacks on a server in a process of its own, and measures their cost: another caller's latency, memory, log.
 
-An attack is an async function that gets an `Arena` and does its worst with raw connections; `@attack` enters it in the
-table with its budget. `run` starts a fresh server for it, lets another caller (a further process, `ping.py`) ask
-`rpc.ping` without a pause from before the attack until after it, and reports:
+An attack is an async function that gets a `ServerUnderAttack` and does its worst with raw connections; `@attack` enters
+it in the table with its budget. `run` starts a fresh server for it, lets another caller (a further process, `ping.py`)
+ask `rpc.ping` without a pause from before the attack until after it, and reports:
 
 * wait: how long that caller waited at most, in seconds of processor time of the server's event loop (what the machine
   does besides does not count), and in seconds of the clock, which is reported and not judged;
 * memory: how far the resident memory of the server rose at most over what it had when all was quiet;
 * log: the bytes that the server wrote to its log.
 
-A handler of a target that is to keep the loop busy uses `spin`, since sleeping takes no processor time.
+Handlers that are to keep the loop busy use `spin`, since sleeping takes no processor time.
 
     @attack(5, "a batch of slow calls", server=slow, budget=Budget(memory=32 * MIB), slowest=0.005)
-    async def batch(arena: Arena) -> None:
-        raw = await arena.connect()
-        await raw.ask(...)
+    async def batch(target: ServerUnderAttack) -> None:
+        raw = await target.connect()
+        await raw.call(...)
 
 Linux only: it reads `/proc`.
 """
@@ -34,7 +34,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -81,7 +81,7 @@ class Attack:
     loop: str
     token: str | None
     in_suite: bool
-    act: Callable[[Arena], Awaitable[None]]
+    act: Callable[[ServerUnderAttack], Awaitable[None]]
 
 
 @dataclass(kw_only=True)
@@ -139,7 +139,7 @@ def attack(
     loop: str = "auto",
     token: str | None = None,
     in_suite: bool = True,
-) -> Callable[[Callable[[Arena], Awaitable[None]]], Callable[[Arena], Awaitable[None]]]:
+) -> Callable[[Callable[[ServerUnderAttack], Awaitable[None]]], Callable[[ServerUnderAttack], Awaitable[None]]]:
     """Decorator: enter an attack in the table.
 
     Args:
@@ -150,7 +150,7 @@ def attack(
         in_suite: its short form is run with the other tests; variants are left to `python -m tests.abuse`.
     """
 
-    def enter(act: Callable[[Arena], Awaitable[None]]) -> Callable[[Arena], Awaitable[None]]:
+    def enter(act: Callable[[ServerUnderAttack], Awaitable[None]]) -> Callable[[ServerUnderAttack], Awaitable[None]]:
         ATTACKS.append(
             Attack(
                 number=number,
@@ -182,8 +182,8 @@ def all_attacks() -> list[Attack]:
     return sorted(ATTACKS, key=lambda each: each.number)
 
 
-class Raw:
-    """A connection of the attacker: bytes out, lines in."""
+class RawConnection:
+    """A connection of the attacker: sends bytes, receives lines."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -203,22 +203,37 @@ class Raw:
         line = await asyncio.wait_for(self.reader.readline(), PATIENCE)
         return json.loads(line) if line else None
 
+    async def replies(self, count: int) -> list[Any]:
+        """The next lines, parsed."""
+        return [await self.reply() for _ in range(count)]
+
     async def call(self, method: str, params: Any = None, call_id: Any = 1, **members: Any) -> Any:
-        """Send a request and take the next line for its answer."""
+        """Send a request; returns the next line as its reply."""
         await self.send(request(method, params, call_id, **members))
         return await self.reply()
+
+    async def result(self, method: str, params: Any = None) -> Any:
+        """Send a request, whose reply must come next and have a result."""
+        reply = await self.call(method, params)
+        if "result" not in reply:
+            raise RuntimeError(f"{method} was answered with {str(reply)[:300]}")
+        return reply["result"]
+
+    def pause_reading(self) -> None:
+        """Leave what the server sends unread."""
+        cast(asyncio.Transport, self.writer.transport).pause_reading()
 
     def close(self) -> None:
         self.writer.transport.abort()
 
 
-class Arena:
-    """What an attack has: the address of a fresh server, connections to it, and where it stands in the process table.
+class ServerUnderAttack:
+    """The server under attack: its address and process, and connections to it.
 
     Attributes:
         address: "127.0.0.1:PORT".
         pid: of the server.
-        whole: the whole attack is wanted, not its short form for the test suite.
+        whole: run the whole attack, not its short form for the test suite.
     """
 
     def __init__(self, address: str, pid: int, *, whole: bool, stack: AsyncExitStack) -> None:
@@ -229,14 +244,18 @@ class Arena:
         self.whole = whole
         self._stack = stack
 
-    async def connect(self, *, tls: bool = False) -> Raw:
+    async def connect(self, *, tls: bool = False) -> RawConnection:
         """One more connection, closed after the attack. With TLS, any certificate is taken."""
         reader, writer = await asyncio.open_connection(
             self.host, self.port, limit=256 * MIB, ssl=insecure_tls() if tls else None
         )
-        raw = Raw(reader, writer)
+        raw = RawConnection(reader, writer)
         self._stack.callback(raw.close)
         return raw
+
+    async def connect_many(self, count: int) -> list[RawConnection]:
+        """This many connections, closed after the attack."""
+        return [await self.connect() for _ in range(count)]
 
     def memory(self) -> int:
         """Resident memory of the server now (bytes)."""
@@ -338,7 +357,7 @@ async def _attacked(of: Attack, server: _Server, *, whole: bool) -> Report:
         pinger.stdin.flush()
         try:
             async with AsyncExitStack() as stack:
-                await of.act(Arena(server.address, pid, whole=whole, stack=stack))
+                await of.act(ServerUnderAttack(server.address, pid, whole=whole, stack=stack))
                 report.seconds = time.monotonic() - before
                 said, _ = await asyncio.to_thread(pinger.communicate)
         except Exception as error:

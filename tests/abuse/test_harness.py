@@ -9,7 +9,7 @@ import pytest
 
 from rpcstream import Server
 
-from .harness import ATTACKS, KIB, MIB, Arena, Budget, attack, run, spin
+from .harness import ATTACKS, KIB, MIB, Budget, ServerUnderAttack, attack, run, spin
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -28,8 +28,8 @@ def careless() -> Server:
     return server
 
 
-async def act(arena: Arena) -> None:
-    raw = await arena.connect()
+async def act(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
     for memory in (64 * MIB, 0, 0, 0):  # on a busy machine the other caller does not ask at any time
         assert "result" in await raw.call("take", [0.5, memory, 64 * KIB])
 
@@ -47,7 +47,7 @@ def test_what_is_within_is_not() -> None:
     assert not run(ATTACKS.pop(), whole=False).problems
 
 
-async def fail(arena: Arena) -> None:
+async def fail(target: ServerUnderAttack) -> None:
     raise AssertionError("something else is wrong")
 
 
