@@ -170,7 +170,7 @@ class Session(ConversationState):
     @property
     def busy(self) -> bool:
         """Something is being worked on, or waits to be."""
-        return bool(self.running or self.queue or self._outbox)
+        return bool(self.running or self._outbox or (not self._is_calm and self.queue))
 
     def goes_on(self, message: Any) -> bool:
         """Are the handlers of a message (of all members of a batch) to go on when the connection is lost?"""
@@ -193,8 +193,8 @@ class Session(ConversationState):
     @property
     def is_unused(self) -> bool:
         """Nothing runs or waits, and nothing was left behind: another request may be received as the first was."""
-        # A handler with a context, or streams, has the calls of its session.
-        is_unseen = self._calls is None and not self._on_lost and not self.pending and not self.streams
+        # A handler with a context, or streams, has the calls of its session; without those no call is pending.
+        is_unseen = self._calls is None and not self._on_lost and not self.streams
         return is_unseen and self._is_calm and not self.busy
 
     # -- the way of a message ---------------------------------------------------------------------------------------
