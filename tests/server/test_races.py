@@ -317,7 +317,7 @@ async def test_a_vanished_peer_shows_when_something_is_written() -> None:
         hand.transport.close()
         await hand.hear()
         assert service.sessions[0].running.handlers  # it may have been a half-close
-        listener_of(service.server)._watch()
+        listener_of(service.server)._connections.check_timeouts()
         await hand.hear()
         assert not service.sessions[0].running.handlers
 

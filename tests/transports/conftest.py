@@ -137,7 +137,7 @@ async def serve(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServeHttp]:
                     new_session,
                     limits=limits,
                     on_close=on_close,
-                    on_known=service.listener._known,
+                    on_known=service.listener._connections.replaced,
                     router=HttpRouter(access, routes, websocket),
                     authenticator=authenticator,
                 )

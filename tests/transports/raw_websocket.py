@@ -100,8 +100,8 @@ class WebSocketServer:
             self.listener._new_session(),
             limits=self._server.limits,
             client=False,
-            on_open=self.listener._opened,
-            on_close=self.listener._closed,
+            on_open=self.listener._connections.opened,
+            on_close=self.listener._connections.closed,
         )
         self.streams.append(stream)
         return stream

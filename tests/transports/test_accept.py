@@ -22,7 +22,7 @@ from rpcstream import Limits, Server
 from rpcstream.process import LoopName, loop_factory
 from rpcstream.tls import TLS, client_context
 from rpcstream.transports import accept
-from rpcstream.transports.strangers import UnauthenticatedConnections
+from rpcstream.transports.open_connections import UnauthenticatedConnections
 
 from ..internals import listener_of
 
@@ -294,7 +294,7 @@ def test_a_server_that_stops_does_not_wait_for_handshakes(files: tuple[Path, Pat
 def test_only_so_many_newcomers_are_told_that_all_places_are_taken(
     runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rpcstream.transports.listen.MAX_REFUSED", 2)
+    monkeypatch.setattr("rpcstream.transports.open_connections.MAX_REFUSED", 2)
     monkeypatch.setattr("rpcstream.transports.detect.REFUSAL", 1000.0)
     server = Server(limits=Limits(max_connections=1))
 

@@ -652,7 +652,7 @@ class Echo(asyncio.Protocol):
         self.transport.write(b"echo " + data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.service[0].listener._closed(self)
+        self.service[0].listener._connections.closed(self)
 
     def check(self, now: float) -> str | None:
         return None

@@ -1,0 +1,245 @@
+"""The open connections of a server: how many there may be, which give way to others, and their time limits.
+
+Owns the set of these connections and the clock that their time limits are checked with. Knows neither how connections
+are accepted nor what is spoken on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ..errors import ServerBusy
+from ..limits import Limits
+from ..observe.counters import Counters
+from ..observe.limited_log import LimitedLog
+from .interfaces import Connection
+from .timeouts import interval
+
+log = logging.getLogger("rpcstream.server")
+
+#: Connections over `max_connections` that are told so; more than that at a time are closed without an answer.
+MAX_REFUSED = 100
+
+#: Connections without authentication that are closed, the oldest first, when there are no more descriptors.
+GIVE_WAY = 16
+
+
+class OpenConnections:
+    """The open connections of a server, TLS handshakes among them.
+
+    Args:
+        limits: `max_connections` and the time limits are enforced here.
+        has_authentication: a connection whose peer is not authenticated gives way to others.
+        on_empty: called when the last connection is gone.
+    """
+
+    def __init__(
+        self, *, limits: Limits, counters: Counters, has_authentication: bool, on_empty: Callable[[], object]
+    ) -> None:
+        self._limits = limits
+        self._counters = counters
+        self._has_authentication = has_authentication
+        self._on_empty = on_empty
+        self._connections: set[Connection] = set()
+        self._unauthenticated = UnauthenticatedConnections()
+        self._log = LimitedLog(log)
+        self._shortages = LimitedLog(log, each=1)
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_draining = False
+        #: Why all connections are closed; None while they are not.
+        self._abort_reason: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def all(self) -> frozenset[Connection]:
+        """The open connections, handshakes among them."""
+        return frozenset(self._connections)
+
+    # -- connections come and go ------------------------------------------------------------------------------------
+
+    def handshake_begins(self, handshake: Connection) -> bool:
+        """Count a TLS handshake like a connection; returns whether it may begin.
+
+        One too many is refused when its handshake is done, unless there are many.
+        """
+        self._add(handshake)
+        if not self._has_room(handshake) and len(self._connections) > self._limits.max_connections + MAX_REFUSED:
+            self._counters.connections_refused += 1
+            self._discard(handshake)
+            return False
+        self._unauthenticated.add(handshake)
+        return True
+
+    def handshake_over(self, handshake: Connection) -> None:
+        """A handshake has failed, or its connection has been opened."""
+        self._discard(handshake)
+        self._check_empty()
+
+    def opened(self, connection: Connection, handshake: Connection | None = None) -> None:
+        """Add a connection; refuse it where there is no room.
+
+        Args:
+            handshake: the TLS handshake that it comes out of.
+        """
+        if handshake is not None:
+            self._discard(handshake)
+        self._counters.connections_total += 1
+        self._counters.connections += 1
+        self._add(connection)
+        if self._abort_reason is not None:
+            connection.abort(self._abort_reason)
+        elif self._is_draining:
+            connection.drain()
+        elif self._has_room(connection):
+            if self._has_authentication:
+                self._unauthenticated.add(connection)
+        else:
+            self._refuse(connection)
+
+    def replaced(self, before: Connection, connection: Connection) -> None:
+        """The protocol of a connection is detected, or changed: another object stands for it now."""
+        if before in self._unauthenticated:
+            self._unauthenticated.discard(before)
+            self._unauthenticated.add(connection)
+        self._connections.discard(before)
+        self._connections.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is lost."""
+        self._counters.connections -= 1
+        self._discard(connection)
+        if connection.over_limit:
+            self._counters.closed_for_limits += 1
+            host = host_of(connection)
+            self._log.warning(host, "closed the connection from %s: %s", connection.address, connection.reason)
+        self._check_empty()
+
+    def make_room(self, error: OSError) -> bool:
+        """The system gives no connection for want of descriptors or memory; returns whether some were closed for it."""
+        self._shortages.warning(
+            None,
+            "no connection can be accepted for now: %s; those that are open are served (is `ulimit -n` too low?)",
+            error.strerror or error,
+        )
+        return sum(self._give_way("there are no more descriptors") for _ in range(GIVE_WAY)) > 0
+
+    def drain(self) -> None:
+        """Take no more requests on any connection, later ones among them; what is in flight goes on."""
+        self._is_draining = True
+        for connection in list(self._connections):
+            connection.drain()
+            connection.probe()
+
+    def abort(self, reason: str) -> None:
+        """Close every connection at once, later ones among them."""
+        self._abort_reason = reason
+        for connection in list(self._connections):
+            connection.abort(reason)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- room -------------------------------------------------------------------------------------------------------
+
+    def _add(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        if self._timer is None:
+            self.check_timeouts()
+
+    def _discard(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._unauthenticated.discard(connection)
+
+    def _check_empty(self) -> None:
+        if not self._connections:
+            self._on_empty()
+
+    def _has_room(self, newcomer: Connection) -> bool:
+        """Whether there is room for the connection that was added last, perhaps since another one gave way to it."""
+        if len(self._connections) <= self._limits.max_connections:
+            return True
+        return self._give_way("all places are taken", newcomer)
+
+    def _give_way(self, why: str, newcomer: Connection | None = None) -> bool:
+        """Close a connection whose peer is not authenticated; returns whether there was one."""
+        connection = self._unauthenticated.take(newcomer)
+        if connection is None:
+            return False
+        connection.over_limit = True
+        connection.abort(f"it has not shown who it is, and {why}")
+        return True
+
+    def _refuse(self, connection: Connection) -> None:
+        self._counters.connections_refused += 1
+        limit = self._limits.max_connections
+        if len(self._connections) > limit + MAX_REFUSED:
+            connection.abort(f"{limit} connections are open (max_connections)")
+            return
+        kind = "refused a connection from %s: %d are open (max_connections)"
+        self._log.warning(host_of(connection), kind, connection.address, limit)
+        connection.refuse(ServerBusy(f"Server busy: {limit} connections are open", {"limit": limit}))
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def check_timeouts(self) -> None:
+        """Check the time limits of every connection, and again now and then for as long as any is open."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self._connections):
+            connection.check(now)
+        pause = interval(self._limits)
+        is_needed = pause is not None and self._connections
+        self._timer = loop.call_later(pause, self.check_timeouts) if pause is not None and is_needed else None
+
+
+class UnauthenticatedConnections:
+    """The connections whose peers are not authenticated; where no peer needs to be, those whose TLS handshake goes on.
+
+    These give way, one after the other, when there is no room for a new connection. Whether a peer has been
+    authenticated meanwhile is looked at only then.
+    """
+
+    def __init__(self) -> None:
+        #: With the host that each comes from, the oldest first; and the same by host.
+        self._hosts: dict[Connection, str] = {}
+        self._of_host: dict[str, dict[Connection, None]] = {}
+
+    def __contains__(self, connection: Connection) -> bool:
+        return connection in self._hosts
+
+    def add(self, connection: Connection) -> None:
+        host = host_of(connection)
+        self._hosts[connection] = host
+        self._of_host.setdefault(host, {})[connection] = None
+
+    def discard(self, connection: Connection) -> None:
+        host = self._hosts.pop(connection, None)
+        if host is None:
+            return
+        others = self._of_host[host]
+        del others[connection]
+        if not others:
+            del self._of_host[host]
+
+    def take(self, newcomer: Connection | None) -> Connection | None:
+        """Take out the oldest one from the host of the newcomer, so that a host displaces its own; else the oldest.
+
+        None if there is none.
+        """
+        host = host_of(newcomer) if newcomer is not None else None
+        while True:
+            candidates = self._of_host.get(host, self._hosts) if host is not None else self._hosts
+            connection = next(iter(candidates), None)
+            if connection is None:
+                return None
+            self.discard(connection)
+            if not connection.is_known:
+                return connection
+
+
+def host_of(connection: Connection) -> str:
+    """The address of a connection's peer without the port."""
+    return connection.address.rpartition(":")[0]
