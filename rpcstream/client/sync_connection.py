@@ -46,7 +46,7 @@ CATCH_UP_READS = 16
 #: So soon (s) after a call the next is sent without a look at the connection, which takes a twentieth of a short call.
 LOOK_AFTER = 0.001
 
-_BRACE, _LINE_FEED = b"{\n"
+_BRACE = ord("{")
 
 
 class PendingReply(PendingCall):
@@ -93,6 +93,7 @@ class SyncConnection:
         self.lost: str | None = None
         self.reporting: int | None = None
         self._socket = sock
+        self._receive = sock.recv
         self._wait_readable = waiter(sock, read=True)
         self._marshaller = marshaller
         self._address = marshaller.address
@@ -105,8 +106,9 @@ class SyncConnection:
         self._framer = LineFramer(max_size=limits.max_message_size, delimiter=settings.delimiter)
         self._dispatcher = ClientDispatcher(settle=self.pending.settle, close=self._lose)
         #: Bytes that end in a line feed may be read without framing, if they are one message.
-        self._is_plain = settings.trace is None and settings.delimiter == b"\n"
-        self._is_plain &= limits.max_message_size >= READ_SIZE
+        self._may_be_plain = settings.trace is None and settings.delimiter == b"\n"
+        self._may_be_plain &= limits.max_message_size >= READ_SIZE
+        self._is_plain = self._may_be_plain
         #: A message has begun and its end has not come.
         self._is_partial = False
         #: Run when the message that is being handled has been handled whole.
@@ -242,7 +244,7 @@ class SyncConnection:
         self._was_used = True
         if self._trace is not None:
             self._trace("send", bytes(message))
-        if isinstance(message, bytes) and len(message) <= JOIN_MAX and not self._asides:
+        if type(message) is bytes and len(message) <= JOIN_MAX and not self._asides:
             message += self._delimiter
             try:
                 sent = self._socket.send(message)
@@ -321,9 +323,8 @@ class SyncConnection:
     def _read(self) -> None:
         """Read once, without waiting, and handle what came."""
         try:
-            data = self._socket.recv(READ_SIZE_LONG if self._is_partial else READ_SIZE)
-            is_one = 0 < len(data) < LONG and data[0] == _BRACE and data[-1] == _LINE_FEED
-            if is_one and self._is_plain and not self._is_partial:
+            data = self._receive(READ_SIZE_LONG if self._is_partial else READ_SIZE)
+            if self._is_plain and data[-1:] == b"\n" and data[0] == _BRACE and len(data) < LONG:
                 # The common case, without framing: what came is one reply, whole.
                 try:
                     message = orjson.loads(data)
@@ -348,6 +349,7 @@ class SyncConnection:
         if data:
             self._handle(self._framer.feed(data))
             self._is_partial = self._framer.partial
+            self._is_plain = self._may_be_plain and not self._is_partial
             if self._framer.ended:
                 end = "the peer ended the conversation with an empty line"
         else:

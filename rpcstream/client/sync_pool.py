@@ -93,22 +93,24 @@ class SyncPool:
 
     def put(self, connection: SyncConnection) -> None:
         """Give a connection back."""
-        if connection.lost is None and not self._line and not self.is_retired:
-            self._free.append(connection)
-            if not self._line and not self.is_retired:
-                return
-            # Another thread has begun to wait, or the pool has ended, since the first look.
-            try:
-                connection = self._free.pop()
-            except IndexError:
-                return
+        self._free.append(connection)
+        if connection.lost is not None or self._line or self.is_retired:
+            self._sort()
+
+    def _sort(self) -> None:
+        """Close free connections that are not to be lent any more; hand the others on to the threads that wait."""
         with self._lock:
-            if connection.lost is None and not self.is_retired:
-                self._hand_on(connection)
-            else:
-                connection.close(RETIRED)
-                self._connections.discard(connection)
-                self._hand_on(None)
+            for _ in range(len(self._free)):
+                try:
+                    connection = self._free.pop(0)
+                except IndexError:  # another thread has it
+                    return
+                if connection.lost is None and not self.is_retired:
+                    self._hand_on(connection)
+                else:
+                    connection.close(RETIRED)
+                    self._connections.discard(connection)
+                    self._hand_on(None)
 
     def retire(self) -> None:
         """Lend nothing any more: each connection is closed as soon as it is free."""
@@ -116,12 +118,7 @@ class SyncPool:
             self.is_retired = True
             while self._line:
                 self._line.popleft().give(None)
-        while self._free:
-            try:
-                connection = self._free.pop()
-            except IndexError:  # another thread has it, and gives it back
-                break
-            connection.close(RETIRED)
+        self._sort()
 
     def close(self) -> None:
         """Close all connections; the calls that wait on them fail."""
@@ -140,20 +137,29 @@ class SyncPool:
                 raise RuntimeError(f"{method!r} was called on a closed client (of {self.address})")
             if self.is_retired:
                 raise Unsent(RETIRED, method=method, address=self.address)
-            if self._free:
-                return self._free.pop()
+            connection = self._pop_free()
+            if connection is not None:
+                return connection
             turn = _Turn()
             must_wait = len(self._connections) + len(self._connecting) >= self._size
             if must_wait:
                 self._check_may_wait(method)
                 self._line.append(turn)
-                if self._free:  # given back just now by a thread that has not seen the line
+                connection = self._pop_free()  # given back just now by a thread that has not seen the line
+                if connection is not None:
                     self._line.pop()
-                    return self._free.pop()
+                    return connection
             else:
                 self._connecting.add(turn)
-        connection = self._wait(turn, method, deadline) if must_wait else None
-        return connection or self._make(turn, method, deadline)
+        if must_wait:
+            connection = self._wait(turn, method, deadline)
+        return self._make(turn, method, deadline) if connection is None else connection
+
+    def _pop_free(self) -> SyncConnection | None:
+        try:
+            return self._free.pop()
+        except IndexError:
+            return None
 
     def _wait(self, turn: _Turn, method: str, deadline: float) -> SyncConnection | None:
         """Wait in line; gives a connection, or None if there is room for a new one now."""
