@@ -75,7 +75,7 @@ class HubMethods:
         """Gives this connection a name, and offers methods on it.
 
         Each is its name, or an OpenRPC method object, with `"shared": true` where others may offer it, too. All of them
-        are accepted, or none. Gives the name, the names of all methods that the connection offers now, and the `key`
+        are accepted, or none. Returns the name, the names of all methods that the connection offers now, and the `key`
         with which the same program can take its name over on another connection.
         """
         _check_connection(ctx, "rpc.register")
@@ -84,7 +84,7 @@ class HubMethods:
         return {"name": member.name, "key": member.key, "methods": list(member.offers)}
 
     def unregister(self, ctx: Context, methods: list[str] | None = None) -> list[str]:
-        """Withdraws these methods; without any all of them, and the name. Gives those that were offered."""
+        """Withdraws these methods; without any all of them, and the name. Returns those that were offered."""
         _check_connection(ctx, "rpc.unregister")
         member = self._directory.find(ctx.session)
         if methods is None:
@@ -109,7 +109,7 @@ class HubMethods:
     # -- messages to other members, passed on without decoding --------------------------------------------------------
 
     def publish(self, topic: str, value: Any, retain: bool = False) -> int:
-        """Sends a value to all connections that have subscribed to the topic; gives their number.
+        """Sends a value to all connections that have subscribed to the topic; returns their number.
 
         Args:
             topic: a name, not a pattern.
