@@ -36,11 +36,12 @@ PROGRAM = """
     from contextlib import asynccontextmanager
 
     import rpcstream.process
-    import rpcstream.server
+    import rpcstream.server.running
+    import rpcstream.server.server
     from rpcstream import Server
 
     logging.basicConfig(level=logging.WARNING)
-    rpcstream.process.CLEAN_UP = rpcstream.server.CLEAN_UP = 0.3
+    rpcstream.process.CLEAN_UP = rpcstream.server.server.CLEAN_UP = rpcstream.server.running.CLEAN_UP = 0.3
 
     @asynccontextmanager
     async def lifespan(server):

@@ -1,7 +1,7 @@
-"""The server people use: functions in, connections served, an orderly end.
+"""The class `Server`: its options, and how it is run and stopped.
 
-Joins methods, peer and transports, and owns the life of a server: start, run, drain, stop. The way of a call is not
-here; it goes from the transport through the session to the dispatcher.
+Joins methods, peer, auth, events, web and transports. A call does not come by here; it goes from the transport through
+the session to the dispatcher.
 """
 
 from __future__ import annotations
@@ -10,49 +10,43 @@ import asyncio
 import contextlib
 import ipaddress
 import os
-import re
 import types
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, TypeVar
 
-from .auth.authenticator import Authenticate, Authenticator
-from .auth.gate import Gate, GatedSession
-from .codec import Codec
-from .errors import RegistrationError
-from .events.event_queue import Policy
-from .events.topics import Topics
-from .limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
-from .methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
-from .methods.dispatch import Dispatcher
-from .methods.introspect import caller_namespace
-from .methods.invoke import Invoker, check_picklable, default_processes, default_threads
-from .methods.microbatch import BatchedMethods
-from .methods.options import METHOD_DEFAULTS, CommonOptions, GroupOptions, MethodOptions, check_names, with_options
-from .methods.registry import Method, MethodRegistry
-from .methods.threads import DaemonExecutor
-from .observe.counters import Counters
-from .peer.memory import MessageMemory
-from .peer.session import Session
-from .process import CLEAN_UP, LoopName, StopNow, freeze_memory, join_names, loop_factory, run_to_end, stop_on_signals
-from .text import get_logger
-from .tls import TLS, Certificates
-from .transports.access import AccessRules
-from .transports.http_router import CallPaths
-from .transports.listen import Listener
-from .web.paths import check_path
-from .web.routes import Routes
+from ..auth.authenticator import Authenticate, Authenticator
+from ..auth.gate import Gate, GatedSession
+from ..codec import Codec
+from ..errors import RegistrationError
+from ..events.event_queue import Policy
+from ..events.topics import Topics
+from ..limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
+from ..methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
+from ..methods.dispatch import Dispatcher
+from ..methods.invoke import Invoker, check_picklable, default_processes, default_threads
+from ..methods.threads import DaemonExecutor
+from ..observe.counters import Counters
+from ..peer.memory import MessageMemory
+from ..peer.session import Session
+from ..process import CLEAN_UP, LoopName, StopNow, freeze_memory, loop_factory, run_to_end, stop_on_signals
+from ..text import get_logger
+from ..tls import TLS, Certificates
+from ..transports.access import AccessRules
+from ..transports.http_router import CallPaths
+from ..transports.listen import Listener
+from ..web.paths import check_path
+from ..web.routes import Routes
+from .methods import ServerMethods
+from .running import RunningServer, log_message
 
 log = get_logger("rpcstream.server")
-wire_log = get_logger("rpcstream.wire")
-
-_KEY = re.compile(rb'(?<="key":")[0-9a-f]{32}(?=")')
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
 
-class Server:
+class Server(ServerMethods):
     """Offers Python functions to callers on persistent connections.
 
     >>> server = Server()
@@ -116,34 +110,32 @@ class Server:
         version: str = "0",
     ) -> None:
         self.limits = limits
-        self.codec = codec or Codec.of(limits)
         self.debug = debug
         self.title = title
         self.version = version
-        #: For what the lifespan prepares and handlers use: a model, a database.
+        #: For objects that the lifespan prepares and handlers use, such as a model or a database.
         self.state = types.SimpleNamespace()
         self.counters = Counters()
-        #: What the messages of all connections take.
         self._memory = MessageMemory(limits.max_held_total, limits.max_unread_total)
-        self._authenticator: Authenticator | None = None
-        if token is not None or authenticate is not None:
-            self._authenticator = Authenticator(token=token, authenticate=authenticate, timeout=limits.auth_timeout)
-        self._access = AccessRules(hosts=hosts, origins=origins)
-        self._paths = _checked_paths(path)
         self._lifespan = lifespan
         self._delimiter = delimiter
-        self._tls = tls
         self._drain_timeout = drain_timeout
         self._drain_delay = drain_delay
         self._slow_call = slow_call
         self._threads = default_threads() if threads is None else threads
         self._processes = default_processes() if processes is None else processes
-        self._registry = MethodRegistry(self.codec, knows_callers=self._authenticator is not None)
-        #: The batched methods by name: `server.batches["embed"].stats()`.
-        self.batches = BatchedMethods(self._registry)
-        #: Decorator: a function of lists or stacked arrays as a remote method of one item; see `Batches.decorator`.
-        self.batched = self.batches.decorator
-        #: How many connections have subscribed to each topic and to each pattern of topics; a mapping to look at.
+        self._running: RunningServer | None = None
+        self._left_behind: set[asyncio.Task[Any]] = set()
+        # Who may connect, and how.
+        self._authenticator: Authenticator | None = None
+        if token is not None or authenticate is not None:
+            self._authenticator = Authenticator(token=token, authenticate=authenticate, timeout=limits.auth_timeout)
+        self._access = AccessRules(hosts=hosts, origins=origins)
+        self._paths = _checked_paths(path)
+        self._tls = tls
+        # What is offered: methods, topics, web pages.
+        super().__init__(codec or Codec.of(limits), knows_callers=self._authenticator is not None)
+        #: The topics and their subscribers; a mapping from topics and patterns to numbers of subscribers.
         self.topics = Topics(
             codec=self.codec,
             limits=limits,
@@ -153,78 +145,34 @@ class Server:
             system=self.SYSTEM_TOPICS,
         )
         #: Send a value to all subscribers of a topic: `server.publish("ticks", value)`, from any thread; with
-        #: `retain=True` it is kept for those who subscribe later; see `Topics.publish`.
+        #: `retain=True` it is kept for later subscribers, too; see `Topics.publish`.
         self.publish = self.topics.publish
-        #: What is answered to HTTP's GET besides calls.
+        #: The web pages: what is answered to HTTP's GET.
         self.routes = Routes(codec=self.codec, debug=debug, slow=slow_call)
         #: Answer a path with bytes or a file: `server.static("/logo.png", "./logo.png")`; see `Routes.static`.
         self.static = self.routes.static
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
-        self._running: _Running | None = None
-        #: Tasks of handlers that did not end when the server had stopped.
-        self._left_behind: set[asyncio.Task[Any]] = set()
+        self._add_builtin_methods()
+
+    def _add_builtin_methods(self) -> None:
+        """Add the methods `rpc.*`."""
         add_event_methods(self._registry, self.topics, lambda *asked: self._check_subscription(*asked))
         self._describe = add_own_methods(
-            self._registry, codec=self.codec, title=title, version=version, stats=self._stats
+            self._registry, codec=self.codec, title=self.title, version=self.version, stats=self._stats
         )
         if self._authenticator is not None:
             add_auth_method(self._registry)
 
-    # -- methods ----------------------------------------------------------------------------------------------------
-
-    @property
-    def methods(self) -> Mapping[str, Method]:
-        """The remote methods by name, the server's own (`rpc.…`) among them."""
-        return self._registry
-
-    @overload
-    def __call__(self, function: Handler, /) -> Handler: ...
-
-    @overload
-    def __call__(self, function: None = None, /, **options: Unpack[MethodOptions]) -> Callable[[Handler], Handler]: ...
-
-    @with_options(METHOD_DEFAULTS, MethodOptions, GroupOptions, CommonOptions)
-    def __call__(self, function: Handler | None = None, /, **options: Unpack[MethodOptions]) -> Any:
-        """Decorator: make a function a remote method. The function itself is not changed.
-
-        Raises:
-            RegistrationError, ValueError, TypeError: as `add`.
-        """
-        check_names("@server()", options, METHOD_DEFAULTS)
-        if function is not None:
-            self.add(function, **options)
-            return function
-        return lambda decorated: self(decorated, **options)
-
-    @with_options(METHOD_DEFAULTS, MethodOptions, GroupOptions, CommonOptions)
-    def add(self, function: Callable[..., Any], **options: Unpack[MethodOptions]) -> None:
-        """Make any callable a remote method: a function, a bound method, a partial, a lambda with a name.
-
-        Raises:
-            RegistrationError: the function cannot be a remote method as it is; the text says which parameter or option.
-            ValueError: the name is taken.
-            TypeError: an option is unknown.
-        """
-        self._registry.add(function, namespace=caller_namespace(), **options)
-
-    def add_object(self, target: object, *, prefix: str = "", **options: Unpack[GroupOptions]) -> None:
-        """Make the public methods of an object remote methods; see `MethodRegistry.add_object`."""
-        self._registry.add_object(target, prefix=prefix, **options)
-
-    def add_module(
-        self, module: types.ModuleType, *, pattern: str = "*", prefix: str = "", **options: Unpack[GroupOptions]
-    ) -> None:
-        """Make the public functions of a module remote methods; see `MethodRegistry.add_module`."""
-        self._registry.add_module(module, pattern=pattern, prefix=prefix, **options)
+    # -- who may connect --------------------------------------------------------------------------------------------
 
     @property
     def path(self) -> tuple[str, ...] | None:
-        """Where calls by HTTP and WebSocket are taken; None: POST to "/", and WebSockets anywhere."""
+        """The paths for calls by HTTP and WebSocket; None: POST to "/", and WebSockets anywhere."""
         return self._paths
 
     def take_calls_at(self, path: str | Iterable[str] | None) -> None:
-        """Take calls by HTTP and WebSocket here, before the server runs; as the argument `path` of the constructor.
+        """Set the paths for calls by HTTP and WebSocket, before the server runs; as `path` of the constructor.
 
         Raises:
             ValueError, TypeError: one of them is no path.
@@ -242,11 +190,13 @@ class Server:
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
     ) -> None:
-        """Add to what keeps strangers out, before the server runs; as the arguments of the constructor.
+        """Add authentication, a certificate, or names of hosts and origins before the server runs.
+
+        The arguments are those of the constructor.
 
         Raises:
-            ValueError: the server has a token, a function for that, or a certificate already: none is replaced, since
-                what it asks for might be more.
+            ValueError: the server has a token, an `authenticate` function or a certificate already. It is not replaced,
+                since it may be stricter.
             RuntimeError: the server is running.
         """
         if self._running is not None:
@@ -266,7 +216,7 @@ class Server:
         batched = self.batches.stats()
         return {**self.counters.as_dict(), **({"batched": batched} if batched else {})}
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    # -- run and stop -----------------------------------------------------------------------------------------------
 
     def run(
         self,
@@ -311,7 +261,7 @@ class Server:
         with stop_on_signals(self) as signals:
             await self.serve(**where, on_listening=listening)
         if len(signals) > 1:
-            raise StopNow(signals[-1])  # the loop kept what the signal raised (uvloop, inside a handler)
+            raise StopNow(signals[-1])  # uvloop does not pass on what a signal raises inside a handler
 
     async def serve(
         self,
@@ -322,9 +272,9 @@ class Server:
         unix_mode: int | None = None,
         on_listening: Callable[[str], None] | None = None,
     ) -> None:
-        """Serve in the running event loop until `stop` is called or the task is cancelled; sees no signals.
+        """Serve in the running event loop until `stop` is called or the task is cancelled; signals are not handled.
 
-        Handlers that do not end when they are cancelled then go on in that loop; a warning names them.
+        Handlers that do not end when they are cancelled go on in that loop; a warning names them.
         """
         async with self.listening(host=host, port=port, unix=unix, unix_mode=unix_mode) as address:
             if on_listening is not None:
@@ -358,16 +308,16 @@ class Server:
 
     @asynccontextmanager
     async def in_memory(self) -> AsyncIterator[Callable[[], asyncio.Protocol]]:
-        """Serve without a socket while the block runs: gives what makes the protocol of one more connection.
+        """Serve without a socket while the block runs; gives a function that makes the protocol of a new connection.
 
-        For tests; `rpcstream.testing.memory_client` is the face of it.
+        For tests: use `rpcstream.testing.memory_client`.
         """
         async with self._started() as running:
             yield running.listener.make_stream
 
     @asynccontextmanager
-    async def _started(self) -> AsyncIterator[_Running]:
-        """Everything but a listening socket: the lifespan entered, the pools ready; drains at the end."""
+    async def _started(self) -> AsyncIterator[RunningServer]:
+        """Start all but a listening socket: the lifespan and the pools; drain at the end."""
         if self._running is not None:
             raise RuntimeError("this server is running already")
         for method in self._registry.values():
@@ -381,7 +331,7 @@ class Server:
             max_image_memory=self.limits.max_image_memory,
         )
         self.routes.open(invoker)
-        running = self._running = _Running(self, invoker)
+        running = self._running = self._make_running(invoker)
         try:
             async with self._lifespan(self) if self._lifespan else contextlib.nullcontext():
                 running.is_serving = True
@@ -389,45 +339,15 @@ class Server:
                     yield running
                 finally:
                     try:
-                        await self._drain(running)
+                        await running.drain(delay=self._drain_delay, timeout=self._drain_timeout)
                     finally:
                         running.is_serving = False
+                        self._left_behind = running.left_behind
         finally:
             self._running = None
             self.batches.close()
             self.routes.close()
             invoker.close()
-
-    async def _drain(self, running: _Running) -> None:
-        """Finish what is in flight within the deadline, then close what is left."""
-        running.stopping.set()
-        self.routes.is_draining = True
-        listener = running.listener
-        aborted = asyncio.ensure_future(running.aborted.wait())
-        if self._drain_delay and listener.is_listening:
-            await asyncio.wait({aborted}, timeout=self._drain_delay)
-        await listener.stop_accepting()
-        closed = asyncio.ensure_future(listener.closed())
-        try:
-            await asyncio.wait({aborted, closed}, timeout=self._drain_timeout, return_when=asyncio.FIRST_COMPLETED)
-            if not closed.done():
-                log.warning(
-                    "stopping: %d connections had not finished in time; methods at work: %s",
-                    len(listener.sessions),
-                    _methods_at_work(listener) or "none",
-                )
-        finally:
-            listener.abort("the server stopped")
-            aborted.cancel()
-            # Cancelled handlers run their `finally` while what the lifespan gave them is still there.
-            await asyncio.wait({closed}, timeout=CLEAN_UP)
-            closed.cancel()
-            self._left_behind = {task for session in listener.sessions for task in session.running.tasks}
-            if self._left_behind:
-                names = _methods_at_work(listener)
-                log.warning("left behind, since they did not end when they were cancelled: methods %s", names)
-        running.dispatcher.log.flush()
-        log.info("stopped")
 
     def stop(self) -> None:
         """Begin the orderly end of a running server, as SIGTERM does.
@@ -450,17 +370,39 @@ class Server:
 
     @property
     def is_serving(self) -> bool:
-        """It has begun to serve, and its connections are not all closed. False while the lifespan begins and ends."""
+        """True while connections are served; false while the lifespan is entered and left."""
         return self._running is not None and self._running.is_serving
 
     @property
     def _patience(self) -> float | None:
-        """Seconds that a connection has to say what it speaks; None: no limit."""
+        """Seconds in which a connection must show its protocol; None: no limit."""
         return self.limits.auth_timeout if self._authenticator is not None else None
 
     def _check_subscription(self, session: Session, topic: str) -> tuple[str, ...]:
-        """May the peer subscribe to a topic or a pattern? Gives patterns of what it is not to be told then."""
+        """Raise NotPermitted unless the peer may subscribe to a topic or pattern.
+
+        Returns:
+            Patterns of topics whose events it does not get.
+        """
         return ()
+
+    def _make_running(self, invoker: Invoker) -> RunningServer:
+        dispatcher = self._make_dispatcher(invoker)
+        listener = Listener(
+            lambda on_gone: self._make_session(dispatcher, on_gone),
+            limits=self.limits,
+            counters=self.counters,
+            delimiter=self._delimiter,
+            trace=log_message if self.debug else None,
+            certificates=Certificates(self._tls) if self._tls is not None else None,
+            access=self._access,
+            routes=self.routes,
+            authenticator=self._authenticator,
+            paths=CallPaths(self._paths),
+            patience=self._patience,
+            memory=self._memory,
+        )
+        return RunningServer(invoker, dispatcher, listener, self.routes)
 
     def _make_dispatcher(self, invoker: Invoker) -> Dispatcher:
         return Dispatcher(self._registry, **self._dispatcher_options(invoker))
@@ -490,45 +432,8 @@ class Server:
         return GatedSession(Gate(dispatcher, self._authenticator, self.limits), **options, on_gone=on_gone)
 
 
-class _Running:
-    """What exists while a server runs."""
-
-    def __init__(self, server: Server, invoker: Invoker) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.invoker = invoker
-        self.is_serving = False
-        self.stopping = asyncio.Event()
-        self.aborted = asyncio.Event()
-        self.dispatcher = server._make_dispatcher(invoker)
-        self.listener = Listener(
-            lambda on_gone: server._make_session(self.dispatcher, on_gone),
-            limits=server.limits,
-            counters=server.counters,
-            delimiter=server._delimiter,
-            trace=_log_message if server.debug else None,
-            certificates=Certificates(server._tls) if server._tls is not None else None,
-            access=server._access,
-            routes=server.routes,
-            authenticator=server._authenticator,
-            paths=CallPaths(server._paths),
-            patience=server._patience,
-            memory=server._memory,
-        )
-
-
-def _log_message(direction: str, message: bytes) -> None:
-    # A token is nobody's to read, not even in a log; nor is the key to a name at a hub.
-    is_secret = b"rpc.authenticate" in message
-    text = "(rpc.authenticate)" if is_secret else _KEY.sub(b"", message[:2000]).decode(errors="backslashreplace")
-    wire_log.info("%s %d bytes: %s", direction, len(message), text)
-
-
-def _methods_at_work(listener: Listener) -> str:
-    return join_names(sorted({name for session in listener.sessions for name in session.running.method_names()}))
-
-
 def _checked_paths(path: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    """The paths at which calls are taken. Raises ValueError or TypeError unless they are some."""
+    """The paths for calls as a tuple. Raises ValueError or TypeError for a path that is none."""
     if path is None:
         return None
     paths = (path,) if isinstance(path, str) else tuple(path)

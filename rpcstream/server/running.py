@@ -1,0 +1,96 @@
+"""A server while it runs: its listener, dispatcher and invoker, and how they are stopped.
+
+Owns the drain: in which order listening, calls and connections end, and how long each may take. Does not know the
+options of a server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+from ..methods.dispatch import Dispatcher
+from ..methods.invoke import Invoker
+from ..process import CLEAN_UP, join_names
+from ..text import get_logger
+from ..transports.listen import Listener
+from ..web.routes import Routes
+
+log = get_logger("rpcstream.server")
+wire_log = get_logger("rpcstream.wire")
+
+_KEY = re.compile(rb'(?<="key":")[0-9a-f]{32}(?=")')
+
+
+class RunningServer:
+    """What exists from the start of a server to its end.
+
+    Args:
+        routes: told when draining begins, so that `/readyz` says so.
+
+    Attributes:
+        is_serving: connections are served.
+        stopping: set when the server is to stop.
+        aborted: set when it is to stop at once.
+        left_behind: tasks of handlers that did not end when they were cancelled; known after `drain`.
+    """
+
+    def __init__(self, invoker: Invoker, dispatcher: Dispatcher, listener: Listener, routes: Routes) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.invoker = invoker
+        self.dispatcher = dispatcher
+        self.listener = listener
+        self._routes = routes
+        self.is_serving = False
+        self.stopping = asyncio.Event()
+        self.aborted = asyncio.Event()
+        self.left_behind: set[asyncio.Task[Any]] = set()
+
+    async def drain(self, *, delay: float, timeout: float) -> None:
+        """Let calls in flight finish, then close all connections.
+
+        Args:
+            delay: seconds to go on as before, while `/readyz` says 503.
+            timeout: seconds that calls in flight have after that.
+        """
+        self.stopping.set()
+        self._routes.is_draining = True
+        listener = self.listener
+        aborted = asyncio.ensure_future(self.aborted.wait())
+        if delay and listener.is_listening:
+            await asyncio.wait({aborted}, timeout=delay)
+        await listener.stop_accepting()
+        closed = asyncio.ensure_future(listener.closed())
+        try:
+            await asyncio.wait({aborted, closed}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not closed.done():
+                log.warning(
+                    "stopping: %d connections had not finished in time; methods at work: %s",
+                    len(listener.sessions),
+                    _methods_at_work(listener) or "none",
+                )
+        finally:
+            listener.abort("the server stopped")
+            aborted.cancel()
+            # Cancelled handlers run their `finally` while what the lifespan gave them is still there.
+            await asyncio.wait({closed}, timeout=CLEAN_UP)
+            closed.cancel()
+            self.left_behind = {task for session in listener.sessions for task in session.running.tasks}
+            if self.left_behind:
+                names = _methods_at_work(listener)
+                log.warning("left behind, since they did not end when they were cancelled: methods %s", names)
+        self.dispatcher.log.flush()
+        log.info("stopped")
+
+
+def log_message(direction: str, message: bytes) -> None:
+    """Log a message that was received or sent, shortened and without secrets."""
+    # Neither a token nor the key to a name at a hub may stand in a log.
+    is_secret = b"rpc.authenticate" in message
+    text = "(rpc.authenticate)" if is_secret else _KEY.sub(b"", message[:2000]).decode(errors="backslashreplace")
+    wire_log.info("%s %d bytes: %s", direction, len(message), text)
+
+
+def _methods_at_work(listener: Listener) -> str:
+    return join_names(sorted({name for session in listener.sessions for name in session.running.method_names()}))
