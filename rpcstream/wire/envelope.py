@@ -26,7 +26,7 @@ MAX_LOOKED_THROUGH = 1024 * 1024
 #: Bytes at each end of a request that is not JSON in which its id is searched.
 _END = 512
 
-#: The id at the beginning of a message. Our requests have it before the params, so it is found even if these are cut off.
+#: The id at the beginning of a message. Our requests have it before the params, which may be cut off.
 _HEAD_ID = re.compile(
     rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,128}")\s*[,}]'
 )

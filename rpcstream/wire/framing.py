@@ -1,4 +1,4 @@
-"""Split a byte stream into messages: lines, JSON values without line ends, and too long lines (wire page, "Line stream").
+"""Split a byte stream into messages: lines, JSON values without line ends, too long lines (wire page, "Line stream").
 
 Owns where one message ends and the next begins. Reads of JSON only where the outermost bracket closes
 (`wire.json_scan`). Knows no socket and no clock.
