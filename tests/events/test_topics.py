@@ -242,9 +242,9 @@ async def test_what_waits_for_all_connections_has_a_budget_and_leaves_room_for_e
     for turn in range(300):
         for number in range(9):
             setup.publish(f"t{number}", f"{turn}" + "x" * 1000)
-    room = setup.topics.memory
-    assert 50_000 < room.used <= 100_000
-    assert room.free >= 5_000
+    memory = setup.topics.memory
+    assert 50_000 < memory.used <= 100_000
+    assert memory.free >= 5_000
     late = setup.join("late", stalled=True)
     assert setup.publish("late", 1) == 1
     assert setup.publish("late", 2) == 1
@@ -253,21 +253,21 @@ async def test_what_waits_for_all_connections_has_a_budget_and_leaves_room_for_e
     await turns(50)
     assert late.values == [1, 2]
     assert all(connection.values[-1].startswith("299x") for connection in slow)
-    assert room.used == 0
+    assert memory.used == 0
 
 
 async def test_one_event_for_many_takes_its_memory_once() -> None:
     setup = EventSetup(max_events=1000, max_waiting_total=100_000)
     slow = [setup.join("t", stalled=True) for _ in range(30)]
     setup.publish("t", "x" * 40_000)
-    room = setup.topics.memory
-    assert 40_000 < room.used < 60_000
+    memory = setup.topics.memory
+    assert 40_000 < memory.used < 60_000
     assert all(len(setup.topics._table.subscribers[connection].queue) == 1 for connection in slow)
     for connection in slow[:29]:
         connection.lose()
-    assert 40_000 < room.used < 41_000
+    assert 40_000 < memory.used < 41_000
     slow[29].lose()
-    assert room.used == 0
+    assert memory.used == 0
 
 
 async def test_one_connection_gets_a_share_a_turn_until_it_shows_that_it_is_full() -> None:
