@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..errors import ConnectFailed, ConnectionLost
 from ..events.event_queue import Policy
+from ..keyword_options import with_options
 from ..peer.deadline import INFINITE, inherited, time_left
 from ..peer.marshal import NOT_GIVEN, Call, Outgoing, RawCall, check_params, params_of
 from ..peer.outgoing import AwaitedCall
@@ -26,7 +27,7 @@ from .base import BaseClient, notify_client_params, publish_params
 from .batch import AsyncBatch
 from .callbacks import Callbacks
 from .hub import HubRegistration
-from .options import DEFAULT_ADDRESS, AsyncClientOptions, ClientOptions, Settings, make_settings, with_options
+from .options import DEFAULT_ADDRESS, DEFAULTS, AsyncClientOptions, ClientOptions, Settings, make_settings
 from .pool import ConnectionPool
 from .retry import LOSSES, CallRetries, Unsent
 from .subscriptions import Subscription, Subscriptions
@@ -38,7 +39,7 @@ T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@with_options(ClientOptions, AsyncClientOptions)
+@with_options(DEFAULTS, ClientOptions, AsyncClientOptions)
 class AsyncClient(BaseClient):
     """Calls methods of a server from an event loop: `await client.vision.vectorize(photo=image)`.
 

@@ -6,16 +6,16 @@ them. Reads certificate files; opens no connection.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import orjson
 
 from ..codec import Codec
 from ..events.patterns import CLIENT_NAME
+from ..keyword_options import check_names
 from ..limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
 from .address import Address, check_lasting, parse_address
 from .retry import Backoff
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import ssl
 
     from ..transports.stream import LineStream
-
-C = TypeVar("C", bound=type)
 
 #: Called with "send" or "receive" and the bytes of each message, without the delimiter.
 Trace = Callable[[str, bytes], None]
@@ -144,24 +142,6 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 
-def with_options(*kinds: type) -> Callable[[C], C]:
-    """Class decorator: append the documentation of these options, with their defaults, to a client's docstring."""
-
-    def append(client: C) -> C:
-        if client.__doc__ is not None and all(kind.__doc__ for kind in kinds):  # there is none with `python -OO`
-            tables = [str(kind.__doc__).partition("Attributes:\n")[2].rstrip() for kind in kinds]
-            lines = re.sub(r"(?m)^( {8})(\w+):", _with_default, "\n".join(tables))
-            client.__doc__ = f"{client.__doc__.rstrip()}\n\n    Options:\n{lines}\n    "
-        return client
-
-    return append
-
-
-def _with_default(entry: re.Match[str]) -> str:
-    default = DEFAULTS[entry[2]]
-    return f"{entry[1]}{entry[2]}={'Limits()' if default is DEFAULT_LIMITS else repr(default)}:"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The checked options of one client, which no longer change.
@@ -238,10 +218,7 @@ def make_settings(client: str, kind: type, address: str | Address, options: Mapp
         RuntimeError: an option needs a lasting connection, and the address is an HTTP one.
         OSError, ssl.SSLError: a certificate file is missing or not valid.
     """
-    known = kind.__optional_keys__  # type: ignore[attr-defined]
-    for name in options:
-        if name not in known:
-            raise TypeError(_unknown(client, name, known))
+    check_names(f"{client}()", options, kind.__optional_keys__)  # type: ignore[attr-defined]
     given = {**DEFAULTS, **options}
     if given["connect"] is not None and isinstance(address, str):
         address = Address(kind="custom", path=address)
@@ -251,13 +228,6 @@ def make_settings(client: str, kind: type, address: str | Address, options: Mapp
     given["reconnect"] = (Backoff() if given["reconnect"] is True else given["reconnect"]) or None
     tls = _make_tls(address, *(given.pop(name) for name in ("ca", "certificate", "key")))
     return Settings(address=address, tls=tls, **given)
-
-
-def _unknown(client: str, name: str, known: frozenset[str]) -> str:
-    import difflib  # takes time to import, and is for this error only
-
-    near = difflib.get_close_matches(name, known, 1)
-    return f"{client}() has no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 def _make_tls(address: Address, ca: File | None, certificate: File | None, key: File | None) -> ssl.SSLContext | None:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
+from ..keyword_options import with_options
 from ..peer.marshal import NOT_GIVEN, Call, RawCall, check_params, params_of
 from .address import Address
 from .base import BaseClient, notify_client_params, publish_params
 from .batch import SyncBatch
-from .options import DEFAULT_ADDRESS, ClientOptions, SyncClientOptions, make_settings, with_options
+from .options import DEFAULT_ADDRESS, DEFAULTS, ClientOptions, SyncClientOptions, make_settings
 from .sync_engine import SyncEngine
 
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
@@ -32,7 +33,7 @@ Hello = TypeVar("Hello", bound="Callable[[BlockingPeer], object]")
 _OFFERING = "offering a method to the server"
 
 
-@with_options(ClientOptions, SyncClientOptions)
+@with_options(DEFAULTS, ClientOptions, SyncClientOptions)
 class Client(BaseClient):
     """Calls methods of a server: `Client().vision.vectorize(photo=image)`. Safe to use from several threads.
 

@@ -17,12 +17,13 @@ from dataclasses import fields
 from typing import Any, TypeVar, Unpack
 
 from ..errors import RegistrationError
+from ..keyword_options import check_names, with_options
 from ..limits import MIB
 from ..observe.counters import BatchCounters
 from .introspect import caller_namespace, holds, name_of
 from .microbatch_items import ItemSignature, ItemValues
 from .microbatch_queue import MicrobatchQueue, QueueOptions
-from .options import MICROBATCH_DEFAULTS, CommonOptions, MicrobatchOptions, check_names, with_options
+from .options import MICROBATCH_DEFAULTS, CommonOptions, MicrobatchOptions
 from .registry import MethodRegistry
 from .threads import DaemonThreads, HandlerFailed
 

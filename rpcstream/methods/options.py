@@ -6,13 +6,10 @@ what the options do.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, TypedDict, TypeVar
+from collections.abc import Mapping
+from typing import Any, Literal, TypedDict
 
 from ..auth.allow import AllowRule
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 Offload = Literal["thread", "process"]
 
@@ -121,34 +118,3 @@ MICROBATCH_DEFAULTS: Mapping[str, Any] = {
     "allow": None,
     "replace": False,
 }
-
-
-def check_names(where: str, given: Collection[str], known: Collection[str]) -> None:
-    """Raise TypeError if an option is unknown; the text has its name, and the nearest known one.
-
-    Args:
-        where: what was called, for the error.
-    """
-    for name in given:
-        if name not in known:
-            import difflib  # takes time to import, and is for this error only
-
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"{where} has no option {name!r}{hint}")
-
-
-def with_options(defaults: Mapping[str, Any], *kinds: type) -> Callable[[F], F]:
-    """Decorator: append the documentation of these options, with their defaults, to a function's docstring."""
-
-    def append(function: F) -> F:
-        if function.__doc__ is not None and all(kind.__doc__ for kind in kinds):  # there is none with `python -OO`
-            tables = [str(kind.__doc__).partition("Attributes:\n")[2].rstrip() for kind in kinds]
-            entries = re.sub(
-                r"(?m)^ {8}(\w+):", lambda entry: f"        {entry[1]}={defaults[entry[1]]!r}:", "\n".join(tables)
-            )
-            options = "\n".join(f"    {line}" if line else line for line in entries.splitlines())
-            function.__doc__ = f"{function.__doc__.rstrip()}\n\n        Options:\n{options}\n        "
-        return function
-
-    return append

@@ -17,10 +17,11 @@ from ..auth.allow import CallerRule
 from ..codec import Codec
 from ..codec.image_budget import INLINE_PIXELS
 from ..errors import RegistrationError
+from ..keyword_options import check_names
 from .arguments import Bind
 from .injection import Injection
 from .introspect import holds, name_of
-from .options import METHOD_DEFAULTS, GroupOptions, MethodOptions, Offload, check_names
+from .options import METHOD_DEFAULTS, GroupOptions, MethodOptions, Offload
 from .signature import Signature
 
 #: Names that begin with these belong to the protocol (JSON-RPC 2.0, section 4) and to rpcstream itself.

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from ..codec import Codec
+from ..keyword_options import check_names, with_options
 from ..methods.introspect import caller_namespace
 from ..methods.microbatch import BatchedMethods
-from ..methods.options import METHOD_DEFAULTS, CommonOptions, GroupOptions, MethodOptions, check_names, with_options
+from ..methods.options import METHOD_DEFAULTS, CommonOptions, GroupOptions, MethodOptions
 from ..methods.registry import Method, MethodRegistry
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
