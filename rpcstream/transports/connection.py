@@ -13,7 +13,7 @@ from typing import Any, cast
 from ..limits import Limits
 from ..peer.credentials import Credentials, credentials_of
 from ..peer.memory import UnreadBytes
-from .paced import PacedTransport, is_copying
+from .paced_transport import PacedTransport, is_copying
 from .timeouts import Timeouts
 
 #: Bytes; a message that comes alone, or a piece of one, is written without a copy when it is longer than this.

@@ -27,7 +27,7 @@ from .http_output import HttpOutput, response_parts
 from .http_router import HttpRouter, PageHead, request_credentials, response_of
 from .interfaces import Connection
 from .message_connection import Trace
-from .paced import undelivered
+from .paced_transport import undelivered
 
 log = logging.getLogger("rpcstream.server")
 

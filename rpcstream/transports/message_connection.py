@@ -15,7 +15,7 @@ from ..limits import Limits
 from ..peer.session import Session
 from ..wire.framing import Oversize
 from .connection import SocketConnection
-from .paced import undelivered
+from .paced_transport import undelivered
 
 #: Seconds after which a peer that is gone has said so.
 SECOND_BLANK = 0.1

@@ -19,7 +19,7 @@ from ..wire.envelope import error_reply
 from ..wire.framing import LineFramer
 from .connection import JOIN_MAX, JOINED_MAX
 from .message_connection import SECOND_BLANK, MessageConnection, Trace, trace_all
-from .paced import undelivered
+from .paced_transport import undelivered
 
 
 class LineStream(MessageConnection):

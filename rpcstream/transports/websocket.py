@@ -31,7 +31,7 @@ from ..wire.frames import (
 )
 from .connection import JOIN_MAX, JOINED_MAX
 from .message_connection import SECOND_BLANK, MessageConnection, Trace, trace_all
-from .paced import undelivered
+from .paced_transport import undelivered
 
 #: Seconds that the peer has to answer a close frame that it has received, and to close the connection after that.
 CLOSE_TIME = 2.0

@@ -14,13 +14,13 @@ from ..methods.invoke import Invoker
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.http_messages import Request, Response, problem
-from .handlers import Handler, Later, failure
+from .handlers import DeferredResponse, Handler, error_response
 from .paths import PathPattern
-from .static import Content, File, Folder, Read, Single
+from .static import Content, File, Folder, Read, SingleFile
 
 log = get_logger("rpcstream.web")
 
-NO_PLACES: dict[str, str] = {}
+NO_PARAMETERS: dict[str, str] = {}
 
 
 class Pending(Protocol):
@@ -72,14 +72,14 @@ class StaticRoute(Route):
         return self._content.answer(request)
 
 
-class Files(Route):
+class FilesRoute(Route):
     """A file, or those below a folder."""
 
     def __init__(
         self,
         path: str,
         is_public: bool,
-        files: Single | Folder,
+        files: SingleFile | Folder,
         invoker: Callable[[], Invoker],
         *,
         is_prefix: bool = False,
@@ -92,7 +92,7 @@ class Files(Route):
         self._reading: dict[str, asyncio.Future[File | Response]] = {}
 
     def match(self, path: str) -> dict[str, str] | None:
-        return NO_PLACES if path.startswith(self.path) else None
+        return NO_PARAMETERS if path.startswith(self.path) else None
 
     def answer(self, request: Request, places: Mapping[str, str]) -> Response | Pending:
         found = self._files.find(request)
@@ -100,7 +100,7 @@ class Files(Route):
             return found
         if found is None:
             return _not_found()
-        return Later(functools.partial(self._read, request, found), self._log)
+        return DeferredResponse(functools.partial(self._read, request, found), self._log)
 
     async def _read(self, request: Request, read: Read) -> Response:
         reading = self._reading.get(request.path)
@@ -120,7 +120,7 @@ class Files(Route):
             if not isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
                 self._log.warning(None, "a file of %r cannot be served: %s", self.path, error)
         except Exception as error:
-            return failure(f"GET {self.path}", error, self._log)
+            return error_response(f"GET {self.path}", error, self._log)
         self._files.keep(request, file)
         return _not_found() if file is None else file
 

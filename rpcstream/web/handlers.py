@@ -24,13 +24,13 @@ from ..methods.registry import Method
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.http_messages import HttpError, Request, Response, problem
-from .answers import made_there, response_to
-from .inputs import Inputs, WrongInput
+from .inputs import Inputs, InvalidInputError
+from .responses import call_in_process, response_to
 
 log = get_logger("rpcstream.web")
 
 
-class Later:
+class DeferredResponse:
     """A response that takes a while. `respond` is called once, or not at all."""
 
     __slots__ = ("_log", "_make")
@@ -48,7 +48,7 @@ class Later:
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            return failure("a file's response", error, self._log)
+            return error_response("a file's response", error, self._log)
 
 
 def is_cancelled() -> bool:
@@ -57,7 +57,7 @@ def is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def failure(name: str, error: BaseException, limited: LimitedLog, *, debug: bool = False) -> Response:
+def error_response(name: str, error: BaseException, limited: LimitedLog, *, debug: bool = False) -> Response:
     """The response for what was raised; nothing internal goes out unless debugging."""
     if isinstance(error, ServerBusy) and error.address is None:
         return problem(503, "The server is busy; try again later")
@@ -117,28 +117,30 @@ class Handler:
         if offload == "thread":
             self.function = functools.partial(self._responded, function)
         elif offload == "process":
-            self.function = functools.partial(made_there, function)
+            self.function = functools.partial(call_in_process, function)
 
     def check(self) -> None:
         """Raises RegistrationError unless another process can import the function, where that must be."""
         if self.offload == "process":
             check_picklable(self._as_method)
 
-    def start(self, request: Request, places: Mapping[str, str], invoker: Invoker) -> Response | Later:
+    def start(self, request: Request, places: Mapping[str, str], invoker: Invoker) -> Response | DeferredResponse:
         """Its response, or what gives it. A plain sync function has run when this returns."""
         try:
             args, kwargs = self._inputs.bind(request, places)
-        except WrongInput as wrong:
+        except InvalidInputError as wrong:
             return problem(400, str(wrong))
         except Exception as error:
             return self._failed(error)
         if self.is_async or self.offload is not None:
-            return Later(lambda: self._finish(lambda: invoker.start(self._as_method, tuple(args), kwargs)), self._log)
+            return DeferredResponse(
+                lambda: self._finish(lambda: invoker.start(self._as_method, tuple(args), kwargs)), self._log
+            )
         since = perf_counter()
         try:
             result = self.function(*args, **kwargs)
             if inspect.isawaitable(result):
-                return Later(lambda: self._finish(lambda: result), self._log)
+                return DeferredResponse(lambda: self._finish(lambda: result), self._log)
             return response_to(result, self._codec)
         except KeyboardInterrupt:
             raise
@@ -172,7 +174,7 @@ class Handler:
                 return response_to(error.response, self._codec)
             except Exception as unfit:
                 error = unfit
-        return failure(self.name, error, self._log, debug=self._debug)
+        return error_response(self.name, error, self._log, debug=self._debug)
 
     def _check_duration(self, seconds: float) -> None:
         if seconds > self._slow:

@@ -48,7 +48,7 @@ _SCALARS = (
 Arguments = tuple[list[Any], dict[str, Any]]
 
 
-class WrongInput(Exception):
+class InvalidInputError(Exception):
     """The request does not fit the parameters; the text says which, and is fit to be sent."""
 
 
@@ -172,23 +172,23 @@ def _query(query: str) -> dict[str, list[str]]:
     try:
         return parse_qs(query, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
     except UnicodeDecodeError:
-        raise WrongInput("the query is not UTF-8") from None
+        raise InvalidInputError("the query is not UTF-8") from None
     except ValueError:
-        raise WrongInput(f"the query has more than {MAX_FIELDS} fields") from None
+        raise InvalidInputError(f"the query has more than {MAX_FIELDS} fields") from None
 
 
 def _converted(each: _Input, texts: list[str] | None) -> Any:
     if texts is None:
         if each.default is not Parameter.empty:
             return each.default
-        raise WrongInput(f"the {each.source} parameter {each.name!r} is missing")
+        raise InvalidInputError(f"the {each.source} parameter {each.name!r} is missing")
     if each.hint is str and len(texts) == 1:
         return texts[0]
     if not each.is_many and len(texts) > 1:
-        raise WrongInput(f"the {each.source} parameter {each.name!r} is there {len(texts)} times")
+        raise InvalidInputError(f"the {each.source} parameter {each.name!r} is there {len(texts)} times")
     try:
         return msgspec.convert(texts if each.is_many else texts[0], each.hint, strict=False)
     except msgspec.ValidationError as error:
         shown = ", ".join(map(repr, texts[:3]))
         reason = str(error).replace("`", "").replace(", got str", "")
-        raise WrongInput(f"the {each.source} parameter {each.name!r}: {reason}, got {shown[:100]}") from None
+        raise InvalidInputError(f"the {each.source} parameter {each.name!r}: {reason}, got {shown[:100]}") from None

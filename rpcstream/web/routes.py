@@ -17,12 +17,12 @@ from ..methods.invoke import Invoker
 from ..methods.options import Offload
 from ..text import get_logger
 from ..wire.http_messages import NOSNIFF, Request, Response, problem
-from .answers import HTML, check_headers
-from .entries import NO_PLACES, Files, HandlerRoute, HealthRoute, Pending, Route, StaticRoute
+from .entries import NO_PARAMETERS, FilesRoute, HandlerRoute, HealthRoute, Pending, Route, StaticRoute
 from .handlers import Handler
 from .html import Html
 from .paths import PathPattern, check_path
-from .static import Content, Folder, Headers, Single, type_of
+from .responses import HTML, check_headers
+from .static import Content, Folder, Headers, SingleFile, type_of
 
 log = get_logger("rpcstream.web")
 
@@ -114,7 +114,7 @@ class Routes:
             kind = type_of(path)
             if kind == "application/octet-stream":
                 kind = type_of(name)
-            self._enter(Files(path, public, Single(name, type or kind, extra), self._running))
+            self._enter(FilesRoute(path, public, SingleFile(name, type or kind, extra), self._running))
         except OSError as error:
             error.add_note(f"static({path!r}, …): content that is no file is given as bytes")
             raise
@@ -198,7 +198,7 @@ class Routes:
             )
         if type is not None:
             raise RegistrationError(f"{path}: the files of a folder have types of their own; leave type=… out")
-        return Files(path, public, Folder(path, name, headers), self._running, is_prefix=True)
+        return FilesRoute(path, public, Folder(path, name, headers), self._running, is_prefix=True)
 
     def _headers(self, path: str, headers: Mapping[str, str] | None, type: str | None) -> Headers:
         extra = list((headers or {}).items())
@@ -214,7 +214,7 @@ class Routes:
 
     def _enter(self, route: Route) -> None:
         # A folder's path is that of its files: the page of the folder itself may be another route.
-        name = f"{route.path}*" if isinstance(route, Files) and not route.is_literal else route.path
+        name = f"{route.path}*" if isinstance(route, FilesRoute) and not route.is_literal else route.path
         if name in self._names:
             raise ValueError(f"there is a route {route.path!r} already")
         self._names.add(name)
@@ -256,7 +256,7 @@ class Routes:
         is that to GET: its body is not to be sent.
         """
         route = self._literal.get(request.path)
-        places = NO_PLACES
+        places = NO_PARAMETERS
         if route is None:
             found = self._match(request.path)
             if found is None:
@@ -269,7 +269,7 @@ class Routes:
     def _match(self, path: str) -> tuple[Route, dict[str, str]] | None:
         route = self._literal.get(path) or self._own.get(path)
         if route is not None:
-            return route, NO_PLACES
+            return route, NO_PARAMETERS
         for each in self._patterns:
             places = each.match(path)
             if places is not None:

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from ..wire.http_messages import NOSNIFF, Request, Response
-from .answers import BYTES
+from .responses import BYTES
 
 #: Seconds that a file is taken to be as it was.
 LOOK_EVERY = 1.0
@@ -175,7 +175,7 @@ def _stamp_of(status: os.stat_result) -> _Stamp:
     return _Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
 
 
-class Single:
+class SingleFile:
     """One file under one path.
 
     Raises:
@@ -220,7 +220,7 @@ class Folder:
         self._files: OrderedDict[str, File] = OrderedDict()
 
     def find(self, request: Request) -> Response | Read | None:
-        """As `Single.find`, for the file that the path names; None for one that is not to be seen."""
+        """As `SingleFile.find`, for the file that the path names; None for one that is not to be seen."""
         name = self._name(request)
         file = self._files.get(name)
         if file is not None:

@@ -16,7 +16,7 @@ from rpcstream import AsyncClient, Limits, Server
 from rpcstream.process import LoopName, loop_factory
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.tls import TLS, client_context
-from rpcstream.transports.paced import GOODBYE, SHARE, TURN, PacedTransport
+from rpcstream.transports.paced_transport import GOODBYE, SHARE, TURN, PacedTransport
 
 from ..internals import open_connections
 

@@ -70,7 +70,7 @@ def _ok(body: Encoded, type: str) -> Response:
     return Response(200, body, type, [NOSNIFF])
 
 
-def made_there(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def call_in_process(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """In another process: call a handler; an image is made a file before it travels, so that the loop need not."""
     try:
         value = function(*args, **kwargs)
