@@ -1,26 +1,34 @@
-"""From other threads into a client's event loop, until that ends: coroutines, streams and subscriptions.
+"""How threads wait for what runs in the event loop of a client: coroutines, futures, streams and subscriptions.
 
-Owns what a thread is told when the loop has ended, or runs in another process. Knows nothing of what runs in the loop.
+Owns what a thread is told when the loop has ended, or runs in another process. Knows neither how the loop is run nor
+what is said on its connections.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import Any, TypeVar
 
 from ..errors import ConnectionLost
 from ..peer.blocking import BlockingStream, Bridge
+from ..peer.deadline import INFINITE, free_context
+from ..peer.marshal import Outgoing
+from ..peer.outgoing import OutgoingCalls
+from ..peer.pending import OnProgress, PendingCall
 from ..peer.stream import Stream
 from .subscriptions import Subscription
 from .sync_pool import CLOSED, generation
+from .worker_thread import WorkerThread
 
 T = TypeVar("T")
 
 
-class LoopClosed(RuntimeError):
+class LoopClosedError(RuntimeError):
     """The event loop has ended, or runs in another process."""
 
 
@@ -57,11 +65,11 @@ class LoopBridge(Bridge):
             self._is_closed = True
 
     def check_open(self) -> None:
-        """Raises LoopClosed if the event loop has ended, or runs in another process. To be called with `lock` held."""
+        """Raise LoopClosedError if the event loop has ended, or runs in another process (`lock` is held)."""
         if self.is_of_parent:
-            raise LoopClosed("this belongs to the process that this one was forked from")
+            raise LoopClosedError("this belongs to the process that this one was forked from")
         if self._is_closed:
-            raise LoopClosed("the client is closed")
+            raise LoopClosedError("the client is closed")
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         with self.lock:
@@ -78,6 +86,198 @@ class LoopBridge(Bridge):
     def lost(self, method: str) -> ConnectionLost:
         """The error of a call that the end of the loop leaves without a reply."""
         return ConnectionLost(CLOSED, method=method, address=self.address)
+
+
+# -- futures --------------------------------------------------------------------------------------------------------
+
+
+class CallFuture(Future[Any]):
+    """The future of a call. Its callbacks run in the client's thread for callbacks, in order."""
+
+    def __init__(self, callbacks: WorkerThread) -> None:
+        super().__init__()
+        self._callbacks = callbacks
+        #: Gives the call up; false if its outcome is there.
+        self.give_up: Callable[[], bool] | None = None
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        """Call the function with this future once there is an outcome, in a thread of the client's."""
+        super().add_done_callback(lambda future: self._callbacks.run(partial(fn, future)))
+
+    def cancel(self) -> bool:
+        """Give the call up, unless its outcome is there; an answer that still comes is dropped."""
+        if not super().cancel():
+            return False
+        if self.give_up is not None and self.give_up():
+            self.set_running_or_notify_cancel()
+        return True
+
+
+class SubmittedCall(PendingCall):
+    """A call that has a future: waits for the reply in the event loop.
+
+    It ends once: for the thread that takes the only element out of `_open`, which the interpreter does at once.
+
+    Args:
+        keeps: an object that lives until the call has ended.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_keeps",
+        "_on_end",
+        "_open",
+        "_task",
+        "bridge",
+        "deadline",
+        "future",
+        "method",
+        "on_progress",
+        "outgoing",
+    )
+
+    def __init__(
+        self,
+        bridge: LoopBridge,
+        outgoing: Outgoing,
+        future: CallFuture,
+        deadline: float,
+        on_progress: OnProgress | None,
+        *,
+        keeps: object,
+    ) -> None:
+        self.bridge = bridge
+        self.outgoing = outgoing
+        self.method = outgoing.method
+        self.future = future
+        self.deadline = deadline
+        self.on_progress = on_progress
+        self._keeps: object = keeps
+        self._open = [None]
+        self._calls: OutgoingCalls | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._on_end: Callable[[], object] | None = None
+        future.give_up = self._give_up
+
+    def begin(self, begin: Begin, perform: Perform) -> None:
+        """Send the call: at once if that is possible, else in a task."""
+        if not self._open:
+            return
+        try:
+            self._calls = begin(self.outgoing, self)
+        except Exception as error:
+            self.fail(error)
+            return
+        if self._calls is None:
+            loop = self.bridge.loop
+            seconds = None if self.deadline == INFINITE else self.deadline - loop.time()
+            self._task = loop.create_task(perform(self.outgoing, seconds, self.on_progress))
+            self._task.add_done_callback(self._take_outcome)
+
+    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        try:
+            value = self.outgoing.outcome(reply, line)
+        except Exception as error:
+            self.fail(error)
+            return
+        if self._is_first() and self.future.set_running_or_notify_cancel():
+            self.future.set_result(value)
+        self._clean_up()
+
+    def fail(self, error: BaseException) -> None:
+        if self._is_first() and self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+        self._clean_up()
+
+    def when_over(self, function: Callable[[], object]) -> None:
+        self._on_end = function
+
+    def _take_outcome(self, task: asyncio.Task[Any]) -> None:
+        error = self.bridge.lost(self.method) if task.cancelled() else task.exception()
+        if error is not None:
+            self.fail(error)
+        elif self._is_first() and self.future.set_running_or_notify_cancel():
+            self.future.set_result(task.result())
+            self._clean_up()
+
+    def _give_up(self) -> bool:
+        """The future was cancelled, by any thread."""
+        if not self._is_first():
+            return False
+        try:
+            self.bridge.loop.call_soon_threadsafe(self._cancel)
+        except RuntimeError:  # the loop has ended, and everything with it
+            pass
+        return True
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        elif self._calls is not None:
+            self._calls.give_up(self.outgoing)
+        self._clean_up()
+
+    def _is_first(self) -> bool:
+        """Take the right to end the call."""
+        try:
+            self._open.pop()
+        except IndexError:
+            return False
+        return True
+
+    def _clean_up(self) -> None:
+        self._keeps = None
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end()
+
+
+class SubmitQueue:
+    """Calls on their way into the event loop, which is woken once for all that come together.
+
+    Args:
+        bridge: into the event loop.
+        begin: sends a call at once; gives the calls of the connection it was sent on. None if it has to wait for
+            something first, or may have to be repeated: then `perform` makes it.
+        perform: makes a call, and gives its result.
+    """
+
+    def __init__(self, bridge: LoopBridge, begin: Begin, perform: Perform) -> None:
+        self._bridge = bridge
+        self._send_at_once, self._perform = begin, perform
+        self._calls: deque[SubmittedCall] = deque()
+        self._is_woken = False
+        #: Which calls begin together is chance: the deadline of a handler that makes one of them is not for all.
+        self._context = free_context()
+
+    def put(self, call: SubmittedCall) -> None:
+        """Begin the call soon, in the event loop."""
+        bridge = self._bridge
+        with bridge.lock:
+            bridge.check_open()
+            self._calls.append(call)
+            if not self._is_woken:
+                self._is_woken = True
+                bridge.loop.call_soon_threadsafe(self._begin, context=self._context)
+
+    def fail_all(self) -> None:
+        """The event loop has ended: what was not begun never will be."""
+        while self._calls:
+            call = self._calls.popleft()
+            call.fail(self._bridge.lost(call.method))
+
+    def _begin(self) -> None:
+        self._is_woken = False  # what comes from now on wakes the loop again
+        for _ in range(len(self._calls)):
+            self._calls.popleft().begin(self._send_at_once, self._perform)
+
+
+#: See `SubmitQueue`.
+Begin = Callable[[Outgoing, SubmittedCall], OutgoingCalls | None]
+Perform = Callable[[Outgoing, float | None, OnProgress | None], Coroutine[Any, Any, Any]]
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
 
 
 class ClientStream(BlockingStream):
@@ -99,7 +299,7 @@ class ClientStream(BlockingStream):
     def __next__(self) -> Any:
         try:
             return super().__next__()
-        except (LoopClosed, CancelledError):
+        except (LoopClosedError, CancelledError):
             raise self._ended() from None
         except (KeyboardInterrupt, SystemExit):
             self.close()  # its traceback keeps the stream alive, and so the generator at work

@@ -129,7 +129,9 @@ class SyncConnection:
         connection stays, and drops the reply if it still comes.
 
         Args:
+            outgoing: a call, a request object or a batch.
             deadline: monotonic seconds; may be infinite.
+            on_progress: called with what the handler reports.
 
         Raises, besides what `Outgoing` raises:
             Unsent: the connection was over before the call was sent; another one may be tried.

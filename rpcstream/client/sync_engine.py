@@ -30,7 +30,8 @@ from .sync_pool import SyncPool
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
     from ..peer.pending import OnProgress
     from .callbacks import Callbacks
-    from .loop_thread import CallFuture, LoopThread
+    from .loop_bridge import CallFuture
+    from .loop_thread import LoopThread
     from .worker_thread import Hello
 
 
@@ -185,6 +186,7 @@ class SyncEngine:
 
         Args:
             feature: names it in the RuntimeError that is raised where the address has no such connection.
+            method: names the call, where the client is closed.
         """
         check_lasting(self._settings.address, feature)
         self.move_to_loop()
