@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rpcstream import AsyncClient, Server
+from rpcstream import AsyncClient, Client, Server
 from rpcstream.client.connection import ClientConnection
 from rpcstream.client.pool import Slot
+from rpcstream.events.topics import Topics
 from rpcstream.methods.invoke import Invoker
 from rpcstream.peer.memory import MessageMemory
 from rpcstream.peer.session import Session
@@ -67,3 +68,26 @@ def client_connections(client: AsyncClient) -> list[ClientConnection]:
 def connection_at_hub(client: AsyncClient) -> ClientConnection | None:
     """The connection on which a client is registered at a hub; None while it is not."""
     return client._registration.connection
+
+
+def engine_of(client: Client) -> Any:
+    """The pool of blocking connections of a sync client, and its loop thread."""
+    return client._engine
+
+
+def subscription_table(topics: Topics) -> Any:
+    """The subscribers of each topic and pattern."""
+    return topics._table
+
+
+def note_sessions(server: Server) -> list[Session]:
+    """A list to which every session that the server makes from now on is added."""
+    made: list[Session] = []
+    make = server._make_session
+
+    def noted(*args: Any) -> Session:
+        made.append(make(*args))
+        return made[-1]
+
+    server._make_session = noted  # type: ignore[method-assign]
+    return made

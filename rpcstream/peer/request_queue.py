@@ -138,6 +138,16 @@ class RequestQueue:
         return bool(self._chunks)
 
     @property
+    def count(self) -> int:
+        """The number of messages that wait."""
+        return self._count
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of the messages that wait."""
+        return self._size
+
+    @property
     def is_full(self) -> bool:
         """As many messages wait as one connection may have calls, or they hold as many bytes as replies may."""
         return self._count >= self._max_calls or self._size > self._max_size

@@ -172,6 +172,16 @@ class Session(ConversationState):
         """Something is being worked on, or waits to be."""
         return bool(self.running or self._outbox or (not self._is_calm and self.queue))
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether no more requests are taken, and the connection is closed once those that were are answered."""
+        return self._ending
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the session has told its channel to read nothing for now."""
+        return self._paused
+
     def goes_on(self, message: Any) -> bool:
         """Are the handlers of a message (of all members of a batch) to go on when the connection is lost?"""
         if type(message) is list:

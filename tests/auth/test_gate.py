@@ -453,9 +453,9 @@ async def test_who_floods_while_the_server_decides_is_not_read(connect: Connect)
         raw.writer.write(lines(login("alice-secret"), *[request("echo", ["x" * 1000], id=n) for n in range(1, 20_001)]))
         await desk.asked_for.wait()
         session = session_of(server)
-        while not session._paused:
+        while not session.is_paused:
             await asyncio.sleep(0)
-        assert session.queue._size < 2 * 1024 * 1024
+        assert session.queue.size < 2 * 1024 * 1024
         desk.go.set()
         replies = [await raw.reply() for _ in range(20_001)]
         assert [each["id"] for each in replies] == list(range(20_001))

@@ -18,7 +18,8 @@ import pytest
 import trustme
 
 from rpcstream import Client, ConnectFailed, DeadlineExceeded, NotAuthenticated, NotPermitted
-from rpcstream.cli.serve import main, make_parser
+from rpcstream.cli.serve import main
+from rpcstream.cli.serve_options import make_parser
 
 from .conftest import ServerProcess, StartServer, environment
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rpcstream import Client
-from rpcstream.cli.serve import make_parser
+from rpcstream.cli.serve_options import make_parser
 
 from .conftest import StartServer, environment
 

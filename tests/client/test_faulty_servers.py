@@ -31,6 +31,7 @@ from rpcstream.transports.connection import SocketConnection
 from rpcstream.wire import upgrade
 from rpcstream.wire.frames import CLOSE, TEXT, FrameReader, frame
 
+from ..internals import engine_of
 from .scripted_http import CountedConnections, ScriptedHttpConnection
 
 MakeClient = Callable[..., Any]
@@ -430,7 +431,7 @@ def test_closing_fails_what_waits(scripted: Scripted) -> None:
     thread = threading.Thread(target=call)
     thread.start()
     assert reached.wait(20)
-    (connection,) = client._engine.pool._connections
+    (connection,) = engine_of(client).pool._connections
     client.close()
     thread.join()
     assert re.fullmatch(r"the client was closed \(method 'never' at .*\)", errors[0])

@@ -11,7 +11,7 @@ import pytest
 
 from rpcstream import AsyncClient, CallTimeout, Client
 
-from ..internals import slots_of
+from ..internals import engine_of, slots_of
 
 Scripted = Callable[[Callable[[Any], None]], str]
 
@@ -110,7 +110,7 @@ def test_a_server_that_does_not_read(scripted: Scripted) -> None:
     with Client(scripted(script)) as client:
         with pytest.raises(CallTimeout, match=r"did not take the call in time \(method 'long'"):
             client.long(LONG * 5, timeout=0.1)
-        assert not client._engine.pool.has_open
+        assert not engine_of(client).pool.has_open
         go.set()
         assert client.call("next") == "fine"
 

@@ -16,6 +16,8 @@ from rpcstream import AsyncClient, CallTimeout, Client, ConnectionLost, Context,
 from rpcstream.client.pool import choose_slot
 from rpcstream.testing import serve_in_thread
 
+from ..internals import engine_of
+
 
 @dataclass
 class Place:
@@ -96,7 +98,7 @@ def test_a_thread_waits_while_all_connections_are_in_use(scripted: Callable[...,
         with pytest.raises(CallTimeout, match="were in use"):
             client.quick(timeout=-1)
         waiting = [executor.submit(client.quick) for _ in range(4)]
-        while len(client._engine.pool._line) < 4:
+        while len(engine_of(client).pool._line) < 4:
             threading.Event().wait(0.001)
         script.go.set()
         assert [future.result(20) for future in holding + waiting] == [2] * 6
@@ -118,7 +120,7 @@ def test_threads_have_connections_in_the_order_in_which_they_came(scripted: Call
         waiting = []
         for number in range(6):
             waiting.append(executor.submit(client.ask, number))
-            while len(asked) + len(client._engine.pool._line) <= number:
+            while len(asked) + len(engine_of(client).pool._line) <= number:
                 threading.Event().wait(0.001)
         go.set()
         for future in waiting:
@@ -144,7 +146,7 @@ def test_who_waits_gets_room_for_a_new_connection_when_one_is_lost(scripted: Cal
         while not connections:
             threading.Event().wait(0.001)
         waiting = executor.submit(client.second)
-        while not client._engine.pool._line:
+        while not engine_of(client).pool._line:
             threading.Event().wait(0.001)
         go.set()
         assert isinstance(lost.exception(20), ConnectionLost)
@@ -158,7 +160,7 @@ def test_who_waits_for_a_connection_ends_with_the_client(scripted: Callable[...,
         holding = executor.submit(client.hold)
         assert script.held.acquire(timeout=20)
         waiting = executor.submit(client.quick)
-        while not client._engine.pool._line:
+        while not engine_of(client).pool._line:
             threading.Event().wait(0.001)
         client.close()
         for future in (holding, waiting):
@@ -184,7 +186,7 @@ def test_a_thread_does_not_wait_for_itself(caplog: pytest.LogCaptureFixture) -> 
 def test_a_connection_that_was_not_given_back_makes_room(served: str) -> None:
     """A thread may be interrupted in the very moment in which it has taken one."""
     with Client(served, pool=1) as client:
-        connection: Any = client._engine.pool.take("nothing", float("inf"))
+        connection: Any = engine_of(client).pool.take("nothing", float("inf"))
         with pytest.raises(CallTimeout):
             client.sum(1, 2, timeout=0.05)
         connection._socket.close()

@@ -35,6 +35,7 @@ from rpcstream import (
 from rpcstream.client import worker_thread
 from rpcstream.testing import serve_in_thread
 
+from ..internals import engine_of
 from .test_fork import in_child
 
 Scripted = Callable[[Callable[[Any], None]], str]
@@ -161,7 +162,7 @@ def talking(client: Client) -> Client:
 
 
 def is_talking(client: Client) -> bool:
-    return client._engine.uses_loop and client._engine._loop_thread is not None
+    return engine_of(client).uses_loop and engine_of(client)._loop_thread is not None
 
 
 def conversations() -> set[threading.Thread]:
@@ -333,7 +334,7 @@ def test_a_refusal_waits_behind_a_message_that_is_being_written(scripted: Script
 @pytest.mark.parametrize("converses", [False, True])
 def test_progress_comes_before_the_result(client: Client, converses: bool) -> None:
     if converses:
-        client._engine.move_to_loop()
+        engine_of(client).move_to_loop()
     for call in (
         lambda **options: client.steps(3, **options),
         lambda **options: client.request("steps", {"n": 3}, **options),
@@ -358,7 +359,7 @@ def test_progress_in_the_same_packet_as_the_answer(scripted: Scripted, converses
     told: list[Any] = []
     with Client(scripted(script)) as client:
         if converses:
-            client._engine.move_to_loop()
+            engine_of(client).move_to_loop()
         assert client.call("method", on_progress=told.append) == "done"
     assert told == [0.5]  # the one behind the answer belongs to no call
 
@@ -375,7 +376,7 @@ def test_what_on_progress_raises_is_logged(client: Client, converses: bool, capl
         client.notify.say("progress")
 
     if converses:
-        client._engine.move_to_loop()
+        engine_of(client).move_to_loop()
     assert client.steps(1, on_progress=mistaken) == 1
     assert "a mistake in on_progress" in caplog.text
     # On a connection of its own the call is answered; in the event loop it would wait for itself.
@@ -412,7 +413,7 @@ def test_progress_that_cannot_be_read_is_logged(scripted: Scripted, caplog: pyte
 def test_calls_in_a_handler_inherit_its_deadline(address: str, converses: bool) -> None:
     with Client(address) as inner:
         if converses:
-            inner._engine.move_to_loop()
+            engine_of(inner).move_to_loop()
         outer = Server()
 
         @outer(offload="thread")
@@ -530,10 +531,10 @@ def test_what_waits_comes_to_its_end_then_its_connection_is_closed(scripted: Scr
         results = queue.SimpleQueue[Any]()
         waiting = threading.Thread(target=lambda: results.put(client.later()))
         waiting.start()
-        (connection,) = client._engine.pool._connections
+        (connection,) = engine_of(client).pool._connections
         while len(connection.pending) < 1:
             threading.Event().wait(0.001)
-        client._engine.move_to_loop()
+        engine_of(client).move_to_loop()
         assert client.second() == "second"
         assert connection.lost is None
         moved.set()
@@ -546,8 +547,8 @@ def test_what_waits_comes_to_its_end_then_its_connection_is_closed(scripted: Scr
 
 def test_an_idle_connection_is_closed_at_once(client: Client) -> None:
     assert client.add(1, 2) == 3
-    (connection,) = client._engine.pool._connections
-    client._engine.move_to_loop()
+    (connection,) = engine_of(client).pool._connections
+    engine_of(client).move_to_loop()
     assert connection.lost is not None
     assert connection._socket.fileno() == -1
     assert client.add(1, 2) == 3
@@ -589,7 +590,7 @@ def test_threads_do_not_notice_the_move(address: str, pool: int) -> None:
             for thread in threads:
                 thread.start()
             half.wait()
-            client._engine.move_to_loop()
+            engine_of(client).move_to_loop()
             for thread in threads:
                 thread.join()
             assert client.add(1, 1) == 2
@@ -1094,7 +1095,7 @@ def test_what_is_on_its_way_keeps_a_dropped_client_alive(address: str, noted: No
 
 
 def talking_once(client: Client) -> Client:
-    client._engine.move_to_loop()
+    engine_of(client).move_to_loop()
     return client
 
 
@@ -1155,7 +1156,7 @@ def test_a_child_has_a_conversation_of_its_own(client: Client) -> None:
         child = os.getpid()
         assert child != parent
         with pytest.raises(RuntimeError, match="process"):
-            client._engine._loop_thread._bridge.run(lambda: None)  # type: ignore
+            engine_of(client)._loop_thread._bridge.run(lambda: None)  # type: ignore
         stream.close()
         assert client.ask("pid", []) == child
         assert list(client.stream.count(3)) == [0, 1, 2]

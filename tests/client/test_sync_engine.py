@@ -16,6 +16,8 @@ import pytest
 from rpcstream import CallTimeout, Client, ConnectFailed, ConnectionLost, EncodeError, MethodNotFound
 from rpcstream.client import worker_thread
 
+from ..internals import engine_of
+
 Scripted = Callable[[Callable[[Any], None]], str]
 
 
@@ -154,7 +156,7 @@ def test_losing_the_connection_wakes_every_thread(scripted: Scripted) -> None:
 
 def test_a_caller_that_is_interrupted_leaves_no_trace(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.sum(1, 2) == 3
-    (connection,) = client._engine.pool._connections
+    (connection,) = engine_of(client).pool._connections
     wait = connection._wait_readable
 
     def interrupted(milliseconds: int) -> object:
@@ -168,7 +170,7 @@ def test_a_caller_that_is_interrupted_leaves_no_trace(client: Client, monkeypatc
     monkeypatch.undo()
     assert len(connection.pending) == 0
     assert client.sum(5, 6) == 11
-    assert set(client._engine.pool._connections) == {connection}
+    assert set(engine_of(client).pool._connections) == {connection}
     assert client.replies_dropped == 1
 
 

@@ -23,6 +23,7 @@ from rpcstream import (
 from rpcstream.client.retry import Backoff
 from rpcstream.testing import serve_in_thread
 
+from ..internals import engine_of
 from .fake_hub import FakeHub
 from .test_fork import in_child
 
@@ -165,7 +166,7 @@ def test_telling_others(hub: FakeHub, address: str) -> None:
         assert plain.publish("a.b", 1, timeout=5.0) == 3
         with pytest.raises(TypeError, match="cannot be an iterator"):
             plain.publish("a.b", iter("ab"))
-        assert not plain._engine.uses_loop, "what is a plain call needs no thread"
+        assert not engine_of(plain).uses_loop, "what is a plain call needs no thread"
 
 
 def test_call_sync_and_callbacks(hub: FakeHub, address: str) -> None:

@@ -435,7 +435,7 @@ async def test_a_cancel_means_no_later_request_of_the_same_id(network: Network) 
         raw.cancel("again")  # late: that call has its answer
         await until(lambda: network.served[0].queue.noted)
         raw.call("wait", "again", id="again")
-        await until(lambda: network.served[0].queue._count == 2)
+        await until(lambda: network.served[0].queue.count == 2)
         waiting.go.set()
         assert sorted([str(await raw.result()) for _ in range(5)]) == ["0", "1", "2", "again", "waits"]
 
@@ -777,7 +777,7 @@ async def test_a_peer_that_half_closed_and_vanished_is_found(network: Network, w
     async with network.raw(waiting.server) as raw:
         raw.call("wait", "it")
         raw.end()
-        await until(lambda: waiting.begun and network.served[0]._ending)
+        await until(lambda: waiting.begun and network.served[0].is_draining)
         stream: Any = network.served[0].channel
         raw.close()
 
@@ -794,7 +794,7 @@ async def test_a_peer_that_half_closed_and_listens_has_its_answer(network: Netwo
     async with network.raw(waiting.server) as raw:
         raw.call("wait", "it")
         raw.end()
-        await until(lambda: waiting.begun and network.served[0]._ending)
+        await until(lambda: waiting.begun and network.served[0].is_draining)
         stream: Any = network.served[0].channel
         for _ in range(10):
             stream.probe()
@@ -820,7 +820,7 @@ async def test_drain_waits_for_calls_back(network: Network) -> None:
         raw.call("ask")
         asked = await raw.receive()
         stopping.stop()
-        await until(lambda: network.served[0]._ending)
+        await until(lambda: network.served[0].is_draining)
         raw.call("ask", id=2)  # not taken any more
         raw.answer(asked, 1)
         asked = await raw.receive()
@@ -843,7 +843,7 @@ async def test_cancels_are_heeded_while_draining(network: Network) -> None:
         raw.call("ask")
         asked = await raw.receive()
         stopping.stop()
-        await until(lambda: network.served[0]._ending)
+        await until(lambda: network.served[0].is_draining)
         raw.cancel(1)
         messages = await raw.receive_many(2)
         (told,) = [each for each in messages if "method" in each]

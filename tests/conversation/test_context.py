@@ -705,7 +705,7 @@ async def test_a_call_back_after_the_peers_last_word(network: Network) -> None:
     async with network.raw(server) as raw:
         raw.call("ask")
         raw.end()
-        await until(lambda: network.served[0]._ending)
+        await until(lambda: network.served[0].is_draining)
         go.set()
         await until(lambda: len(seen) == 2)
         messages = [await raw.receive()]

@@ -18,7 +18,7 @@ from rpcstream import Limits, Server
 from rpcstream.events.delivery import SHARE
 from rpcstream.events.event_queue import Policy
 
-from ..internals import open_connections
+from ..internals import open_connections, subscription_table
 
 
 def message(method: str, params: Any = None, **members: Any) -> bytes:
@@ -329,7 +329,7 @@ def waiting_bytes(server: Server) -> int:
     streams = open_connections(server)
     unsent = sum(stream.unread_size for stream in streams)
     outboxes = sum(sum(map(len, stream.session._outbox)) for stream in streams)
-    return unsent + outboxes + sum(each.queue.size for each in server.topics._table.subscribers.values())
+    return unsent + outboxes + sum(each.queue.size for each in subscription_table(server.topics).subscribers.values())
 
 
 @asynccontextmanager
@@ -530,7 +530,7 @@ async def test_all_the_patterns_that_one_connection_may_have_and_then_it_is_gone
         assert (await other.reply()) == event(1, "x.y")
         raw.writer.transport.abort()
         await until(lambda: dict(server.topics) == {"x.>": 1})
-        assert server.topics._table.patterns._root.below.keys() == {"x"}
+        assert subscription_table(server.topics).patterns._root.below.keys() == {"x"}
 
 
 async def test_subscribers_that_leave_while_events_are_due(connect: Any) -> None:
@@ -546,7 +546,7 @@ async def test_subscribers_that_leave_while_events_are_due(connect: Any) -> None
             await asyncio.sleep(0)
             await asyncio.gather(*(raw.close() for raw in raws))
         await until(lambda: not server.topics)
-        assert (server.topics._table.subscribers, server.topics._delivery.due) == ({}, [])
+        assert (subscription_table(server.topics).subscribers, server.topics._delivery.due) == ({}, [])
 
 
 # -- many --------------------------------------------------------------------------------------------------------------
@@ -579,4 +579,4 @@ async def test_a_thousand_subscribers(connect: Any) -> None:
         await asyncio.gather(*(raw.close() for raw in raws))
         await until(lambda: not server.topics)
         assert server.counters.events_sent == 6000
-        assert (server.topics._table.subscribers, server.topics._delivery.due) == ({}, [])
+        assert (subscription_table(server.topics).subscribers, server.topics._delivery.due) == ({}, [])

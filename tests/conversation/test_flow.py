@@ -72,11 +72,11 @@ async def test_the_cap_stops_reading(network: Network, cap: int) -> None:
         for n in range(count):
             raw.call("wait", n, "x" * 10_000, id=n)
         session = network.served[0]
-        await until(lambda: session._paused)
+        await until(lambda: session.is_paused)
         for _ in range(50):
             await asyncio.sleep(0)
         assert capped.begun == list(range(cap))
-        assert session.queue._size < 1_000_000
+        assert session.queue.size < 1_000_000
         capped.go.set()
         assert [await raw.result() for _ in range(count)] == list(range(count))
         assert capped.most == cap

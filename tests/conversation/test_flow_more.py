@@ -110,7 +110,7 @@ async def test_the_sending_of_who_asks_too_much_stops(network: Network) -> None:
         if raw.transport.get_extra_info("ssl_object") is not None:
             pytest.skip("what is encrypted and not sent cannot be seen here")
         raw.send(*[request("wait", n, KILO * 10, id=n) for n in range(1400)])
-        await until(lambda: network.served[0]._paused)
+        await until(lambda: network.served[0].is_paused)
         await turns()
         unsent = raw.transport.get_write_buffer_size()
         assert unsent > 500_000
@@ -127,7 +127,7 @@ async def test_who_asks_too_much_does_not_stop_others(network: Network) -> None:
     async with network.serve(busy.server) as endpoint:
         greedy, other = await endpoint.raw(), await endpoint.raw()
         greedy.send(*[request("wait", n, KILO * 10, id=n) for n in range(1400)])
-        await until(lambda: network.served[0]._paused)
+        await until(lambda: network.served[0].is_paused)
         assert await other.result("echo", 1) == 1
         assert [await other.result("plain", n) for n in range(10)] == list(range(10))
         busy.go.set()
@@ -177,7 +177,7 @@ async def test_who_neither_reads_nor_stops_asking_is_closed(network: Network, ca
         while session.channel is not None:
             raw.send(*[request("plain", n, id=n) for n in range(1000)])
             await asyncio.sleep(0)
-            assert session.queue._size < 500_000
+            assert session.queue.size < 500_000
         await other.silence()
         assert "the peer left over 140000 bytes of replies unread (write_buffer)" in caplog.text
         assert busy.server.counters.closed_for_limits == 1
@@ -327,10 +327,10 @@ async def test_words_that_waited_count_once_their_calls_begin(network: Network, 
         await until(lambda: len(busy.begun) == 5)
         raw.call("total", {"$type": "stream", "id": "s"}, id="total")
         raw.call("count", 3, id="count", stream=1)
-        await until(lambda: network.served[0].queue._count == 2)
+        await until(lambda: network.served[0].queue.count == 2)
         words = [notification("$/end", stream="s"), notification("$/credit", id="count", n=5)]
         raw.send(words) if packed else raw.send(*words)
-        await until(lambda: network.served[0].queue._count == 4)
+        await until(lambda: network.served[0].queue.count == 4)
         raw.cancel(0)
         raw.cancel(1)
         assert await answers(raw, 4) == {0: -32800, 1: -32800, "total": 0, "count": None}
@@ -362,7 +362,7 @@ async def test_words_of_which_too_many_come_are_dropped(network: Network) -> Non
             raw.send(notification("$/credit", id=f"unknown {n}", n=1))
             raw.send(notification("$/end", stream=f"unknown {n}", error={"code": 1, "message": "x" * 1000}))
         assert await raw.code("plain", id="away") == -32002
-        assert network.served[0].queue._count == 4
+        assert network.served[0].queue.count == 4
         for each in asked:
             raw.answer(each, "fine")
         assert sorted([str(await raw.result()) for _ in range(4)]) == ["2", "3", "fine", "fine"]
@@ -551,7 +551,7 @@ async def test_a_stop_finishes_what_was_read_and_begins_nothing_else(network: Ne
         raw.send(request("ask", "in line", id=2))
         await until(lambda: network.served[0].queue)
         stopping.stop()
-        await until(lambda: network.served[0]._ending)
+        await until(lambda: network.served[0].is_draining)
         raw.send(request("ask", "too late", id=3), notification("plain", value="too late"))
         raw.answer(asked, "fine")
         messages = await raw.receive_many(2)
@@ -574,7 +574,7 @@ async def test_streams_come_to_their_end_while_the_server_stops(network: Network
         messages = await raw.receive_many(2)
         assert {each["method"] for each in messages} == {"$/item", "$/credit"}
         stopping.stop()
-        await until(lambda: network.served[0]._ending)
+        await until(lambda: network.served[0].is_draining)
         raw.send(notification("$/credit", id="count", n=10), notification("$/item", stream="s", value=7))
         raw.send(notification("$/end", stream="s"))
         messages = await raw.receive_many(6)
@@ -602,7 +602,7 @@ async def test_a_thread_is_waited_for_and_may_ask_while_the_server_stops(network
         raw.call("work")
         await until(lambda: busy.begun)
         stopping.stop()
-        await until(lambda: network.served[0]._ending)
+        await until(lambda: network.served[0].is_draining)
         go.set()
         raw.answer(await raw.receive(), "yes")
         assert await raw.result() == "yes"

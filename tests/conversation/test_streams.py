@@ -803,7 +803,7 @@ async def test_drain_lets_streams_end(network: Network, counting: Counting) -> N
         stream = client.stream("async", 100)
         assert await anext(stream) == 0
         stopping.stop()
-        await until(lambda: network.served[0]._ending)
+        await until(lambda: network.served[0].is_draining)
         assert [each async for each in stream] == list(range(1, 100))
 
 

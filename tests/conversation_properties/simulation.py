@@ -19,7 +19,7 @@ from rpcstream import AsyncClient
 from rpcstream.peer.session import Session
 from rpcstream.transports.stream import LineStream
 
-from ..internals import invoker_of
+from ..internals import invoker_of, note_sessions
 from ..stepped_loop import SteppedLoop
 from .call_actions import LIMIT, CallActions, SimulatedClient
 from .networks import MemoryNetwork, TcpNetwork, read
@@ -35,7 +35,7 @@ class Simulation(CallActions):
         self.loop = SteppedLoop()
         self.model = ReferenceModel(crowd=min(SERVER_LIMITS.max_calls, CLIENT_LIMITS.max_calls) - 1)
         self.server = make_server(self.model)
-        self.sessions: list[Session] = []
+        self.sessions = note_sessions(self.server)
         self.network = network(self.server)
         self.callers = {name: SimulatedClient(name) for name in "abc"}
         self.peers: dict[str, ScriptedPeer] = {}
@@ -44,16 +44,6 @@ class Simulation(CallActions):
         self._going: list[asyncio.Task[Any]] = []
         #: Calls that threads have not done yet.
         self._busy_threads = 0
-        self._keep_sessions()
-
-    def _keep_sessions(self) -> None:
-        make = self.server._make_session
-
-        def kept(*args: Any) -> Session:
-            self.sessions.append(make(*args))
-            return self.sessions[-1]
-
-        self.server._make_session = kept  # type: ignore[method-assign]
 
     def _count_threads(self) -> None:
         threads, lock = invoker_of(self.server)._threads, threading.Lock()

@@ -14,7 +14,7 @@ import pytest
 
 import rpcstream
 from rpcstream import AsyncClient, Backoff, Client, Codec, Hub, ImageOptions, Limits, Server
-from rpcstream.cli import call_options, items, serve
+from rpcstream.cli import call_options, items, serve_options
 from rpcstream.client import options
 from rpcstream.methods.options import METHOD_DEFAULTS, MethodOptions
 from rpcstream.peer.marshal import NOT_GIVEN
@@ -73,7 +73,7 @@ def test_reference_has_every_option_with_its_default(heading: str) -> None:
 
 @pytest.mark.parametrize(
     ("heading", "make_parser"),
-    [("rpcstream", call_options.make_parser), ("rpcstream-server", serve.make_parser)],
+    [("rpcstream", call_options.make_parser), ("rpcstream-server", serve_options.make_parser)],
 )
 def test_command_line_has_every_option_with_its_default(
     heading: str, make_parser: Callable[[], argparse.ArgumentParser]

@@ -9,6 +9,7 @@ import pytest
 
 from rpcstream import ServerBusy
 
+from ..internals import subscription_table
 from .event_setup import EventSetup, FakeConnection, event_message, turns
 
 
@@ -109,7 +110,7 @@ async def test_the_bytes_of_last_values_are_bounded_by_those_of_the_queue(policy
     for number in range(5):
         setup.publish(f"a.{number}", str(number) + "x" * 3000, retain=True)
     connection, other = setup.join("a.*", stalled=True), setup.join("a.0", "a.*", stalled=True)
-    queue = setup.topics._table.subscribers[connection].queue
+    queue = subscription_table(setup.topics).subscribers[connection].queue
     assert queue.size <= 11_000
     for each in (connection, other):
         each.write_gate.set_stalled(False)
@@ -127,7 +128,7 @@ async def test_however_many_patterns_match_no_more_last_values_wait_than_there_m
     connection = FakeConnection(stalled=True)
     for levels in itertools.product("x*", repeat=8):
         setup.subscribe(connection, ".".join(levels) + ".>")
-    queue = setup.topics._table.subscribers[connection].queue
+    queue = subscription_table(setup.topics).subscribers[connection].queue
     assert len(queue) == 100
     assert setup.counters.events_dropped == 255 * 100
 

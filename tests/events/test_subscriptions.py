@@ -16,6 +16,7 @@ from rpcstream.events import event_queue
 from rpcstream.events.patterns import is_pattern, matches
 from rpcstream.events.subscriptions import HEIRS_MAX
 
+from ..internals import subscription_table
 from .event_setup import EventSetup, FakeConnection, turns
 
 # -- patterns ----------------------------------------------------------------------------------------------------------
@@ -47,7 +48,7 @@ async def test_an_event_comes_once_however_many_subscriptions_match() -> None:
     assert setup.publish("a.b", 2) == 0
     await turns()
     assert connection.values == [1], "what waited went with the last one"
-    assert (dict(setup.topics), setup.topics._table.has_patterns) == ({}, False)
+    assert (dict(setup.topics), subscription_table(setup.topics).has_patterns) == ({}, False)
 
 
 async def test_a_value_for_nobodys_pattern_is_not_looked_at() -> None:
@@ -87,7 +88,11 @@ async def test_a_lost_connection_leaves_no_pattern_behind() -> None:
     connection.lose()
     assert (dict(setup.topics), setup.publish("a.b", 2)) == ({"a.*": 1}, 1)
     other.lose()
-    assert (dict(setup.topics), len(setup.topics._table.patterns), setup.topics._table.has_patterns) == ({}, 0, False)
+    assert (
+        dict(setup.topics),
+        len(subscription_table(setup.topics).patterns),
+        subscription_table(setup.topics).has_patterns,
+    ) == ({}, 0, False)
     await turns()
     assert setup.counts == (2, 0, 3, 0)
 
@@ -241,7 +246,7 @@ def test_it_does_what_the_model_does(steps: list[Any]) -> None:
             assert seen == expected[who] + waiting[who]
         assert dict(setup.topics) == {each: (each in topics[0]) + (each in topics[1]) for each in topics[0] | topics[1]}
         assert setup.counters.subscriptions == len(topics[0]) + len(topics[1])
-        assert len(setup.topics._table.patterns) == sum(map(is_pattern, topics[0] | topics[1]))
+        assert len(subscription_table(setup.topics).patterns) == sum(map(is_pattern, topics[0] | topics[1]))
 
     asyncio.run(follow())
 
@@ -258,7 +263,7 @@ async def test_a_thousand_patterns_that_all_match() -> None:
     for number in range(100):
         assert setup.publish(topic, number) == 2
         await turns(1)
-    queue = setup.topics._table.subscribers[connection].queue
+    queue = subscription_table(setup.topics).subscribers[connection].queue
     assert len(queue) == 10, "of one subscription, whichever that is"
     assert other.values == list(range(100))
     for levels in itertools.product("x*", repeat=10):
@@ -277,19 +282,23 @@ async def test_patterns_that_overlap_have_a_budget_for_each_connection_and_for_a
             except ServerBusy:
                 refused += 1
     assert refused > 100
-    assert setup.topics._table.patterns.steps <= 30
+    assert subscription_table(setup.topics).patterns.steps <= 30
     for connection in connections:
         setup.subscribe(connection, "x.x.x.x.x.0")  # no pattern, so no steps
     assert setup.publish("x.x.x.x.x.0", 1) == 5
     for connection in connections:
         connection.lose()
-    assert (len(setup.topics), setup.topics._table.weight, setup.topics._table.patterns.steps) == (0, 0, 1)
+    assert (
+        len(setup.topics),
+        subscription_table(setup.topics).weight,
+        subscription_table(setup.topics).patterns.steps,
+    ) == (0, 0, 1)
 
 
 async def test_subscriptions_of_all_connections_have_a_limit() -> None:
     setup = EventSetup(max_subscriptions_total=10)
     first, second = setup.join("a", "b", "c.d.e.*"), setup.join("a", "b.*")
-    assert setup.topics._table.weight == 2 + 4 + 1 + 2
+    assert subscription_table(setup.topics).weight == 2 + 4 + 1 + 2
     setup.subscribe(second, "c.d")
     with pytest.raises(ServerBusy, match="all connections have 10 subscriptions") as caught:
         setup.subscribe(second, "x")
@@ -297,7 +306,7 @@ async def test_subscriptions_of_all_connections_have_a_limit() -> None:
     assert setup.publish("x", 1) == 0
     first.lose()
     setup.subscribe(second, "x.y.*")
-    assert setup.topics._table.weight == 4 + 3
+    assert subscription_table(setup.topics).weight == 4 + 3
 
 
 async def test_what_is_moved_when_subscriptions_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +315,7 @@ async def test_what_is_moved_when_subscriptions_end_is_bounded(monkeypatch: pyte
     connection = setup.join(*(f"x.{number}" for number in range(5)), stalled=True)
     for number in range(50):
         setup.publish(f"x.{number % 5}", number)
-    queue = setup.topics._table.subscribers[connection].queue
+    queue = subscription_table(setup.topics).subscribers[connection].queue
     assert len(queue) == 50
     setup.subscribe(connection, "x.*")
     for number in range(5):
@@ -325,7 +334,7 @@ async def test_long_patterns_of_many_levels_leave_nothing_behind() -> None:
         setup.subscribe(connection, ".".join(f"{number * 37 % 1024:07x}"[-7:] for _ in range(31)) + ".*")
     assert len(setup.topics) == 1024
     connection.lose()
-    assert (dict(setup.topics), setup.topics._table.patterns._root.below) == ({}, {})
+    assert (dict(setup.topics), subscription_table(setup.topics).patterns._root.below) == ({}, {})
 
 
 async def test_threads_publish_while_patterns_come_and_go() -> None:

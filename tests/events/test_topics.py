@@ -16,6 +16,7 @@ from rpcstream import EncodeError, InvalidParams, MessageTooLarge, ServerBusy
 from rpcstream.events.delivery import SHARE
 from rpcstream.events.patterns import TOPIC_MAX
 
+from ..internals import subscription_table
 from .event_setup import EventSetup, FakeConnection, event_message, turns
 
 
@@ -153,7 +154,11 @@ async def test_a_lost_connection_leaves_nothing_behind() -> None:
     assert setup.counts == (4, 4, 3, 1)
     other.lose()
     await turns()
-    assert (dict(setup.topics), setup.topics._table.subscribers, setup.topics._delivery.due) == ({}, {}, [])
+    assert (dict(setup.topics), subscription_table(setup.topics).subscribers, setup.topics._delivery.due) == (
+        {},
+        {},
+        [],
+    )
 
 
 # -- those who are slow ------------------------------------------------------------------------------------------------
@@ -213,7 +218,7 @@ async def test_all_that_waits_for_one_connection_is_no_more_than_a_message_may_b
     connection = setup.join("a", "b", "c", stalled=True)
     for number in range(30):
         setup.publish("abc"[number % 3], str(number) + "x" * 3000)
-    queue = next(iter(setup.topics._table.subscribers.values())).queue
+    queue = next(iter(subscription_table(setup.topics).subscribers.values())).queue
     assert queue.size <= 11_000
     connection.write_gate.set_stalled(False)
     await turns()
@@ -262,7 +267,7 @@ async def test_one_event_for_many_takes_its_memory_once() -> None:
     setup.publish("t", "x" * 40_000)
     memory = setup.topics.memory
     assert 40_000 < memory.used < 60_000
-    assert all(len(setup.topics._table.subscribers[connection].queue) == 1 for connection in slow)
+    assert all(len(subscription_table(setup.topics).subscribers[connection].queue) == 1 for connection in slow)
     for connection in slow[:29]:
         connection.lose()
     assert 40_000 < memory.used < 41_000

@@ -19,6 +19,7 @@ from rpcstream.hub.members import Member
 from rpcstream.peer.session import Session
 from rpcstream.transports.memory import join
 
+from ..internals import note_sessions, subscription_table
 from ..stepped_loop import SteppedLoop
 from .checked_peer import (
     CheckedPeer,
@@ -76,7 +77,7 @@ class HubSimulation:
             ping_interval=20.0,
             event_queue=3,
         )
-        self.sessions: list[Session] = []
+        self.sessions = note_sessions(self.hub)
         self.members: list[Member] = []
         self.peers: dict[str, CheckedPeer] = {}
         self.former_peers: list[CheckedPeer] = []
@@ -89,13 +90,6 @@ class HubSimulation:
             self.reconnect(name)
 
     def _keep(self) -> None:
-        make = self.hub._make_session
-
-        def kept(*args: Any) -> Session:
-            self.sessions.append(make(*args))
-            return self.sessions[-1]
-
-        self.hub._make_session = kept  # type: ignore[method-assign]
         self.hub.directory.on_enter.append(self.members.append)
 
     def reconnect(self, name: str) -> None:
@@ -406,8 +400,8 @@ class HubSimulation:
         assert not directory.by_name
         assert not directory.routes
         assert not len(self.hub.topics)
-        assert not self.hub.topics._table.subscribers
-        assert len(self.hub.topics._table.patterns) == 0
+        assert not subscription_table(self.hub.topics).subscribers
+        assert len(subscription_table(self.hub.topics).patterns) == 0
         closing = self.loop.create_task(self._stack.aclose())
         for _ in range(40):
             self.loop.settle()

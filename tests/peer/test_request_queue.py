@@ -145,7 +145,7 @@ async def outcome(reads: list[list[bytes]], share: float) -> tuple[list[Any], li
                 await talk.turns(session)
                 session.receive([orjson.dumps(word("end", stream="s1"))])
             await talk.idle(session)
-            assert session.queue._count == session.queue._size == session.queue._new_count == 0
+            assert session.queue.count == session.queue.size == session.queue._new_count == 0
             assert session.queue._new_size == 0
             assert not session.queue.early
             session.lost(ConnectionError)

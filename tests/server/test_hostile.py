@@ -365,7 +365,7 @@ async def test_a_peer_that_sends_and_never_reads_is_not_read_either(connect: Any
         await assert_served(other)
         for stream in running_streams(server):
             assert stream.unread_size < 1_000_000
-            assert stream.session.queue._size < 1_000_000
+            assert stream.session.queue.size < 1_000_000
         greedy.writer.transport.resume_reading()
         await sending
         for _ in range(2000):

@@ -14,11 +14,10 @@ import pytest
 from rpcstream import AsyncClient, CallTimeout, ConnectionLost, Context, Limits, RpcError, Server
 from rpcstream.client.retry import Backoff
 from rpcstream.peer.remote import Peer
-from rpcstream.peer.session import Session
 from rpcstream.testing import FakeTimeLoop, memory_client
 from rpcstream.transports.memory import join
 
-from ..internals import client_connections, listener_of
+from ..internals import client_connections, listener_of, note_sessions
 
 
 class Hand(asyncio.Protocol):
@@ -85,15 +84,8 @@ class Service:
 
     def __init__(self, **limits: Any) -> None:
         self.server = Server(limits=Limits(**limits), drain_timeout=0.2)
-        self.sessions: list[Session] = []
+        self.sessions = note_sessions(self.server)
         self.gate = asyncio.Event()
-        make = self.server._make_session
-
-        def kept(*args: Any) -> Session:
-            self.sessions.append(make(*args))
-            return self.sessions[-1]
-
-        self.server._make_session = kept  # type: ignore[method-assign]
         self._add_methods()
 
     def _add_methods(self) -> None:
