@@ -38,7 +38,7 @@ def array_from_file(data: bytes, dtype: str) -> np.ndarray[Any, Any]:
     Raises:
         ValueError: not a whole .npy file, or of a dtype that has no form on the wire.
     """
-    from ..codec.npy import array_from_npy
+    from ..codec.array_bytes import array_from_npy
 
     if data.startswith(b"PK"):
         raise ValueError("an .npz file holds several arrays; give the .npy file of one")

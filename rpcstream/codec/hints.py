@@ -1,13 +1,11 @@
-"""Type hints to validators: what a hint with arrays, images or a class of the user's in it asks of a JSON value.
+"""Type hints to validators: hints with arrays, images or classes of the user are lowered to what msgspec can check.
 
-msgspec checks plain hints by itself, in C. Here a hint is *lowered* to one that msgspec takes: each rich type, each
-union that msgspec has no plan for and each class with such a field is replaced by a marker, a class whose `decode`
-msgspec calls for the value (through `dec_hook`). Knows no method and no message.
+msgspec checks plain hints by itself, in C. Lowering replaces each rich type, each union that msgspec does not support
+and each class with such a field by a marker (see `markers`). Knows no method and no message.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import types
 import typing
@@ -19,35 +17,16 @@ import msgspec
 from .fields import OPTIONAL, expanded, field_hints, fields_of, has_fields, required
 from .find_hint import RegisteredHint
 from .image_budget import image_budget
+from .markers import Convert, Marker, check_lowered, converter, marker, name_of_hint
 from .registry import TAG_KEY, Codec
 from .rich_hint import RichHint
-from .schema import corrected
+from .schema import schema_of
 
-Convert = Callable[[Any], Any]
-
-#: The name of the leaf for images.
+#: The name of the rich hint for images.
 IMAGE = "image"
-
-#: Where the schemas of classes stand, in the document that a schema is part of.
-SCHEMA_REF = "#/components/schemas/{name}"
 
 #: What is an array on the wire whatever it is in Python; a generator's items are returned as one.
 _ITERABLES = (Iterable, Iterator, Generator, AsyncIterable, AsyncIterator, AsyncGenerator)
-
-
-class Marker(type):
-    """The class of markers: `decode` turns the JSON value into what the hint means, or raises ValueError."""
-
-    decode: Convert
-    schema: Callable[[dict[str, Any]], dict[str, Any]]
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return True  # msgspec asks this of what `decode` gave; decode itself is the check
-
-
-def dec_hook(kind: type, value: Any) -> Any:
-    """For `msgspec.convert`: markers know what to do."""
-    return kind.decode(value)  # type: ignore[attr-defined]
 
 
 def lower(hint: Any, codec: Codec, *, result: bool = False) -> Any:
@@ -63,57 +42,32 @@ def lower(hint: Any, codec: Codec, *, result: bool = False) -> Any:
         TypeError: the hint, or a part of it, cannot be checked.
     """
     lowered = _Lowering(codec, result).lower(hint)
-    _check(lowered)
+    check_lowered(lowered)
     return lowered
 
 
-def converter(lowered: Any) -> Convert:
-    """A function that checks one value and gives it in the type of the (lowered) hint.
-
-    It raises msgspec.ValidationError, whose text has what was expected and the path.
-    """
-    options = convert_options(lowered)
-    return lambda value: msgspec.convert(value, lowered, **options)
-
-
-def convert_options(*lowered: Any) -> dict[str, Any]:
-    """The arguments that `msgspec.convert` needs for the type, or for a Struct of these types.
-
-    None where it needs none, since each costs time.
-    """
-    options: dict[str, Any] = {}
-    for found in map(_findings_in, lowered):
-        if found.markers:
-            options["dec_hook"] = dec_hook
-        if found.keys:
-            options["str_keys"] = True
-    return options
-
-
-def is_untyped(lowered: Any) -> bool:
-    """Does some part of the hint take any value (so that tagged objects in it must be looked for)?"""
-    return _findings_in(lowered).anything
-
-
 def is_iterable_hint(hint: Any) -> bool:
-    """Does the hint say what a generator gives, or what is iterated?"""
+    """True for the hint of a generator or an iterable."""
     return (get_origin(hint) or hint) in _ITERABLES
 
 
 def item_hint(hint: Any) -> Any:
-    """The type of the items of such a hint; anything where it does not say."""
+    """The hint of the items of a generator or iterable; Any if there is none."""
     return (get_args(hint) or (Any,))[0]
 
 
 def takes_images(hint: Any, codec: Codec) -> bool:
-    """Can an image stand somewhere in a value of this hint, which names the types that may hold one?"""
-    return _names_leaf(hint, codec, set(), lambda leaf: leaf.name == IMAGE or isinstance(leaf, RegisteredHint))
+    """True if the hint names a type whose values may hold an image."""
+    return _names_rich_type(hint, codec, set(), lambda leaf: leaf.name == IMAGE or isinstance(leaf, RegisteredHint))
 
 
 def hint_checker(hint: Any, codec: Codec) -> Convert:
-    """A function that checks a value that is already decoded, such as a result at a client.
+    """Make a function that checks a value that is already decoded, such as a result at a client.
 
-    It raises ValueError saying what was expected and where. TypeError for a hint that cannot be checked.
+    The function raises ValueError; the text says what was expected and where.
+
+    Raises:
+        TypeError: the hint cannot be checked.
     """
     convert = converter(lower(hint, codec))
 
@@ -127,28 +81,16 @@ def hint_checker(hint: Any, codec: Codec) -> Convert:
         return check
 
     def check_images(value: Any) -> Any:
-        """Images may be there as plain base64 still."""
+        """Check a value in which images may still be plain base64."""
         with image_budget(codec.image_limits):
             return check(value)
 
     return check_images
 
 
-def schema_of(lowered: Any, components: dict[str, Any]) -> dict[str, Any]:
-    """The JSON schema of a lowered hint; classes that it names are added to `components` and referred to there.
-
-    Raises TypeError for a hint that JSON Schema has no words for.
-    """
-
-    def hook(kind: Any) -> Any:
-        return kind.schema(components)
-
-    (schema,), found = msgspec.json.schema_components([lowered], schema_hook=hook, ref_template=SCHEMA_REF)
-    components.update((name, corrected(part)) for name, part in found.items())
-    return corrected(schema)
-
-
 class _Lowering:
+    """Lowers one hint, with the classes that it names."""
+
     def __init__(self, codec: Codec, result: bool) -> None:
         self._codec = codec
         self._result = result
@@ -211,14 +153,14 @@ class _Lowering:
         return union
 
     def _choice(self, members: list[Any]) -> Any:
-        """A union that msgspec has no plan for: the first member that fits; plain ones first, unless it is tagged."""
+        """A union that msgspec does not support: the first member that fits; plain ones first for untagged values."""
         for member in members:
-            _check(member)
+            check_lowered(member)
         rich = [member for member in members if isinstance(member, Marker)]
         plain = [member for member in members if not isinstance(member, Marker)]
         by_tag = [converter(member) for member in rich + plain]
         by_value = [converter(member) for member in plain + rich]
-        name = " | ".join(_name(member) for member in members)
+        name = " | ".join(name_of_hint(member) for member in members)
 
         def decode(value: Any) -> Any:
             for convert in by_tag if type(value) is dict and TAG_KEY in value else by_value:
@@ -240,10 +182,10 @@ class _Lowering:
         return origin[lowered]
 
     def _fields(self, hint: Any) -> Any:
-        """A class with typed fields: itself if msgspec can check them all, else a marker for it."""
+        """A class with typed fields: the class itself if msgspec can check all fields, else a marker for it."""
         if hint in self._markers:
             return self._markers[hint]
-        if not _names_leaf(hint, self._codec, set(), lambda _: True) and _is_known(hint):
+        if not _names_rich_type(hint, self._codec, set(), lambda _: True) and _is_known(hint):
             return hint
         # There before its fields are looked at, since they may name the class itself.
         made = self._markers[hint] = marker((get_origin(hint) or hint).__name__, _unset, lambda _: {})
@@ -256,8 +198,8 @@ class _Lowering:
         return made
 
 
-def _names_leaf(hint: Any, codec: Codec, seen: set[Any], wanted: Callable[[RichHint], bool]) -> bool:
-    """Does the hint name such a rich type anywhere, in the fields of classes too?"""
+def _names_rich_type(hint: Any, codec: Codec, seen: set[Any], wanted: Callable[[RichHint], bool]) -> bool:
+    """True if the hint names a rich type that is `wanted`, at any depth, fields of classes included."""
     hint = required(expanded(hint))
     if isinstance(hint, typing.TypeVar | str) or hint is Ellipsis or get_origin(hint) is typing.Literal:
         return False
@@ -265,21 +207,21 @@ def _names_leaf(hint: Any, codec: Codec, seen: set[Any], wanted: Callable[[RichH
     if leaf is not None:
         return wanted(leaf)
     origin = get_origin(hint)
-    if any(_names_leaf(argument, codec, seen, wanted) for argument in get_args(hint) if origin is not Annotated):
+    if any(_names_rich_type(argument, codec, seen, wanted) for argument in get_args(hint) if origin is not Annotated):
         return True
     if origin is Annotated:
-        return _names_leaf(get_args(hint)[0], codec, seen, wanted)
+        return _names_rich_type(get_args(hint)[0], codec, seen, wanted)
     if hasattr(hint, "__supertype__"):  # NewType
-        return _names_leaf(hint.__supertype__, codec, seen, wanted)
+        return _names_rich_type(hint.__supertype__, codec, seen, wanted)
     cls = origin or hint
     if not isinstance(cls, type) or not has_fields(cls) or hint in seen:
         return False
     seen.add(hint)
-    return any(_names_leaf(field, codec, seen, wanted) for field in field_hints(hint).values())
+    return any(_names_rich_type(field, codec, seen, wanted) for field in field_hints(hint).values())
 
 
 def _is_known(hint: Any) -> bool:
-    """Has msgspec a plan for the class, with all its fields?"""
+    """True if msgspec can check the class with all its fields."""
     try:
         msgspec.inspect.type_info(hint)
     except TypeError:
@@ -333,79 +275,6 @@ def _shadow(hint: Any, lowered: dict[str, Any]) -> Any:
     return marker(cls.__name__, decode, lambda components: schema_of(shadow, components))
 
 
-def marker(name: str, decode: Convert, schema: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """What stands in a lowered hint for a type that msgspec cannot check.
-
-    Args:
-        name: for errors.
-        decode: gives what the hint means for the JSON value, or raises ValueError.
-        schema: gives the JSON schema; called with the components that it may refer to.
-    """
-    return Marker(name, (), {"decode": staticmethod(decode), "schema": staticmethod(schema)})
-
-
-class _Findings:
-    """What a look through a lowered hint finds: markers, parts that take anything, keys that are not strings."""
-
-    def __init__(self) -> None:
-        self.markers = self.anything = self.keys = False
-        self.unchecked: type | None = None
-        self._seen: set[Any] = set()
-
-    def look(self, info: Any) -> None:
-        if isinstance(info, msgspec.inspect.CustomType):
-            self.markers = True
-            if not isinstance(info.cls, Marker):
-                self.unchecked = info.cls
-        elif isinstance(info, msgspec.inspect.AnyType):
-            self.anything = True
-        elif isinstance(info, msgspec.inspect.DictType):
-            if not isinstance(info.key_type, msgspec.inspect.StrType | msgspec.inspect.AnyType):
-                self.keys = True
-        elif isinstance(info, msgspec.inspect.RawType | msgspec.inspect.ExtType):
-            self.unchecked = msgspec.Raw
-        if id(info) not in self._seen:
-            self._seen.add(id(info))
-            for part in _parts(info):
-                self.look(part)
-
-
-def _findings_in(lowered: Any) -> _Findings:
-    if isinstance(lowered, type) and lowered.__module__ not in ("builtins", "typing"):
-        return _look_through(lowered)  # somebody's class, or a marker: not to be kept for the next time
-    try:
-        return _known_findings(lowered)
-    except TypeError:  # it has no hash, or is no hint
-        return _look_through(lowered)
-
-
-def _look_through(lowered: Any) -> _Findings:
-    found = _Findings()
-    found.look(msgspec.inspect.type_info(lowered))
-    return found
-
-
-#: Most hints are few, and each is asked about several times.
-_known_findings = functools.lru_cache(maxsize=256)(_look_through)
-
-
-def _parts(info: Any) -> list[Any]:
-    """The hints inside a hint."""
-    parts = [getattr(info, name) for name in ("item_type", "key_type", "value_type", "type") if hasattr(info, name)]
-    parts += getattr(info, "item_types", ()) or getattr(info, "types", ())
-    parts += [field.type for field in getattr(info, "fields", ())]
-    return parts
-
-
-def _check(lowered: Any) -> None:
-    found = _findings_in(lowered)
-    if found.unchecked is not None:
-        raise TypeError(
-            f"there is no way to check a value against {_name(found.unchecked)}; "
-            "use a dataclass, a msgspec.Struct or a type registered with the codec"
-        )
-
-
 def _any_of(members: list[Any], components: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [schema_of(member, components) for member in members]}
 
@@ -416,12 +285,6 @@ def _union_of(members: list[Any]) -> Any:
 
 def _or_unset(lowered: Any) -> Any:
     return _union_of([lowered, msgspec.UnsetType])
-
-
-def _name(hint: Any) -> str:
-    if hint is None or hint is type(None):
-        return "null"
-    return getattr(hint, "__name__", None) or str(hint) if isinstance(hint, type) else str(hint)
 
 
 def _json_name(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Arrays as `{"$type": "ndarray", "dtype", "shape", "data"}`, both ways, and as what a hint asks for.
 
 Owns the tagged object, and what counts as an array on the way out: numpy's, and objects with `__array__` or
-`__dlpack__`. Which dtypes go is `dtypes`'s, how untrusted sizes are checked `layout`'s, `.npy` files `npy`'s.
+`__dlpack__`. Which dtypes go is `dtypes`'s, how untrusted sizes are checked, and `.npy` files, `array_bytes`'s.
 
 Arrays that come in are C-ordered (those of a `.npy` file as the file says), writable, over memory of their own.
 """
@@ -16,9 +16,8 @@ import numpy as np
 
 from ..errors import EncodeError
 from . import base64, dtypes
+from .array_bytes import array_from_npy, array_over, byte_size
 from .encoding import INLINE, Encoding
-from .layout import array_over, byte_size
-from .npy import array_from_npy
 from .options import Shape
 from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, tagged_schema, type_name
 

@@ -1,6 +1,6 @@
-"""JSON schemas as msgspec makes them, corrected: a schema says no more and no less than what is really taken.
+"""JSON schemas of hints: made by msgspec, then corrected so that they say exactly what is accepted.
 
-Owns the differences between the two. Knows schemas as plain data, and neither hints nor methods.
+Knows schemas as plain data, and neither methods nor how a hint is lowered.
 """
 
 from __future__ import annotations
@@ -8,14 +8,33 @@ from __future__ import annotations
 import math
 from typing import Any
 
-#: What holds schemas under names, in a list, and as its value.
+#: Where the schemas of classes stand, in the document that a schema is part of.
+SCHEMA_REF = "#/components/schemas/{name}"
+
+#: Members that hold schemas: under names, in a list, and one as their value.
 _BY_NAME = frozenset(("properties", "patternProperties", "$defs", "definitions"))
 _LISTS = frozenset(("anyOf", "oneOf", "allOf", "prefixItems"))
 _ONE = frozenset(("items", "additionalProperties", "propertyNames", "contains", "not"))
 
 
+def schema_of(lowered: Any, components: dict[str, Any]) -> dict[str, Any]:
+    """The JSON schema of a lowered hint; classes that it names are added to `components` and referred to there.
+
+    Raises TypeError for a hint that JSON Schema has no words for.
+    """
+
+    import msgspec  # only where schemas are made: the codec is imported without it
+
+    def hook(kind: Any) -> Any:
+        return kind.schema(components)
+
+    (schema,), found = msgspec.json.schema_components([lowered], schema_hook=hook, ref_template=SCHEMA_REF)
+    components.update((name, corrected(part)) for name, part in found.items())
+    return corrected(schema)
+
+
 def corrected(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same schema, with what follows put right, in the schemas inside it too:
+    """Correct a schema of msgspec, and the schemas inside it:
 
     * A default that JSON cannot say (an infinity, a NaN) or that is itself not taken (None where null is none of the
       types) stands as text in `x-default`, for people: a caller must not send null in its place.
@@ -38,7 +57,7 @@ def corrected(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def holds_no_number(value: Any) -> bool:
-    """Is a float in plain data an infinity or a NaN, which JSON writes as null?"""
+    """True if a float in plain data is an infinity or a NaN, which JSON writes as null."""
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, dict):
@@ -51,7 +70,7 @@ def _corrected(schema: Any) -> Any:
 
 
 def _may_be_null(schema: dict[str, Any]) -> bool:
-    """As far as the schema itself says; one that it refers to is of a class, and takes no null."""
+    """True if the schema itself accepts null; one that it refers to is that of a class, and does not."""
     if "anyOf" in schema:
         return any(map(_may_be_null, schema["anyOf"]))
     if "enum" in schema:

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from ..codec.hints import convert_options
 from ..codec.image_budget import ImageLimits, ImageTotal
+from ..codec.markers import convert_options
 from ..errors import InvalidParams
 
 #: Positional and keyword arguments for a function.

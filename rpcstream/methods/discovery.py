@@ -14,7 +14,8 @@ import msgspec
 import orjson
 
 from ..codec import Codec
-from ..codec.hints import converter, schema_of
+from ..codec.markers import converter
+from ..codec.schema import schema_of
 from ..errors import EncodeError
 from .arguments import RemoteParameter
 from .registry import Method

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from ..codec import Codec, payloads
-from ..codec.hints import convert_options, is_iterable_hint, is_untyped, item_hint, lower, takes_images
+from ..codec.hints import is_iterable_hint, item_hint, lower, takes_images
 from ..codec.image_budget import INLINE_PIXELS, DecodeElsewhere, ImageBudget, ImageTotal, reading
+from ..codec.markers import convert_options, is_untyped
 from ..errors import InvalidParams, InvalidRequest, RegistrationError
 from ..wire import envelope
 from . import stream_params

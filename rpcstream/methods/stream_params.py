@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any, get_origin
 
 from ..codec import TAG_KEY, Codec
-from ..codec.hints import converter, item_hint, lower, marker, schema_of
+from ..codec.hints import item_hint, lower
+from ..codec.markers import converter, marker
+from ..codec.schema import schema_of
 from ..errors import InvalidParams
 from ..peer.blocking import BlockingStream, Bridge
 from ..peer.flow_control import StreamReceiver

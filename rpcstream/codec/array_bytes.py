@@ -1,18 +1,63 @@
-"""Arrays out of the bytes of a `.npy` file, versions 1 to 3, without evaluating anything in it.
+"""Arrays over received bytes: shape and dtype are checked against the bytes that are there, `.npy` files are read.
 
-numpy's own reader evaluates the header as Python and believes the shape in it. Here the header is matched by a pattern,
-its dtype by the white list, and its shape by the bytes that are there. Format: numpy.lib.format.
+Owns the checks before memory is used as an array. numpy's own reader evaluates the header of a `.npy` file (versions 1
+to 3, format: numpy.lib.format) as Python and trusts the shape in it; here the header is matched by a pattern, its dtype
+by the list of permitted ones, its shape by the size. Knows neither base64 nor hints.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import numpy as np
 
 from . import dtypes
-from .layout import array_over, byte_size
+
+#: numpy 1 had 32, numpy 2 has 64.
+MAX_DIMENSIONS = 32
+_MAX_BYTES = 2**62
+
+
+def byte_size(shape: Any, dtype: np.dtype[Any]) -> int:
+    """The bytes that an array takes. Raises ValueError for a shape that is malformed, or that no array can have."""
+    _check_shape(shape)
+    sizes: list[int] = shape
+    # Without the zeros: numpy refuses (0, 2**62, 2**62) too.
+    if math.prod(size for size in sizes if size) * dtype.itemsize > _MAX_BYTES:
+        raise ValueError("shape is too large for any memory")
+    return math.prod(sizes) * dtype.itemsize
+
+
+def array_over(
+    data: bytearray, dtype: np.dtype[Any], shape: list[int], *, fortran_order: bool = False, offset: int = 0
+) -> np.ndarray[Any, Any]:
+    """The array whose memory is `data` from `offset` on; the sizes must agree.
+
+    Raises ValueError for a bool array with bytes other than 0 and 1, with which numpy computes wrong results.
+    """
+    if offset == len(data):
+        return np.empty(shape, dtype, order="F" if fortran_order else "C")
+    if dtype.kind == "b" and (np.frombuffer(data, np.uint8, offset=offset) > 1).any():
+        raise ValueError("the data of a bool array has bytes other than 0 and 1")
+    flat = np.frombuffer(data, dtype, offset=offset)
+    if not flat.flags.aligned:
+        flat = flat.copy()
+    return flat.reshape(shape[::-1]).T if fortran_order else flat.reshape(shape)
+
+
+def _check_shape(shape: object) -> None:
+    if not isinstance(shape, list):
+        raise ValueError("shape must be an array of integers")
+    if len(shape) > MAX_DIMENSIONS:
+        raise ValueError(f"shape has {len(shape)} dimensions, at most {MAX_DIMENSIONS} are allowed")
+    for size in shape:
+        if type(size) is not int or size < 0:
+            raise ValueError("shape must be an array of integers that are not negative")
+
+
+# -- .npy files -------------------------------------------------------------------------------------------------------
 
 MAGIC = b"\x93NUMPY"
 #: What numpy reads too, unless it is told to trust the file.
