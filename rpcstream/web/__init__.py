@@ -1,6 +1,6 @@
-"""Pages for people and monitors: static contents, handlers of GET, text put into HTML.
+"""Web pages beside the calls: static files, functions that answer GET, and HTML templates that quote values.
 
-Owns which path answers what. Knows neither sockets nor the way of a remote call.
+Owns which path answers what. Knows neither sockets nor remote calls.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One route: what answers a path, or the paths of a pattern.
+"""The kinds of routes: health checks, static bytes, files, and handlers.
 
-Owns how a request becomes an answer: from what is prepared, from a file, from a handler. Knows nothing of other routes.
+Owns how each kind makes a response for a request. Knows nothing of other routes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,20 @@ NO_PARAMETERS: dict[str, str] = {}
 
 
 class Pending(Protocol):
-    """A response that takes a while."""
+    """A response that must be awaited."""
 
     async def respond(self) -> Response:
-        """The response, whatever happens. Cancel it when nobody waits any more."""
+        """Wait for the response; an error gives one, too. Cancel this when the caller is gone."""
 
 
 class Route:
-    """One route. `is_literal`: it answers its path and no other."""
+    """A path, or a pattern of paths, and what answers it.
+
+    Attributes:
+        path: as it was registered.
+        is_public: answered without authentication.
+        is_literal: it answers its path and no other.
+    """
 
     is_literal = True
 
@@ -43,37 +49,38 @@ class Route:
         return repr(self.path)
 
     def match(self, path: str) -> dict[str, str] | None:
-        """The text at the places of the path; None if the route does not answer it."""
+        """The parameters in a path, by name; None if the route does not answer it."""
         raise NotImplementedError
 
-    def answer(self, request: Request, places: Mapping[str, str]) -> Response | Pending:
+    def answer(self, request: Request, parameters: Mapping[str, str]) -> Response | Pending:
+        """The response to GET or HEAD, now or awaited; `parameters` are those of the path."""
         raise NotImplementedError
 
 
 class HealthRoute(Route):
-    """What is there for monitors."""
+    """A health check for monitors: `/healthz`, `/readyz`."""
 
     def __init__(self, path: str, response: Callable[[], Response]) -> None:
         super().__init__(path, True)
         self._response = response
 
-    def answer(self, request: Request, places: Mapping[str, str]) -> Response:
+    def answer(self, request: Request, parameters: Mapping[str, str]) -> Response:
         return self._response()
 
 
 class StaticRoute(Route):
-    """Bytes."""
+    """Bytes that are served as they are."""
 
     def __init__(self, path: str, is_public: bool, content: Content) -> None:
         super().__init__(path, is_public)
         self._content = content
 
-    def answer(self, request: Request, places: Mapping[str, str]) -> Response:
+    def answer(self, request: Request, parameters: Mapping[str, str]) -> Response:
         return self._content.answer(request)
 
 
 class FilesRoute(Route):
-    """A file, or those below a folder."""
+    """A file, or the files below a folder."""
 
     def __init__(
         self,
@@ -94,7 +101,7 @@ class FilesRoute(Route):
     def match(self, path: str) -> dict[str, str] | None:
         return NO_PARAMETERS if path.startswith(self.path) else None
 
-    def answer(self, request: Request, places: Mapping[str, str]) -> Response | Pending:
+    def answer(self, request: Request, parameters: Mapping[str, str]) -> Response | Pending:
         found = self._files.find(request)
         if isinstance(found, Response):
             return found
@@ -105,14 +112,14 @@ class FilesRoute(Route):
     async def _read(self, request: Request, read: Read) -> Response:
         reading = self._reading.get(request.path)
         if reading is None:
-            # One reads for all who ask meanwhile; nobody's leaving ends it for the others.
-            reading = self._reading[request.path] = asyncio.ensure_future(self._keep(request, read))
+            # One read serves all requests that come meanwhile, and goes on when some of these are given up.
+            reading = self._reading[request.path] = asyncio.ensure_future(self._read_and_keep(request, read))
             reading.add_done_callback(lambda _: self._reading.pop(request.path))
         found = await asyncio.shield(reading)
         return found.content.answer(request) if isinstance(found, File) else found
 
-    async def _keep(self, request: Request, read: Read) -> File | Response:
-        """Read a file and keep it; or what is answered in its place."""
+    async def _read_and_keep(self, request: Request, read: Read) -> File | Response:
+        """Read a file and keep it; the response in its place where that fails."""
         file: File | None = None
         try:
             file = await asyncio.wrap_future(self._invoker().submit(read))
@@ -126,7 +133,7 @@ class FilesRoute(Route):
 
 
 class HandlerRoute(Route):
-    """A function."""
+    """A function that answers GET."""
 
     def __init__(
         self, path: str, is_public: bool, handler: Handler, pattern: PathPattern, invoker: Callable[[], Invoker]
@@ -137,8 +144,8 @@ class HandlerRoute(Route):
         self._handler = handler
         self._invoker = invoker
 
-    def answer(self, request: Request, places: Mapping[str, str]) -> Response | Pending:
-        return self._handler.start(request, places, self._invoker())
+    def answer(self, request: Request, parameters: Mapping[str, str]) -> Response | Pending:
+        return self._handler.start(request, parameters, self._invoker())
 
 
 def _not_found() -> Response:

@@ -1,7 +1,7 @@
-"""A handler of GET: a function, and all that a request for it needs.
+"""A function that answers GET, called with the parameters of a request.
 
-Owns one request's way from its parameters to its response, whatever comes of it: a result, an error, a time-out. Knows
-neither paths nor sockets; where a handler that waits is run is the invoker's.
+Owns the way from a request to its response: a result, an error, or a time-out. Knows neither paths nor sockets, nor
+where an async or offloaded function runs (`methods.invoke`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = get_logger("rpcstream.web")
 
 
 class DeferredResponse:
-    """A response that takes a while. `respond` is called once, or not at all."""
+    """A response that is made when it is awaited. `respond` is called once, or not at all."""
 
     __slots__ = ("_log", "_make")
 
@@ -40,10 +40,10 @@ class DeferredResponse:
         self._log = limited
 
     async def respond(self) -> Response:
-        """The response, whatever happens. Cancel it when nobody waits any more."""
+        """Make the response; an error gives one, too. Cancel this when the caller is gone."""
         try:
             return await self._make()
-        except (KeyboardInterrupt, GeneratorExit):  # the program ends, or this is thrown away
+        except (KeyboardInterrupt, GeneratorExit):  # the program ends, or the coroutine is dropped
             raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
@@ -52,13 +52,13 @@ class DeferredResponse:
 
 
 def is_cancelled() -> bool:
-    """Was this task cancelled, by whom it answers? Else what it waited for was: a pool that is closed, say."""
+    """Whether this task was cancelled, and not only something that it awaited, such as a closed pool."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def error_response(name: str, error: BaseException, limited: LimitedLog, *, debug: bool = False) -> Response:
-    """The response for what was raised; nothing internal goes out unless debugging."""
+    """Log an exception and make the response for it, with its traceback only if `debug`."""
     if isinstance(error, ServerBusy) and error.address is None:
         return problem(503, "The server is busy; try again later")
     limited.error(name, "%s failed", name, error=error)
@@ -73,16 +73,16 @@ class Handler:
     Args:
         function: sync or async.
         path: its path, for errors and the log.
-        kinds: the places in the path, as `Inputs` takes them.
+        kinds: of the parameters in the path, as for `Inputs`.
         offload: "thread" or "process": where a sync function is run.
-        timeout: seconds; None: `default_timeout`, where it can act. `math.inf` for none.
-        default_timeout: for async and offloaded functions that say nothing else.
+        timeout: seconds; None: `default_timeout`, if the function is async or offloaded. `math.inf` for none.
+        default_timeout: seconds.
         slow: seconds; a function that keeps the loop for longer is named in a warning.
         debug: show exceptions to the caller.
         namespace: names for string hints.
 
     Raises:
-        RegistrationError: it cannot be a handler as it is; the text says why.
+        RegistrationError: the function cannot be a handler with these options; the text says why.
     """
 
     def __init__(
@@ -120,14 +120,14 @@ class Handler:
             self.function = functools.partial(call_in_process, function)
 
     def check(self) -> None:
-        """Raises RegistrationError unless another process can import the function, where that must be."""
+        """Raise RegistrationError if the function is for another process and cannot be imported there."""
         if self.offload == "process":
             check_picklable(self._as_method)
 
-    def start(self, request: Request, places: Mapping[str, str], invoker: Invoker) -> Response | DeferredResponse:
-        """Its response, or what gives it. A plain sync function has run when this returns."""
+    def start(self, request: Request, parameters: Mapping[str, str], invoker: Invoker) -> Response | DeferredResponse:
+        """The response, now or awaited. A sync function that is not offloaded has run when this returns."""
         try:
-            args, kwargs = self._inputs.bind(request, places)
+            args, kwargs = self._inputs.bind(request, parameters)
         except InvalidInputError as wrong:
             return problem(400, str(wrong))
         except Exception as error:
@@ -165,7 +165,7 @@ class Handler:
             return self._failed(error)
 
     def _responded(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Response:
-        """In a thread: the response is made there, too, so that the loop need not write a large image."""
+        """Call the function and make its response, in a thread: encoding a large image would keep the event loop."""
         return response_to(function(*args, **kwargs), self._codec)
 
     def _failed(self, error: BaseException) -> Response:
@@ -179,12 +179,12 @@ class Handler:
     def _check_duration(self, seconds: float) -> None:
         if seconds > self._slow:
             advice = "register it with offload='thread' (or 'process', if it computes in Python)"
-            kind = "%s kept the event loop for %.3f s; nobody else was served: %s"
+            kind = "%s kept the event loop for %.3f s, and no other request was served: %s"
             self._log.warning(None, kind, self.name, seconds, advice)
 
     @property
     def _as_method(self) -> Method:
-        """For the invoker, which looks at `name`, `function`, `is_async` and `offload` and nothing else."""
+        """This, for the invoker, which uses only `name`, `function`, `is_async` and `offload` of a method."""
         return cast(Method, self)
 
     def _check_options(self, function: Callable[..., Any], timeout: float | None) -> None:

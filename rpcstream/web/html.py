@@ -1,6 +1,6 @@
-"""Text put into HTML so that it stays text.
+"""HTML templates whose values are quoted.
 
-Owns what is quoted and where values may stand in a template. Knows neither requests nor routes.
+Owns how values are quoted and where they may stand in a template. Knows neither requests nor routes.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape as _quoted
 from typing import Any, NamedTuple, SupportsIndex
 
-#: Elements whose text a browser reads by other rules than HTML's: quoting does not protect them.
+#: Elements whose text browsers do not read as HTML: quoting does not protect there.
 _RAW_ELEMENT = re.compile(r"<(script|style)\b|</(script|style)\b", re.IGNORECASE)
-#: Such an element that is closed, and a comment: no tags are in them.
+#: A complete element of these, or a comment: there are no tags in them.
 _CLOSED = re.compile(r"<(script|style)\b[^>]*>.*?</\1\s*>|<!--.*?-->", re.IGNORECASE | re.DOTALL)
-#: The beginning of an attribute that is a program: onclick="…
+#: The beginning of an attribute that holds a script: onclick="…
 _PROGRAM = re.compile(r"\son[a-z]+\s*=\s*(\"[^\"]*|'[^']*)$", re.IGNORECASE)
 
 _CONVERSIONS: dict[str, Callable[[object], str]] = {"r": repr, "s": str, "a": ascii}
 
 
 class Html(str):
-    """A str that is HTML already: it is put into a template as it is.
+    """A str that is HTML: it is put into a template without quoting.
 
-    Made by `html` and `escape`; by hand, `Html(text)`, of text that is known to be safe. What is added to it or joined
-    with it is quoted, unless it is Html, too.
+    Made by `html` and `escape`, or by `Html(text)` from text that is known to be safe. A str that is added to it or
+    joined with it is quoted, unless it is Html, too.
     """
 
     __slots__ = ()
@@ -52,7 +52,7 @@ class Html(str):
         raise TypeError("values are put into HTML by html(template, name=value), not by %, which would not quote them")
 
     def join(self, parts: Iterable[Any]) -> Html:
-        """The parts with this between them, each quoted if it is not Html."""
+        """Join the parts with this between them, each quoted unless it is Html."""
         return Html(str.join(self, map(escape, parts)))
 
     def format(self, *args: Any, **values: Any) -> Html:
@@ -67,8 +67,8 @@ class Html(str):
 def escape(value: object) -> Html:
     """A value as HTML text: `&`, `<`, `>` and both quotes as entities, so it may stand in quoted attributes as well.
 
-    What is HTML already (`Html`, or anything with a method `__html__`, such as markupsafe's Markup) stays as it is.
-    Lists, tuples and iterators are quoted item by item and put one behind the other; None is nothing at all.
+    HTML (`Html`, or an object with a method `__html__`, such as markupsafe's Markup) stays as it is. Lists, tuples and
+    iterators are quoted item by item and concatenated; None gives nothing.
     """
     if isinstance(value, Html):
         return value
@@ -88,14 +88,13 @@ def html(template: str, /, *args: object, **values: object) -> Html:
     >>> html('<a title="{name}">{name}</a>', name='"Tom" & <Jerry>')
     Html('<a title="&quot;Tom&quot; &amp; &lt;Jerry&gt;">&quot;Tom&quot; &amp; &lt;Jerry&gt;</a>')
 
-    `{price:.2f}` and `{name!r}` format as in `str.format`; `{{` and `}}` are braces. A value that is `Html` is put in
-    as it is, and lists of them one behind the other: rows of a table, say. The template is the program's own text,
-    never a caller's.
+    `{price:.2f}` and `{name!r}` format as in `str.format`; `{{` and `}}` are braces. A value that is `Html` is not
+    quoted, and a list of them is concatenated: rows of a table, for example. Never take the template from a caller.
 
     Raises:
         TypeError: a place has no value, or a value no place.
-        ValueError: the template cannot be read, or a place is where quoting does not help: inside a tag without quotes
-            round it (`<a href={url}>`), or (for values that are not Html) in `<script>`, `<style>` or `onclick="…"`.
+        ValueError: the template is malformed, or a place is where quoting does not help: inside a tag without quotes
+            around it (`<a href={url}>`), or (for values that are not Html) in `<script>`, `<style>` or `onclick="…"`.
     """
     if args:
         raise TypeError("html takes values by name: html(template, name=value)")
@@ -116,7 +115,7 @@ def html(template: str, /, *args: object, **values: object) -> Html:
 
 
 class _Piece(NamedTuple):
-    """Text, and the place behind it."""
+    """Literal text of a template, and the place behind it, if there is one."""
 
     text: str
     name: str | None
@@ -126,6 +125,7 @@ class _Piece(NamedTuple):
 
 
 def _filled(piece: _Piece, value: Any) -> str:
+    """A value as it is put into its place."""
     if piece.conversion is not None:
         value = _CONVERSIONS[piece.conversion](value)
     if piece.spec:
@@ -165,13 +165,13 @@ def _compiled(template: str) -> tuple[_Piece, ...]:
 
 
 def _is_raw(before: str) -> bool:
-    """Is the last of the elements that are read by rules of their own still open?"""
+    """Whether the end of this text is inside a <script> or <style>."""
     found = list(_RAW_ELEMENT.finditer(before))
     return bool(found) and found[-1][1] is not None and ">" in before[found[-1].end() :]
 
 
 def _place(before: str) -> str:
-    """Where the end of this text is: "text", or in a tag, "quoted" or "bare". Read letter by letter, as browsers do."""
+    """Where the end of this text is: "text", or inside a tag "quoted" or "bare". Read by letters, as browsers do."""
     in_tag, quote = False, ""
     for place, letter in enumerate(before):
         if quote:
@@ -180,7 +180,7 @@ def _place(before: str) -> str:
             in_tag = letter != ">"
             quote = letter if letter in "\"'" else ""
         elif letter == "<":
-            # Before a space, say, it opens no tag.
+            # In front of a space, for example, it does not open a tag.
             behind = before[place + 1 : place + 2]
             in_tag = behind.isalpha() or behind in ("/", "")
     return "text" if not in_tag else "quoted" if quote else "bare"

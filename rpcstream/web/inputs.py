@@ -1,6 +1,6 @@
-"""What a handler of GET takes: its parameters, from the path, the query and the request itself.
+"""The arguments of a function that answers GET: from the path, the query and the request itself.
 
-Owns the way from text to Python arguments, compiled at registration, and the sentences that say what is wrong with a
+Owns the conversion of text to Python values, prepared at registration, and the errors that say what is wrong with a
 request. Knows neither routes nor responses.
 """
 
@@ -19,7 +19,7 @@ from ..errors import RegistrationError
 from ..methods.introspect import hints_of, signature_of
 from ..wire.http_messages import Request
 
-#: Fields of a query; more are refused before they are read.
+#: Fields of a query; with more the request is refused before they are parsed.
 MAX_FIELDS = 1000
 
 _SEQUENCES = (
@@ -49,11 +49,11 @@ Arguments = tuple[list[Any], dict[str, Any]]
 
 
 class InvalidInputError(Exception):
-    """The request does not fit the parameters; the text says which, and is fit to be sent."""
+    """A request does not fit the parameters. The text says which, and is sent to the caller."""
 
 
 class _Input(NamedTuple):
-    """One parameter."""
+    """One parameter; `source` is "path", "query" or "request", `is_many` is set for a field that may be repeated."""
 
     name: str
     hint: Any
@@ -69,11 +69,12 @@ class Inputs:
     Args:
         function: any callable with a Python signature.
         label: what errors call it.
-        kinds: "str", "int" or "path" for each place in its path, by name.
+        kinds: "str", "int" or "path" for each parameter in its path, by name.
         namespace: names for string hints that are not in the function's module.
 
     Raises:
-        RegistrationError: there is no signature, a place without a parameter, a hint that no text can be converted to.
+        RegistrationError: the function has no signature, lacks a parameter of the path, or has a hint that text cannot
+            be converted to.
     """
 
     def __init__(
@@ -90,8 +91,8 @@ class Inputs:
             raise RegistrationError(f"{label}: the path has {{{name}}}, but the function has no parameter {name!r}")
         self._has_query = any(each.source == "query" for each in self._inputs)
 
-    def bind(self, request: Request, places: Mapping[str, str]) -> Arguments:
-        """The arguments for the function.
+    def bind(self, request: Request, parameters: Mapping[str, str]) -> Arguments:
+        """The arguments for the function: by position, and by name.
 
         Raises:
             WrongInput: something is missing, or is not what its hint says.
@@ -103,7 +104,7 @@ class Inputs:
             if each.source == "request":
                 value: Any = request
             elif each.source == "path":
-                value = _converted(each, [places[each.name]])
+                value = _converted(each, [parameters[each.name]])
             else:
                 value = _converted(each, query.get(each.name))
             if each.by_position:
@@ -116,7 +117,9 @@ class Inputs:
 def _input(parameter: Parameter, hint: Any, label: str, kinds: Mapping[str, str]) -> _Input:
     name = parameter.name
     if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
-        raise RegistrationError(f"{label}: a query has no place for {parameter}; take the Request and read its query")
+        raise RegistrationError(
+            f"{label}: {parameter} cannot be filled from a query; take the Request and read its query"
+        )
     by_position = parameter.kind is Parameter.POSITIONAL_ONLY
     if name not in kinds and Request in (hint, *typing.get_args(hint)):
         return _Input(name, None, None, by_position, "request", False)
@@ -135,7 +138,7 @@ def _input(parameter: Parameter, hint: Any, label: str, kinds: Mapping[str, str]
 
 
 def _without_none(hint: Any) -> Any:
-    """`int | None` as `int`: text is never None; that is what the default is for."""
+    """`int | None` as `int`: text is never None; a parameter that is missing has its default."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         others = [each for each in typing.get_args(hint) if each is not type(None)]
         return typing.Union[tuple(others)]  # noqa: UP007
@@ -143,18 +146,17 @@ def _without_none(hint: Any) -> Any:
 
 
 def _check_hint(told: Any, where: str, *, inside: bool = False) -> bool:
-    """Does the hint stand for several values?
+    """Check that text can be converted to a hint; returns whether the hint is of several values.
 
     Raises:
-        RegistrationError: text cannot become what it says.
+        RegistrationError: it cannot.
     """
     if isinstance(told, msgspec.inspect.Metadata):
         told = told.type
     members = told.types if isinstance(told, msgspec.inspect.UnionType) else (told,)
     is_many = False
-    for member in members:
-        if isinstance(member, msgspec.inspect.Metadata):
-            member = member.type
+    for each in members:
+        member = each.type if isinstance(each, msgspec.inspect.Metadata) else each
         if isinstance(member, _SEQUENCES) and not inside:
             is_many = True
             items = member.item_types if isinstance(member, msgspec.inspect.TupleType) else (member.item_type,)
@@ -185,7 +187,7 @@ def _converted(each: _Input, texts: list[str] | None) -> Any:
     if each.hint is str and len(texts) == 1:
         return texts[0]
     if not each.is_many and len(texts) > 1:
-        raise InvalidInputError(f"the {each.source} parameter {each.name!r} is there {len(texts)} times")
+        raise InvalidInputError(f"the {each.source} parameter {each.name!r} is given {len(texts)} times")
     try:
         return msgspec.convert(texts if each.is_many else texts[0], each.hint, strict=False)
     except msgspec.ValidationError as error:

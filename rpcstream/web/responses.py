@@ -1,6 +1,6 @@
-"""What a handler returns as a response.
+"""From the value that a handler returns to its HTTP response.
 
-Owns which value becomes which type of content. Knows neither routes nor how a handler is run.
+Owns which type of value becomes which type of content. Knows neither routes nor how a handler is run.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ BYTES = "application/octet-stream"
 JSON = "application/json"
 PNG = "image/png"
 
-#: What says where the body ends, and so where the next response begins.
-_NOT_THEIRS = frozenset(
+#: Headers that the connection sets itself: they say where the body ends, and whether another response follows.
+_OF_CONNECTION = frozenset(
     {"content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "trailer", "date"}
 )
 
-#: What PNG can hold as it is; images of other modes are sent as RGB, or RGBA if they have transparency.
+#: Image modes of PNG; images of other modes are converted to RGB, or RGBA if they have transparency.
 _PNG_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16"})
 
 
 def response_to(value: Any, codec: Codec) -> Response:
-    """The response that a value stands for.
+    """Make the response for a value that a handler returned.
 
     A `Response` is itself; str is HTML, bytes are bytes, a Pillow image is PNG, None is 204 (nothing); everything else
     is JSON, as the codec writes it.
 
     Raises:
-        EncodeError: it has no form in JSON.
-        TypeError, ValueError: a str has a lone surrogate in it, a header a line end; a `Response` is none.
+        EncodeError: the value has no form in JSON.
+        TypeError, ValueError: a str has a lone surrogate, a header a line end, or a `Response` breaks a rule of HTTP.
     """
     if isinstance(value, Response):
         return _checked(value)
@@ -52,13 +52,13 @@ def response_to(value: Any, codec: Codec) -> Response:
 
 
 def is_image(value: object) -> bool:
-    """Is it a Pillow image? Pillow is not imported for the question."""
+    """Whether a value is a Pillow image; does not import Pillow."""
     pillow = sys.modules.get("PIL.Image")
     return pillow is not None and isinstance(value, pillow.Image)
 
 
 def png(image: Any) -> Response:
-    """An image as a PNG file."""
+    """The response with an image as a PNG file."""
     if image.mode not in _PNG_MODES:
         image = image.convert("RGBA" if image.has_transparency_data or image.mode in ("RGBa", "La", "PA") else "RGB")
     file = io.BytesIO()
@@ -71,7 +71,7 @@ def _ok(body: Encoded, type: str) -> Response:
 
 
 def call_in_process(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """In another process: call a handler; an image is made a file before it travels, so that the loop need not."""
+    """Call a handler, in another process. An image becomes a PNG file there, which spares the event loop that work."""
     try:
         value = function(*args, **kwargs)
     except HttpError as error:
@@ -80,24 +80,28 @@ def call_in_process(function: Callable[..., Any], /, *args: Any, **kwargs: Any) 
 
 
 def check_headers(headers: Iterable[tuple[str, str]], type: str | None) -> None:
-    """Raises ValueError for a header that is none, that there would be two of, or that the transport says itself.
+    """Check the headers that a handler or a static file wants.
 
     Args:
-        type: of the content, which is a header, too.
+        headers: pairs of name and value.
+        type: the content type; None for none.
+
+    Raises:
+        ValueError: one is not a header, would be there twice, or is set by the connection itself.
     """
     for name, value in headers:
         if not isinstance(name, str) or not isinstance(value, str):
             raise ValueError(f"a header is two strings, name and value, got {name!r} and {value!r}")
-        if name.lower() in _NOT_THEIRS:
-            raise ValueError(f"the header {name} is not for a handler to set: the connection needs its own")
+        if name.lower() in _OF_CONNECTION:
+            raise ValueError(f"the header {name} cannot be given here: the connection sets it")
         if name.lower() == "content-type" and type is not None:
-            raise ValueError(f"the header {name} is said already, as the type")
+            raise ValueError(f"the header {name} is given already, by type=")
     if type is not None and not isinstance(type, str):
         raise ValueError(f"a type is a string such as 'text/plain', got {type!r}")
 
 
 def _checked(response: Response) -> Response:
-    """A handler's own response, found wrong here, where its route is known, and not when it is sent."""
+    """Check a handler's own response here, where its route is known, and not only when it is sent."""
     body = response.body
     if not isinstance(body, bytes | MessageParts):
         raise TypeError(f"the body of a Response is bytes, got {type(body).__name__}")

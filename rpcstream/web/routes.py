@@ -1,7 +1,6 @@
-"""Which path answers what: the routes of a server.
+"""The routes of a server: which path answers what.
 
-Owns their order: the first that matches answers. What is prepared answers without anybody's code; a handler that waits
-gives its response later. Knows neither sockets nor remote calls.
+Owns their registration and their order: the first that matches answers. Knows neither sockets nor remote calls.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ log = get_logger("rpcstream.web")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: Headers that are made here for whatever is static.
+#: Headers that are made for all static content.
 _OF_CONTENT = frozenset({"etag", "last-modified", "x-content-type-options"})
 _TEXT = "text/plain; charset=utf-8"
 
@@ -38,12 +37,12 @@ class Routes:
 
     Args:
         codec: writes the JSON of what handlers return.
-        debug: show callers the exceptions of handlers. Never for strangers.
-        timeout: seconds that an async or offloaded handler has, if it says nothing else.
+        debug: show callers the exceptions of handlers. Not for servers that strangers can reach.
+        timeout: seconds for an async or offloaded handler that sets no other.
         slow: seconds; a handler that keeps the event loop for longer is named in a warning.
 
     Attributes:
-        is_draining: `/readyz` says so, so that no new work is sent here.
+        is_draining: `/readyz` answers 503, so that load balancers send no new work here.
     """
 
     def __init__(self, *, codec: Codec, debug: bool = False, timeout: float = 60.0, slow: float = 0.1) -> None:
@@ -60,8 +59,8 @@ class Routes:
         own = [NOSNIFF, ("Cache-Control", "no-store")]
         self._ok = Response(200, b"ok", _TEXT, own)
         self._draining = Response(503, b"draining", _TEXT, own)
-        #: There unless somebody has a route of that very path.
-        self._own: dict[str, Route] = {
+        #: Health checks, unless another route has their path.
+        self._health: dict[str, Route] = {
             "/healthz": HealthRoute("/healthz", lambda: self._ok),
             "/readyz": HealthRoute("/readyz", lambda: self._draining if self.is_draining else self._ok),
         }
@@ -78,23 +77,23 @@ class Routes:
         headers: Mapping[str, str] | None = None,
         public: bool = False,
     ) -> None:
-        """Answer a path with something that is ready: without running any code of the server's for it.
+        """Answer a path with bytes, a file, or the files of a folder.
 
-        Callers are given an ETag and need not fetch again what they have; `Cache-Control` is `no-cache` unless
-        `headers` has one.
+        Responses have an ETag, so that clients need not fetch again what they have; `Cache-Control` is
+        `no-cache` unless `headers` has one.
 
         Args:
-            path: of the request: "/logo.png". For a folder it ends with "/", and the files below it are answered,
-                `index.html` for the folder itself; none whose name begins with a dot, and none outside the folder.
+            path: of the request, such as "/logo.png". For a folder it ends with "/": the files below it are served,
+                `index.html` for the folder itself, but none outside, and none whose name begins with a dot.
             content: bytes, `Html`, or the path of a file or a folder. A file is read once, and again when it was
-                changed, which is looked for once a second at most. Files are at most 64 MiB.
-            type: of the content; where it is not given, what the path's ending says.
-            headers: further ones.
+                changed, which is checked once a second at most. Files are at most 64 MiB.
+            type: the content type; None: by the suffix of the path.
+            headers: further headers of the response.
             public: answered without authentication.
 
         Raises:
             OSError: the file or folder cannot be read.
-            RegistrationError: a path or header that is none, a folder under a path that does not end with "/".
+            RegistrationError: the path or a header is malformed, or the path for a folder does not end with "/".
             ValueError: the path is taken.
         """
         check_path(path)
@@ -137,26 +136,27 @@ class Routes:
     def get(self, path: str, function: Any = None, /, **options: Any) -> Any:
         """Decorator: a function answers GET (and HEAD) of a path. The function itself stays as it is.
 
-        Its parameters are the places in the path and the fields of the query, by name, converted to what their hints
-        say and checked; a caller whose request does not fit is told (400). `list[...]` takes a field that is there
-        several times. A parameter with the hint `Request` gets the request.
+        Its parameters are those in the path and the fields of the query, by name, converted to the types of their
+        hints; a request that does not fit is answered with 400. `list[...]` takes a field that is there several times.
+        A parameter with the hint `Request` gets the request.
 
         What it returns: str is HTML; bytes are bytes; a Pillow image is sent as PNG; a `Response` is sent as it is;
-        None is 204, "no content"; everything else, arrays among it, is JSON. An exception is answered with 500, and
-        logged; `HttpError(response)` with its response. It is cancelled when the caller is gone.
+        None is 204, "no content"; everything else, such as arrays, is JSON. An exception is logged and answered with
+        500, `HttpError(response)` with its response. The function is cancelled when the caller is gone.
 
         Args:
             path: "/about", "/users/{name}", "/pages/{number:int}", "/files/{rest:path}". The first route that matches
                 answers, in order of registration.
             function: sync or async.
             offload: "thread" or "process": where a sync function that blocks or computes for long is run.
-            timeout: seconds until the caller is answered with 503; for async and offloaded handlers, which have 60
-                where nothing is said. `math.inf` for none.
+            timeout: seconds until the caller is answered with 503; for async and offloaded functions, whose default is
+                60. `math.inf` for none.
             public: answered without authentication.
+            options: those above, from `offload` on.
 
         Raises:
-            RegistrationError: a path that is none, a place without a parameter, a hint that no text can be converted
-                to, options that cannot act.
+            RegistrationError: the path is malformed, the function lacks one of its parameters, has a hint that text
+                cannot be converted to, or cannot have one of the options.
             ValueError: the path is taken.
         """
         if function is None:
@@ -197,7 +197,7 @@ class Routes:
                 f"{path}: {name!r} is a folder: it is served under a path that ends with '/', such as '{path}/'"
             )
         if type is not None:
-            raise RegistrationError(f"{path}: the files of a folder have types of their own; leave type=… out")
+            raise RegistrationError(f"{path}: the files of a folder have types of their own; leave out type=…")
         return FilesRoute(path, public, Folder(path, name, headers), self._running, is_prefix=True)
 
     def _headers(self, path: str, headers: Mapping[str, str] | None, type: str | None) -> Headers:
@@ -207,7 +207,7 @@ class Routes:
             Response(200, b"", type, extra).head(0, True)
             for name, _ in extra:
                 if name.lower() in _OF_CONTENT:
-                    raise ValueError(f"the header {name} is made of the content")
+                    raise ValueError(f"the header {name} is made from the content")
         except ValueError as error:
             raise RegistrationError(f"{path}: {error}") from None
         return extra
@@ -220,8 +220,12 @@ class Routes:
         self._names.add(name)
         if route.is_literal:
             first = next((each for each in self._patterns if each.match(route.path) is not None), None)
-            if first is not None and route.path not in self._own:
-                log.warning("the route %r is never reached: %r, which matches it too, came first", route.path, first)
+            if first is not None and route.path not in self._health:
+                log.warning(
+                    "the route %r is never reached: %r matches its path, too, and was registered before it",
+                    route.path,
+                    first,
+                )
                 return
             self._literal[route.path] = route
         else:
@@ -230,7 +234,7 @@ class Routes:
     # -- answering --------------------------------------------------------------------------------------------------
 
     def open(self, invoker: Invoker) -> None:
-        """The server starts: offloaded handlers and files are run and read by this invoker, until `close`.
+        """The server starts. Until `close`, this invoker runs offloaded handlers and reads files.
 
         Raises:
             RegistrationError: a handler for another process cannot be imported there.
@@ -245,39 +249,39 @@ class Routes:
         self._invoker = None
 
     def is_public(self, request: Request) -> bool:
-        """Is it answered to callers who have not said who they are?"""
+        """Whether the route of a request is answered without authentication."""
         found = self._match(request.path)
         return found is not None and found[0].is_public
 
     def find(self, request: Request) -> Response | Pending | None:
-        """The answer to a request, or what gives it; None if no route has its path.
+        """The response to a request, now or awaited; None if no route has its path.
 
-        A plain sync handler has run when this returns. Nothing that a handler does raises here. The response to HEAD
-        is that to GET: its body is not to be sent.
+        A sync handler that is not offloaded has run when this returns; what it raised gives a response. The response
+        to HEAD is that to GET, whose body is not to be sent.
         """
         route = self._literal.get(request.path)
-        places = NO_PARAMETERS
+        parameters = NO_PARAMETERS
         if route is None:
             found = self._match(request.path)
             if found is None:
                 return None
-            route, places = found
-        if request.method != "GET" and request.method != "HEAD":
+            route, parameters = found
+        if request.method not in ("GET", "HEAD"):
             return self._not_allowed
-        return route.answer(request, places)
+        return route.answer(request, parameters)
 
     def _match(self, path: str) -> tuple[Route, dict[str, str]] | None:
-        route = self._literal.get(path) or self._own.get(path)
+        route = self._literal.get(path) or self._health.get(path)
         if route is not None:
             return route, NO_PARAMETERS
         for each in self._patterns:
-            places = each.match(path)
-            if places is not None:
-                return each, places
+            parameters = each.match(path)
+            if parameters is not None:
+                return each, parameters
         return None
 
     def _running(self) -> Invoker:
-        """Runs what does not run in the loop, while the server runs."""
+        """The invoker of the server; RuntimeError while it does not run."""
         if self._invoker is None:
             raise RuntimeError("the server of these routes is not running")
         return self._invoker

@@ -1,7 +1,7 @@
-"""Contents that are answered without running anybody's code: bytes, a file, the files of a folder.
+"""Static content: bytes, a file, the files of a folder.
 
-Owns the prepared responses, what a cache is told about them, and which file of a folder may be seen. A file is read
-once, and again when it was changed; that is looked for once a second at most, and read in a thread. Knows no routes.
+Owns the responses, their caching headers, and which files of a folder may be served. A file is read once, in a thread,
+and again when it was changed, which is checked once a second at most. Knows no routes.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import NamedTuple
 from ..wire.http_messages import NOSNIFF, Request, Response
 from .responses import BYTES
 
-#: Seconds that a file is taken to be as it was.
-LOOK_EVERY = 1.0
+#: Seconds between two checks whether a file was changed.
+CHECK_EVERY = 1.0
 
-#: Bytes of one file. A film is not for a server that holds what it sends in memory.
+#: Bytes of one file: files are kept in memory.
 MAX_FILE = 64 * 1024 * 1024
 
-#: What is kept of a folder: bytes, and files.
+#: Bytes and number of the files that are kept of a folder.
 MAX_KEPT = 128 * 1024 * 1024
 MAX_FILES = 1024
 
 Headers = list[tuple[str, str]]
 
-#: Reads a file that is served.
+#: Reads a file.
 Read = Callable[[], "File"]
 
 _TYPES = mimetypes.MimeTypes(filenames=())
@@ -60,7 +60,7 @@ _TEXTS = frozenset({"image/svg+xml", "application/manifest+json"})
 
 
 def type_of(name: str) -> str:
-    """The type of content that a file of this name has."""
+    """The content type of a file with this name."""
     found, packing = _TYPES.guess_type(f"/{name.replace(':', '_')}", strict=True)
     if packing is not None:
         return _PACKED.get(packing, BYTES)
@@ -70,11 +70,12 @@ def type_of(name: str) -> str:
 
 
 class Content:
-    """Bytes that are served: the response with them, and the one that says the caller has them already.
+    """Bytes with their two responses: the content itself, and 304 for a client that has it already.
 
     Args:
-        modified: when they were, in seconds of the epoch; None: that is not known.
-        headers: further ones; `Cache-Control` is "no-cache" (kept, but asked for each time) unless it is among them.
+        type: content type.
+        headers: further headers; without a `Cache-Control` among them it is "no-cache" (kept, but asked for each time).
+        modified: time of the last change, in seconds of the epoch; None: not known.
     """
 
     def __init__(self, body: bytes, type: str, headers: Headers, modified: float | None = None) -> None:
@@ -104,11 +105,12 @@ class Content:
 
 
 def _is_tag(said: str, tag: str) -> bool:
-    """RFC 9110, 13.1.2: for this a weak tag is as good as a strong one."""
+    """Whether a tag of If-None-Match is this one; weak tags count like strong ones (RFC 9110, 13.1.2)."""
     return said.strip().removeprefix("W/") == tag
 
 
 def _is_since(said: str, modified: datetime) -> bool:
+    """Whether content was not modified after the date of a header."""
     try:
         when = parsedate_to_datetime(said)
     except (ValueError, TypeError, OverflowError):
@@ -117,7 +119,7 @@ def _is_since(said: str, modified: datetime) -> bool:
 
 
 class _Stamp(NamedTuple):
-    """A file with another one of these was changed."""
+    """What tells whether a file was changed."""
 
     modified: int
     size: int
@@ -125,38 +127,38 @@ class _Stamp(NamedTuple):
 
 
 class File:
-    """A file as it was when this was made, which reads it.
+    """The content of a file, read by the constructor.
 
     Args:
-        locate: gives its real path, each time it is looked at. OSError if there is none any more.
+        locate: gives the real path of the file, each time it is read or checked; OSError if it is gone.
         type, headers: as for `Content`.
 
     Raises:
-        OSError: it cannot be read, or is too large or no file; the text says which.
+        OSError: the file cannot be read, is too large, or is not a regular file; the text says which.
     """
 
     def __init__(self, locate: Callable[[], str], type: str, headers: Headers) -> None:
         self._locate = locate
-        self._looked = monotonic()
+        self._checked = monotonic()
         body, status = _read(locate())
         self._stamp = _stamp_of(status)
         self.size = len(body)
         self.content = Content(body, type, headers, status.st_mtime)
-        #: Reads it again.
-        self.again = functools.partial(File, locate, type, headers)
+        #: Reads the file again.
+        self.reload = functools.partial(File, locate, type, headers)
 
-    def is_as_it_was(self) -> bool:
-        """False once after it was changed; looks for that once a second. OSError if it is gone."""
+    def is_unchanged(self) -> bool:
+        """Whether the file was not changed, as checked once a second at most. OSError if it is gone."""
         now = monotonic()
-        if now - self._looked < LOOK_EVERY:
+        if now - self._checked < CHECK_EVERY:
             return True
-        self._looked = now
+        self._checked = now
         return _stamp_of(os.stat(self._locate())) == self._stamp
 
 
 def _read(path: str) -> tuple[bytes, os.stat_result]:
     flags = os.O_RDONLY
-    for name in ("O_NONBLOCK", "O_NOFOLLOW", "O_BINARY"):  # a pipe must not keep us waiting
+    for name in ("O_NONBLOCK", "O_NOFOLLOW", "O_BINARY"):  # opening a pipe would block
         flags |= getattr(os, name, 0)
     descriptor = os.open(path, flags)
     try:
@@ -176,7 +178,7 @@ def _stamp_of(status: os.stat_result) -> _Stamp:
 
 
 class SingleFile:
-    """One file under one path.
+    """A file that is served at one path.
 
     Raises:
         OSError: as for `File`.
@@ -187,28 +189,28 @@ class SingleFile:
         self._file: File | None = self._make()
 
     def find(self, request: Request) -> Response | Read:
-        """The response; or, if the file must be read first, what does that, to be called in a thread."""
+        """The response; or, if the file must be read first, the function that reads it, for a thread."""
         file = self._file
         if file is None:
             return self._make
         try:
-            return file.content.answer(request) if file.is_as_it_was() else file.again
+            return file.content.answer(request) if file.is_unchanged() else file.reload
         except (OSError, ValueError):
             self._file = None
             return self._make
 
     def keep(self, request: Request, file: File | None) -> None:
-        """What came of reading it; None: nothing."""
+        """Keep the file that was read; None where that failed."""
         self._file = file
 
 
 class Folder:
-    """The files below a folder, under a prefix that ends with `/`. `index.html` stands for the folder it is in.
+    """The files below a folder, served at paths with a prefix that ends with `/`; `index.html` for a folder itself.
 
-    Not to be seen: what a link leads out of the folder, and names that begin with a dot.
+    Not served: files that a link leads to outside the folder, and names that begin with a dot.
 
     Raises:
-        OSError: it is no folder.
+        OSError: the folder does not exist.
     """
 
     def __init__(self, prefix: str, root: str, headers: Headers) -> None:
@@ -220,13 +222,13 @@ class Folder:
         self._files: OrderedDict[str, File] = OrderedDict()
 
     def find(self, request: Request) -> Response | Read | None:
-        """As `SingleFile.find`, for the file that the path names; None for one that is not to be seen."""
+        """As `SingleFile.find`, for the file that the path names; None for a name that is never served."""
         name = self._name(request)
         file = self._files.get(name)
         if file is not None:
             try:
-                if not file.is_as_it_was():
-                    return file.again
+                if not file.is_unchanged():
+                    return file.reload
                 self._files.move_to_end(name)
                 return file.content.answer(request)
             except (OSError, ValueError):
@@ -236,7 +238,7 @@ class Folder:
         return functools.partial(File, functools.partial(self._locate, name), type_of(name), self._headers)
 
     def keep(self, request: Request, file: File | None) -> None:
-        """What came of reading it; None: nothing. Those that were asked for least lately are forgotten."""
+        """Keep the file that was read; None where that failed. Those not asked for the longest are dropped."""
         name = self._name(request)
         self._files.pop(name, None)
         if file is None:
@@ -251,16 +253,16 @@ class Folder:
         return name if name and not name.endswith("/") else name + "index.html"
 
     def _locate(self, name: str) -> str:
-        """The real path of the file, without links. OSError if it is not to be seen."""
+        """The real path of the file, without links. OSError if the file must not be served."""
         path = os.path.realpath(os.path.join(self._root, *name.split("/")), strict=True)
-        # One that is outside begins with "..".
+        # A path outside the folder begins with "..".
         if not is_plain(os.path.relpath(path, self._root).replace(os.sep, "/")):
             raise FileNotFoundError(f"outside of the folder, or hidden: {name!r}")
         return path
 
 
 def is_plain(name: str) -> bool:
-    """A relative path with `/` that goes down, and to nothing hidden, on every system."""
+    """Whether a name is a relative path with `/` that goes down only, and to nothing hidden, on every system."""
     if "\0" in name or "\\" in name or (os.name == "nt" and ":" in name):
         return False
     return all(part and not part.startswith(".") for part in name.split("/"))

@@ -89,7 +89,7 @@ async def test_text_becomes_what_the_hint_says(site: RoutesClient, hint: Any, te
         ("x=", "the query parameter 'x': Expected int, got ''"),
         ("x=a", "the query parameter 'x': Expected int, got 'a'"),
         ("x=1.5", "the query parameter 'x': Expected int, got '1.5'"),
-        ("x=1&x=2", "the query parameter 'x' is there 2 times"),
+        ("x=1&x=2", "the query parameter 'x' is given 2 times"),
         ("x=" + "1" * 5000, "the query parameter 'x': Integer value out of range"),
         ("x=1&colour=blue", "the query parameter 'colour': Invalid enum value 'blue'"),
         ("x=1&tags=1&tags=b", "the query parameter 'tags': Expected int - at $[1], got '1', 'b'"),
