@@ -90,7 +90,7 @@ class RpcBatch:
         self._replies: dict[int, Encoded] = {}
         self.taken = 0
         #: The connection has received cancels ahead of this batch.
-        self._is_overtaken = session.queue.noted > 0
+        self._is_overtaken = session.queue.cancels > 0
         #: The ids of the calls that are not taken yet, made when the first cancel asks for them; and those cancelled.
         self._ids: set[str] | None = None
         self._cancelled: set[str] = set()

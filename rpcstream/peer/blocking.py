@@ -1,6 +1,6 @@
-"""From a thread into an event loop and back: what handlers in threads and the sync client wait with.
+"""Waiting in a thread for what runs in an event loop: for handlers in threads and the sync client.
 
-Owns the futures that threads wait for. Knows nothing of what is asked.
+Owns the futures that threads wait for. Does not know what the coroutines do.
 """
 
 from __future__ import annotations
@@ -30,24 +30,22 @@ class Bridge:
 
     @property
     def is_here(self) -> bool:
-        """This thread runs the event loop."""
+        """The current thread runs the event loop."""
         return asyncio._get_running_loop() is self.loop
 
     def check_may_wait(self) -> None:
         """Raises RuntimeError if this thread runs the event loop, which would wait for itself for ever."""
         if self.is_here:
             raise RuntimeError(
-                "this would wait for the event loop that it runs in: make the handler async, or offload it to a thread"
+                "a blocking call in the event loop would wait for itself: make the handler async or offload it to a thread"
             )
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run what `make` gives and wait for its result.
-
-        Being interrupted (Ctrl-C) cancels it.
+        """Run the coroutine that `make` gives, and wait for its result. An interrupt (Ctrl-C) cancels it.
 
         Raises:
-            RuntimeError: this thread runs the event loop, which would wait for itself for ever.
-            concurrent.futures.CancelledError: it was cancelled, or `cancel` was called.
+            RuntimeError: the current thread runs the event loop, which would wait for itself for ever.
+            concurrent.futures.CancelledError: the coroutine was cancelled, or `cancel` was called.
         """
         future = self.submit(make)
         try:
@@ -57,7 +55,7 @@ class Bridge:
             raise
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Run what `make` gives; the future can be cancelled."""
+        """Run the coroutine that `make` gives; gives its future, which can be cancelled."""
         self.check_may_wait()
         coroutine = make()
         try:
@@ -73,7 +71,7 @@ class Bridge:
         return future
 
     def cancel(self) -> None:
-        """Cancel everything that a thread waits for now; if it is nothing, what it waits for next."""
+        """Cancel all that threads wait for now; if that is nothing, what one waits for next."""
         waiting = list(self._waiting)
         self._cancel_is_due = not waiting
         for future in waiting:
@@ -81,10 +79,11 @@ class Bridge:
 
 
 class BlockingStream(Iterator[Any]):
-    """A stream, read by a thread: `for item in …`; leaving the loop early stops the generator at the other end.
+    """A stream of items for a thread: `for item in …`; leaving the loop early stops the generator at the other end.
 
     Args:
-        make: gives the stream; called in the event loop, with the first item that is wanted.
+        bridge: to the event loop of the connection.
+        make: makes the stream; called in the event loop, when the first item is wanted.
     """
 
     def __init__(self, bridge: Bridge, make: Callable[[], AsyncIterator[Any]]) -> None:

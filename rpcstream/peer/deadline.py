@@ -1,7 +1,7 @@
-"""The deadline that calls made inside a handler inherit: nobody waits for them longer than for the handler.
+"""The deadline of a handler, which the calls made inside it inherit.
 
-Owns one context variable, and the clock of what is in it: `time.monotonic`, so that a deadline means the same in every
-thread and every event loop.
+Owns one context variable, and its clock: `time.monotonic`, so that a deadline means the same in every thread and every
+event loop.
 """
 
 from __future__ import annotations
@@ -22,26 +22,30 @@ inherited = _deadline.get
 
 
 def now() -> float:
-    """The time that deadlines are held against (s)."""
+    """The time by the clock of deadlines (s)."""
     return clock()
 
 
 def free_context() -> Context:
-    """The present context without its deadline: for what serves many calls and happens to begin in one of them."""
+    """A copy of the current context without its deadline: for work that serves many calls and begins in one of them."""
     context = copy_context()
     context.run(_deadline.set, INFINITE)
     return context
 
 
 def inherit(seconds: float) -> None:
-    """What runs in this context from now on has `seconds` left, or less if it had less before."""
+    """Give what runs in this context `seconds` from now on, or what it had before if that is less."""
     _deadline.set(min(_deadline.get(), clock() + seconds))
 
 
 def time_left(seconds: float | None) -> float | None:
-    """The time (s) that a call made here may take: what was asked for, or what is left to the handler if that is less.
+    """The time that a call made here may take: what is asked for, or what is left to the handler if that is less.
 
-    None is "no limit".
+    Args:
+        seconds: asked for; None: no limit.
+
+    Returns:
+        Seconds; None for no limit.
     """
     deadline = _deadline.get()
     if deadline == INFINITE:

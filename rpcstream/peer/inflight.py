@@ -1,6 +1,6 @@
-"""The handlers at work for one connection: which task works for which message, how to stop one of them.
+"""The calls of a peer that run: which task handles which message, which calls are forwarded, and how to cancel one.
 
-Owns the table of running tasks, which also keeps them alive. Knows neither transports nor methods.
+Owns the tables of tasks, which also keep them alive. Knows neither transports nor methods.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from .memory import MessageMemory
 
 
 class ForwardedCall:
-    """A call that is carried out by somebody else, with no task here.
-
-    Whoever makes one says when it is over (`Session.finish`).
+    """A call that another peer carries out, without a task here. It ends by `ConversationState.finish`.
 
     Attributes:
-        call_id: of the request that it answers.
+        call_id: the id of the request.
     """
 
     __slots__ = ("call_id",)
@@ -28,34 +26,34 @@ class ForwardedCall:
         self.call_id = call_id
 
     def cancel(self) -> None:
-        """Nobody waits any more."""
+        """End the call: the caller has cancelled it, or is gone."""
         raise NotImplementedError
 
 
-#: What a cancel stops.
+#: What can be cancelled.
 Cancellable = asyncio.Task[Any] | ForwardedCall
 
 
 class UnstartedBatch(Protocol):
-    """A batch of which not all members have been taken up."""
+    """A batch of which not all members have begun."""
 
     def cancel(self, call_id: Any) -> bool:
-        """Do not carry out the call with this id; false if it is none of those."""
+        """Do not begin the call with this id; False if it is none of those that have not begun."""
 
 
 class RunningCalls:
-    """What runs at the moment.
-
-    Attributes:
-        running: the tasks, and the messages they work for; a batch is one of them.
-        members: the tasks of the members of batches.
-        elsewhere: the calls that somebody else carries out.
-        load: how many calls that are.
-        batch: has members that were not taken up yet; None without.
-        held: bytes of memory that the messages of tasks take, those of small messages not counted.
+    """The calls of one connection that run.
 
     Args:
-        memory: of the server, where these bytes count, too.
+        memory: of the server, where the bytes of the messages count, too.
+
+    Attributes:
+        handlers: the tasks, each with the message that it handles; a batch has one task.
+        batch_members: the tasks of members of batches, each with its member.
+        forwarded: the calls that other peers carry out.
+        load: how many calls these are; a batch counts with each member.
+        held: bytes of memory that the messages of tasks take, those of small messages not counted.
+        batch: the batch that has members which have not begun yet; None if there is none.
     """
 
     __slots__ = (
@@ -73,12 +71,12 @@ class RunningCalls:
 
     def __init__(self, memory: MessageMemory) -> None:
         self._memory = memory
-        #: Of the tasks whose message is not small.
+        #: Bytes of the messages of tasks, small ones left out.
         self._sizes: dict[asyncio.Task[Any], int] = {}
         self.held = 0
-        #: What can be cancelled, by the text of its id, in the order in which it began: peers choose ids, not our
-        #: hashes, and may use one twice. There from the first cancel on for as long as something runs, since most
-        #: peers never cancel.
+        #: What can be cancelled, by its id as text (so that peers do not choose our hashes), in the order in which it
+        #: began, since an id may be used twice. Made at the first cancel, since most peers never cancel, and kept for
+        #: as long as something runs.
         self._by_id: dict[str, dict[Cancellable, None]] | None = None
         self.handlers: dict[asyncio.Task[Any], Any] = {}
         self.forwarded: dict[ForwardedCall, None] = {}
@@ -91,9 +89,9 @@ class RunningCalls:
         return bool(self.handlers or self.forwarded)
 
     def start(self, task: asyncio.Task[Any], message: Any, size: int = 0) -> None:
-        """A task works for a message, which takes `size` bytes of memory (0 for a small one)."""
+        """Add a task and the message that it handles, which takes `size` bytes of memory (0: a small one)."""
         self.handlers[task] = message
-        self.load += len(message) if type(message) is list else 1  # a batch counts with each of its members
+        self.load += len(message) if type(message) is list else 1
         if size:
             self._sizes[task] = size
             self.held += size
@@ -102,7 +100,7 @@ class RunningCalls:
             self._enter(task, message)
 
     def finish(self, task: asyncio.Task[Any]) -> Any:
-        """The message that the task worked for."""
+        """Remove a task; gives the message that it handled."""
         message = self.handlers.pop(task)
         self.load -= len(message) if type(message) is list else 1
         if self._sizes and (size := self._sizes.pop(task, 0)):
@@ -113,14 +111,14 @@ class RunningCalls:
         return message
 
     def enter(self, call: ForwardedCall) -> None:
-        """Somebody else carries this out."""
+        """Add a forwarded call."""
         self.forwarded[call] = None
         self.load += 1
         if self._by_id is not None:
             self._enter_id(call, call.call_id)
 
     def leave(self, call: ForwardedCall) -> bool:
-        """It is over; false if it was over before."""
+        """Remove a forwarded call that is over; False if it was removed before."""
         if call not in self.forwarded:
             return False
         del self.forwarded[call]
@@ -130,15 +128,15 @@ class RunningCalls:
         return True
 
     def begin_batch(self, batch: UnstartedBatch) -> None:
-        """From now on this batch has members that were not taken up yet."""
+        """Note that this batch has members which have not begun yet."""
         self.batch = batch
 
     def end_batch(self) -> None:
-        """All members of the batch were taken up."""
+        """Note that all members of the batch have begun."""
         self.batch = None
 
     def start_member(self, task: asyncio.Task[Any], message: dict[str, Any]) -> None:
-        """A member of a batch runs; the task of the batch is running too."""
+        """Add the task of a member of a batch; the batch has a task of its own."""
         self.batch_members[task] = message
         if self._by_id is not None:
             self._enter(task, message)
@@ -150,10 +148,7 @@ class RunningCalls:
             self._forget(task, message)
 
     def cancel(self, call_id: Any) -> bool:
-        """Stop the call with this id (a string or an integer); false if there is none.
-
-        Of several with the same id, the one that began first. Nothing is kept for a cancel that never comes.
-        """
+        """Cancel the call with this id (a string or an integer), of several the first; False if there is none."""
         if self._by_id is None:
             if not (self.handlers or self.batch_members or self.forwarded):
                 return self.batch is not None and self.batch.cancel(call_id)
@@ -198,10 +193,7 @@ class RunningCalls:
                     del self._by_id[key]
 
     def abandon(self, goes_on: Callable[[Any], bool]) -> None:
-        """Nobody waits any more: stop every call, except those that are to go on.
-
-        A batch ends with its members.
-        """
+        """Cancel every call, except those that are to go on without their caller. A batch ends with its members."""
         for table in (self.handlers, self.batch_members):
             for task, message in list(table.items()):
                 if type(message) is dict and not goes_on(message):
@@ -209,23 +201,24 @@ class RunningCalls:
         self._cancel_forwarded()
 
     def cancel_all(self) -> None:
+        """Cancel every call, also those that tidy up already."""
         for task in [*self.handlers, *self.batch_members]:
             task.cancel()
         self._cancel_forwarded()
 
     @property
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """All that run, of batches and of their members too."""
+        """All tasks, of batches and of their members too."""
         return [*self.handlers, *self.batch_members]
 
     def method_names(self) -> set[str]:
-        """The methods that tasks run for."""
+        """The names of the methods that run."""
         messages = [*self.handlers.values(), *self.batch_members.values()]
         return {str(message.get("method")) for message in messages if type(message) is dict}
 
     @contextlib.contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """The current task tidies up, and ends soon: only `cancel_all` stops it."""
+        """While the current task tidies up, which does not take long, only `cancel_all` cancels it."""
         task = asyncio.current_task()
         assert task is not None
         self._undisturbed.add(task)
@@ -245,5 +238,5 @@ class RunningCalls:
 
 
 def _key(call_id: int | str) -> str:
-    """An id (1, 1.0 and True are equal, and yet no two of them are the same; and 1 is not "1")."""
+    """An id as text. (1, 1.0 and True are equal in Python, but different ids; and 1 is not "1".)"""
     return f"i{call_id}" if type(call_id) is int else f"s{call_id}"

@@ -1,4 +1,4 @@
-"""What a session stands between: a channel that carries its messages, and a dispatcher that answers requests."""
+"""The interfaces of a session: the channel that carries its messages, and the dispatcher that answers requests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ..errors import RpcError
 from ..wire.buffers import Encoded
 from .inflight import ForwardedCall
 
-#: A handler that waits, and gives the reply.
+#: A handler that waits; gives the reply.
 Waiting = Coroutine[Any, Any, Encoded | None]
 
-#: What there is in the place of a reply that comes later: who waits for it here, or elsewhere.
+#: Stands for a reply that comes later: a coroutine to run here, or a call that another peer carries out.
 Later = Waiting | ForwardedCall
 
 #: The type of the sessions whose requests are answered.
@@ -20,22 +20,22 @@ S_contra = TypeVar("S_contra", contravariant=True)
 
 
 class Channel(Protocol):
-    """What a transport does for a session."""
+    """A transport, as a session uses it."""
 
-    #: Of the other end, for people.
+    #: Of the other end, for logs and errors.
     address: str
 
-    #: Why it was lost, if the peer did not simply close it.
+    #: Why the connection was lost; None if the peer just closed it.
     reason: str | None
 
     def send(self, messages: list[Encoded]) -> None:
         """Write these messages, in order, with one write. May call `blocked` before it returns."""
 
     def pause(self) -> None:
-        """Read no more for now."""
+        """Stop reading."""
 
     def resume(self) -> None:
-        """Read again."""
+        """Read again after `pause`."""
 
     def close(self) -> None:
         """Write what is left, then close; what is still received is dropped."""
@@ -44,7 +44,7 @@ class Channel(Protocol):
         """Close at once."""
 
     def probe(self) -> None:
-        """See whether a peer that says nothing more still listens; if not, the connection will be lost."""
+        """Find out whether a peer that has closed its sending half still reads; if not, the connection will be lost."""
 
 
 class Dispatch(Protocol[S_contra]):

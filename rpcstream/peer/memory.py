@@ -1,7 +1,7 @@
-"""The memory that messages take, estimated before it is used, and counted for a server as a whole.
+"""The memory that messages take: estimated before it is used, and counted for a server as a whole.
 
-Owns the sums that are bounded: messages whose calls are at work, messages that wait or have come in part, and what the
-peers leave unread. Knows no connection; what counts something takes it off again.
+Owns three sums, which are bounded: messages whose calls run, messages that wait or have come in part, and messages sent
+that the peers have not read. Knows no connection: the code that counts something takes it off again.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from ..wire.json_scan import values_roughly
 #: what short strings in objects take, which take most.
 A_VALUE = 64
 
-#: Bytes of a message from which on its memory is counted while its call is at work. `max_calls` bounds shorter ones.
+#: Bytes of a message from which on its memory is counted while its call runs. Shorter ones are bounded by `max_calls`.
 COUNTED = 1024
 
-#: Bytes of what has come of a message, from which on that counts for the server: more than most systems give at once.
+#: Bytes that have come of a message from which on they are counted: more than most systems give with one read.
 PARTLY = 256 * 1024
 
 
 class MessageMemory:
-    """What the messages of all connections of one server take. One half is for calls at work, one for what waits.
+    """Counts the memory of the messages of a whole server: one half is for calls that run, one for what waits.
 
     Args:
         limit: bytes in all.
         max_unread: bytes that peers may leave unread, all together.
 
     Attributes:
-        at_work: bytes of messages whose calls are at work, parsed.
+        at_work: bytes of messages whose calls run, parsed.
         waiting: bytes of messages that wait for room, or have come in part.
-        unread: what was sent and waits to be read.
+        unread: what was sent and not yet read by the peers.
     """
 
     __slots__ = ("at_work", "half", "unread", "waiting")
@@ -44,14 +44,16 @@ class MessageMemory:
 
     @property
     def is_full(self) -> bool:
-        """No call of a long message is to begin. (One alone always may, however long its message is.)"""
+        """No call of a long message may begin. (With nothing at work one always may, however long it is.)"""
         return self.at_work >= self.half
 
     def reserve(self, size: int, own: int) -> bool:
-        """So many bytes more are to wait; false if there is no room for them.
+        """Count bytes that are to wait; False, and nothing is counted, if there is no room for them.
 
         Args:
-            own: bytes that whoever asks has waiting already. Who is alone has room in any case: its own limits hold.
+            size: how many bytes.
+            own: bytes of the same connection that wait already. If no others wait there is room in any case, since the
+                connection has limits of its own.
         """
         if self.waiting + size > self.half and self.waiting > own:
             return False
@@ -59,19 +61,19 @@ class MessageMemory:
         return True
 
     def reserve_anyway(self, size: int) -> None:
-        """So many bytes more (or less) wait, room or not."""
+        """Count bytes that wait, room or not; a negative number takes them off."""
         self.waiting += size
 
     def release(self, size: int) -> None:
-        """So many bytes wait no longer."""
+        """Take bytes off that wait no longer."""
         self.waiting -= size
 
 
 class UnreadBytes:
-    """What the peers of one server have not read of what they were sent; of those with much of it.
+    """Counts what was sent by one server and not yet read by the peers, for those with much of it.
 
     Args:
-        limit: bytes of all together.
+        limit: bytes of all peers together.
     """
 
     __slots__ = ("_limit", "_sizes", "total")
@@ -92,7 +94,7 @@ class UnreadBytes:
         return max(self._sizes, key=self._sizes.__getitem__)
 
     def update(self, owner: Hashable, size: int) -> None:
-        """The peer of a connection has so much to read now; nothing: it is not counted any more."""
+        """Set how many bytes the peer of a connection has to read now; with 0 it is not counted any more."""
         self.total += size - self._sizes.get(owner, 0)
         if size:
             self._sizes[owner] = size
@@ -100,12 +102,12 @@ class UnreadBytes:
             self._sizes.pop(owner, None)
 
     def owners(self) -> list[Hashable]:
-        """Those that are counted."""
+        """The connections that are counted."""
         return list(self._sizes)
 
 
 class Reception:
-    """What has come of the message that one connection is receiving."""
+    """Counts the bytes that have come of the message that one connection is receiving."""
 
     __slots__ = ("_memory", "_size")
 
@@ -119,7 +121,7 @@ class Reception:
         return self._memory.half
 
     def grow(self, size: int) -> bool:
-        """So many bytes of it have come; false if there is no room for them: they are to be dropped."""
+        """Say how many bytes of it have come; False if there is no room for them: they are to be dropped."""
         if size < PARTLY:
             return True
         if not self._memory.reserve(size - self._size, self._size):
@@ -128,14 +130,14 @@ class Reception:
         return True
 
     def over(self) -> None:
-        """It is complete, or dropped."""
+        """The message is complete, or was dropped."""
         if self._size:
             self._memory.release(self._size)
             self._size = 0
 
 
 def memory_of(line: bytes | bytearray) -> int:
-    """Bytes that a message takes at most while its call is at work: its values, its strings, and the line itself.
+    """Bytes of memory that a message takes at most while its call runs: its values, its strings, and the line itself.
 
     Text that is not all ASCII may take four bytes a character.
     """

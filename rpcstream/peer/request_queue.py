@@ -1,7 +1,7 @@
-"""Requests that wait until there is room for them: in order, within bounds, each with the time it came.
+"""Queue of the requests of one connection that wait until there is room for them.
 
-Owns the lines and what is known of them before they are read: whether they were looked through already for what need
-not wait, and which are about a stream that is not known yet. Pure: the time is passed in.
+Owns their order, their limits, the time each came, and the cancels that came before their requests were read. Does not
+read messages; `overload` sorts out those that need not wait. Pure: the time is passed in.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .memory import MessageMemory
 #: Bytes that a message takes besides its own.
 OVERHEAD = 64
 
-#: Cancels that are noted at least, whatever `max_calls` is. Which calls wait here is not known, so most of them may be
-#: about others, that are over; a client that gives up thousands of calls at once is not to be heard in part.
+#: Cancels that are kept at least, whatever `max_calls` is. The ids that wait here are not known, so most cancels may be
+#: of calls that are over; of a client that gives up thousands of calls at once none must be lost.
 CANCELS = 4096
 
-#: Characters of an id that are kept as they are.
+#: Characters of an id up to which it is kept as it is; of a longer one a hash is kept.
 NAME_MAX = 100
 
-#: Messages that are taken up at a time: what is left of them is put back, which takes time for each.
+#: Messages taken up at a time: those of them that are left are put back, which takes time for each.
 AT_ONCE = 64
 
 #: The reasons given with ServerBusy, by the name of the limit; of `max_calls` the limit alone says enough.
@@ -37,11 +37,11 @@ _REASONS = {
 
 
 class EarlyMessage:
-    """A word of the conversation that waits behind requests, one of which opens the stream that it is about, perhaps.
+    """A control message about a stream that is not open yet: a request before it may open the stream.
 
     Attributes:
-        key: of that stream.
-        line: the message; empty when it was handled before its turn came.
+        key: of the stream, as `control_messages.early_key` gives it.
+        line: the message; empty once it is handled, before its turn came.
         chunk: where it waits.
     """
 
@@ -58,33 +58,38 @@ class Chunk:
 
     Attributes:
         since: when they came (loop time, s).
-        noted: how many cancels had been noted before the first of them was looked through; negative before that.
-        fresh: those that were not looked through yet.
+        cancels: how many cancels had come before the first of them was sorted; negative before that.
+        unsorted: those that were not sorted yet.
         kept: those before them that were, and wait.
-        is_new: they have just come, and may be turned away; what was put back may not.
-        drops: the conversation was over but for the words of it: no request among them is taken.
+        is_new: they have just come, and may be refused; messages that were put back may not.
+        drops: no more requests are taken: only what need not wait is handled.
         count, size: how many they are, and their bytes.
     """
 
-    __slots__ = ("count", "drops", "fresh", "is_new", "kept", "noted", "since", "size")
+    __slots__ = ("cancels", "count", "drops", "is_new", "kept", "since", "size", "unsorted")
 
-    def __init__(self, since: float, noted: int, *, is_new: bool, drops: bool) -> None:
+    def __init__(self, since: float, cancels: int, *, is_new: bool, drops: bool) -> None:
         self.since = since
-        self.noted = noted
+        self.cancels = cancels
         self.is_new = is_new
         self.drops = drops
         self.count = self.size = 0
-        self.fresh: deque[Message] = deque()
+        self.unsorted: deque[Message] = deque()
         self.kept: deque[Message | EarlyMessage] = deque()
 
 
 class RequestQueue:
-    """A queue of messages, cut as they came from the connection.
+    """A queue of messages in the order in which they came; "sorted" are those that the `OverloadSorter` has seen.
+
+    Args:
+        limits: `max_calls`, `write_buffer` and `max_message_size` bound the queue.
+        memory: of the server, where long messages count.
 
     Attributes:
-        noted: cancels that came before their request was read, all in all. Each means only requests that had come by
-            then: a later one with the same id is another call.
-        words: the words that wait, by the stream that they are about.
+        cancels: how many cancels came before their request was read. Each is for requests that had come by then: a
+            later one with the same id is another call.
+        early: the early messages that wait, by the key of their stream.
+        is_overtaken: a message is being handled now that came behind requests that wait.
     """
 
     __slots__ = (
@@ -104,10 +109,9 @@ class RequestQueue:
         "_taken",
         "_taken_is_sorted",
         "_unsorted",
+        "cancels",
         "early",
         "is_overtaken",
-        "noted",
-        "noted",
     )
 
     def __init__(self, limits: Limits, memory: MessageMemory) -> None:
@@ -116,22 +120,23 @@ class RequestQueue:
         self._max_kept = limits.write_buffer + limits.max_message_size
         self._memory = memory
         self._chunks: deque[Chunk] = deque()
-        #: Those of them that have messages which were not looked through yet, in the same order.
+        #: Those of them that have unsorted messages, in the same order.
         self._unsorted: deque[Chunk] = deque()
-        #: All messages; and those of new chunks, of which it is not decided yet whether they are kept.
+        #: All messages; and those of new chunks, which may still be refused.
         self._count = self._size = self._new_count = self._new_size = 0
-        #: Bytes of long messages that were looked through: they count for the server.
+        #: Bytes of long messages that are sorted: they count for the server.
         self._reserved = 0
-        #: The same of words that were kept although it was over, since it was last empty.
+        #: Number and bytes of early messages that were kept although the queue was over its limits, since it was last
+        #: empty.
         self._early_count = self._early_size = 0
         self.early: dict[str, dict[EarlyMessage, None]] = {}
-        self.noted = 0
+        self.cancels = 0
         self.is_overtaken = False
-        #: The same number for what was taken last; and was that looked through?
+        #: `Chunk.cancels` of the messages that were taken last; and whether they were sorted.
         self._taken = 0
         self._taken_is_sorted = False
-        #: Ids that were cancelled before their request was read, as text (peers choose ids, not our hashes), and the
-        #: number of the cancel.
+        #: Ids that were cancelled before their request was read, as text (so that peers do not choose our hashes), each
+        #: with the number of its cancel.
         self._cancelled: dict[str, int] = {}
 
     def __bool__(self) -> bool:
@@ -149,16 +154,16 @@ class RequestQueue:
 
     @property
     def is_full(self) -> bool:
-        """As many messages wait as one connection may have calls, or they hold as many bytes as replies may."""
+        """As many messages wait as one connection may have calls, or as many bytes as replies may have."""
         return self._count >= self._max_calls or self._size > self._max_size
 
     @property
     def is_behind(self) -> bool:
-        """There are messages that were not looked through yet."""
+        """There are unsorted messages."""
         return bool(self._unsorted)
 
     def is_over(self, *, stalled: bool) -> bool:
-        """No more is to be kept, even if the connection has to be read.
+        """No more requests may be kept, even if the connection has to be read.
 
         While the peer does not read (`stalled`), more is kept, up to one message of any size: two ends that send each
         other long messages come so far that each must hold some of the other's.
@@ -171,29 +176,29 @@ class RequestQueue:
     # -- in ---------------------------------------------------------------------------------------------------------
 
     def put(self, messages: list[Message], now: float, *, drops: bool = False) -> None:
-        """Behind all others; they came at `now` (loop time, s), and were not looked through."""
+        """Add unsorted messages, behind all others; they came at `now` (loop time, s)."""
         chunk = Chunk(now, -1, is_new=True, drops=drops)
-        chunk.fresh.extend(messages)
+        chunk.unsorted.extend(messages)
         self._chunks.append(chunk)
         self._unsorted.append(chunk)
         self._change(chunk, len(messages), _size_of(messages))
 
     def put_back(self, messages: list[Message], since: float) -> None:
-        """Before all others: the rest of what was taken, or of what has just come."""
+        """Add messages before all others: the rest of those that were taken, or of a read."""
         chunk = Chunk(since, self._taken, is_new=False, drops=False)
         self._chunks.appendleft(chunk)
         if self._taken_is_sorted:
             chunk.kept.extend(messages)
             self._reserve(messages, 1)
         else:
-            chunk.fresh.extend(messages)
+            chunk.unsorted.extend(messages)
             self._unsorted.appendleft(chunk)
         self._change(chunk, len(messages), _size_of(messages))
 
     # -- out --------------------------------------------------------------------------------------------------------
 
     def take(self) -> tuple[list[Message], float]:
-        """The messages that came first, all from one read and not too many, and when that was."""
+        """Take the messages that came first, at most `AT_ONCE` and all from one read; also gives when they came."""
         chunk = self._chunks[0]
         messages: list[Message] = []
         self._taken_is_sorted = bool(chunk.kept)
@@ -204,36 +209,36 @@ class RequestQueue:
                     if each.line:
                         messages.append(each.line)
                         self._forget(each)
-                    self._taken_is_sorted = False  # should it be put back, it must be seen again what it is about
+                    self._taken_is_sorted = False  # should they be put back, they must be sorted again
                 else:
                     messages.append(each)  # type: ignore[arg-type]
             self._reserve(messages, -1)
         else:
-            while chunk.fresh and len(messages) < AT_ONCE:
-                messages.append(chunk.fresh.popleft())
-        self._taken = chunk.noted if chunk.noted >= 0 else self.noted
+            while chunk.unsorted and len(messages) < AT_ONCE:
+                messages.append(chunk.unsorted.popleft())
+        self._taken = chunk.cancels if chunk.cancels >= 0 else self.cancels
         self._change(chunk, -len(messages), -_size_of(messages))
-        if not (chunk.fresh or chunk.kept):
+        if not (chunk.unsorted or chunk.kept):
             self._chunks.popleft()
             if self._unsorted and self._unsorted[0] is chunk:
                 self._unsorted.popleft()
         return messages, chunk.since
 
     def next_unsorted(self) -> tuple[Chunk, Message] | None:
-        """The first message that was not looked through, taken out, and where it stood; None if there is none.
+        """Take out the first unsorted message; gives it and where it stood, None if there is none.
 
-        What is left of it is kept by `keep` or `keep_early`.
+        The sorter puts back what must wait of it, by `keep` or `keep_early`.
         """
         while self._unsorted:
             chunk = self._unsorted[0]
-            if chunk.fresh:
-                if chunk.noted < 0:
-                    chunk.noted = self.noted
-                line = chunk.fresh.popleft()
+            if chunk.unsorted:
+                if chunk.cancels < 0:
+                    chunk.cancels = self.cancels
+                line = chunk.unsorted.popleft()
                 self._change(chunk, -1, -len(line))
                 return chunk, line
             self._unsorted.popleft()
-            if chunk.is_new:  # it is decided what becomes of them
+            if chunk.is_new:  # all of them were kept or refused
                 chunk.is_new = False
                 self._new_count -= chunk.count
                 self._new_size -= chunk.size
@@ -244,14 +249,14 @@ class RequestQueue:
         return None
 
     def put_in(self, chunk: Chunk, messages: list[bytes]) -> None:
-        """Messages that stood in one that was just taken out to be looked through."""
-        chunk.fresh.extendleft(reversed(messages))
+        """Add unsorted messages that stood in the one taken out last."""
+        chunk.unsorted.extendleft(reversed(messages))
         self._change(chunk, len(messages), _size_of(messages))
 
-    # -- what was looked through ------------------------------------------------------------------------------------
+    # -- sorted messages --------------------------------------------------------------------------------------------
 
     def keep(self, chunk: Chunk, line: Message) -> bool:
-        """A request of this chunk waits; false if it is so long that the server has no memory for it."""
+        """Have a request of this chunk wait; False if it is so long that the server has no memory for it."""
         size = len(line)
         if size >= LONG and type(line) is bytes:
             if not self._memory.reserve(size, self._reserved):
@@ -262,10 +267,10 @@ class RequestQueue:
         return True
 
     def keep_early(self, chunk: Chunk, early: EarlyMessage, *, is_over: bool) -> None:
-        """A word of this chunk waits. Of those, too, there may be as many, or as large; who sends more loses them.
+        """Have an early message of this chunk wait; dropped if too many of them do.
 
         Args:
-            is_over: no more is to be kept.
+            is_over: as `is_over` says; then these have the same limits once more, for themselves.
         """
         size = len(early.line)
         if is_over:
@@ -279,7 +284,7 @@ class RequestQueue:
         self._change(chunk, 1, size)
 
     def take_early(self, key: str) -> list[bytes]:
-        """The words about a stream that is known now, in order."""
+        """Take the early messages about a stream that is open now, in order."""
         lines = []
         for early in self.early.pop(key, ()):
             assert early.chunk is not None
@@ -291,13 +296,13 @@ class RequestQueue:
     # -- cancels ----------------------------------------------------------------------------------------------------
 
     def cancel(self, call_id: Any) -> None:
-        """The request with this id, which is perhaps one of these, is to be answered without being carried out."""
+        """Do not carry out the request with this id, if it is one of these."""
         if len(self._cancelled) < max(self._max_calls, CANCELS):
-            self._cancelled[name_of_id(call_id)] = self.noted
-            self.noted += 1
+            self._cancelled[name_of_id(call_id)] = self.cancels
+            self.cancels += 1
 
     def was_cancelled(self, message: dict[str, Any]) -> bool:
-        """Was a request cancelled that was taken last? Asked once for each."""
+        """Whether a request was cancelled that was among those taken last. To be asked once for each."""
         if not self._cancelled:
             return False
         name = name_of_id(message.get("id"))
@@ -307,15 +312,15 @@ class RequestQueue:
         return True
 
     def forget_cancelled(self) -> None:
-        """All requests have been read: what is still noted was never among them."""
+        """Forget the cancels that are left, since no request waits any more."""
         self._cancelled.clear()
-        self.noted = self._taken = 0
+        self.cancels = self._taken = 0
         self._taken_is_sorted = False
         self._early_count = self._early_size = 0
 
     def clear(self) -> None:
         for chunk in self._chunks:
-            chunk.fresh.clear()
+            chunk.unsorted.clear()
             chunk.kept.clear()
         self._chunks.clear()
         self._unsorted.clear()
@@ -343,7 +348,7 @@ class RequestQueue:
             del self.early[early.key]
 
     def _reserve(self, messages: Iterable[Message], sign: int) -> None:
-        """Long messages that were looked through are taken out, or put back, where nothing is refused any more."""
+        """Count sorted long messages as put back (sign 1) or taken (-1); they are never refused any more."""
         size = sum(len(line) for line in messages if len(line) >= LONG and type(line) is bytes)
         if size:
             self._reserved += sign * size
@@ -365,7 +370,7 @@ def _size_of(messages: Iterable[Message]) -> int:
 
 
 def name_of_id(call_id: Any) -> str:
-    """An id as text: peers choose ids, not our hashes; nor how much is kept of each."""
+    """An id as text of a bounded length. (So that peers choose neither our hashes nor how much is kept.)"""
     if type(call_id) is str and len(call_id) > NAME_MAX:
         return hashlib.sha256(call_id.encode(errors="surrogatepass")).hexdigest()
     name = repr(call_id)

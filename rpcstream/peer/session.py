@@ -198,7 +198,7 @@ class Session(ConversationState):
         """The peer is authenticated: from now on this dispatcher answers its requests."""
         self.identity = identity
         self._dispatch = dispatch
-        self._answer = self._answer_unless_cancelled if self.queue.noted else dispatch.answer
+        self._answer = self._answer_unless_cancelled if self.queue.cancels else dispatch.answer
 
     @property
     def is_unused(self) -> bool:
@@ -366,7 +366,7 @@ class Session(ConversationState):
             self._sorter.sort(began + share)
         except Exception as error:
             self._broken(error)
-        if self.queue.noted:
+        if self.queue.cancels:
             self._answer = self._answer_unless_cancelled
         if self.queue.is_behind or perf_counter() - began > share / 2:
             self._rests = True  # a loop may read a connection many times in a row, and this is for each read

@@ -1,7 +1,6 @@
-"""The event loop shared out among pieces of work that take long: slice by slice, one connection after the other.
+"""Time slices of the event loop for work that takes long: connections take turns, so that none blocks the others.
 
-Owns who goes on next. Two lengths of time are decided here for all: how long one connection may keep the loop, and how
-long a generator may. Knows nothing of what is done in a slice.
+Owns the order in which work goes on, and the lengths of a turn and of a slice. Does not know what is done in a slice.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ SLICE = 0.005
 
 
 class TimeSlices:
-    """Grants slices of one event loop: one in each turn of the loop, whatever the number of those that wait.
+    """Grants slices of one event loop: one in each turn of the loop, however many pieces of work wait.
 
-    So what else the loop has to do (messages of other connections, timers) waits for one slice at most. Owners, which
-    are connections, take turns; the work of one owner goes on in the order in which it asked.
+    So all else that the loop has to do (messages, timers) waits for one slice at most. Owners, which are connections,
+    take turns; the work of one owner goes on in the order in which it asked.
     """
 
     __slots__ = ("_is_due", "_since", "_used", "_waiting")
 
     def __init__(self) -> None:
-        #: Slices that were used up in this turn of the loop.
+        #: Slices that were used in this turn of the loop.
         self._used = 0
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
         self._is_due = False
@@ -37,11 +36,14 @@ class TimeSlices:
 
     @property
     def are_used(self) -> bool:
-        """Were slices used up in this turn of the loop that take `TURN` together? To be asked before another begins."""
+        """The slices used in this turn of the loop take `TURN` together. To be asked before another begins."""
         return self._used * SLICE >= TURN
 
     def is_crowded(self) -> bool:
-        """The same for work that says nothing of its slices: has what asked this kept the loop for `TURN` already?"""
+        """Whether the work that asks this has kept the loop for `TURN` since the first time in this turn of the loop.
+
+        For work that does not come in slices.
+        """
         now = perf_counter()
         if self._since is None:
             self._since = now
@@ -49,7 +51,11 @@ class TimeSlices:
         return now - self._since > TURN
 
     async def come(self, owner: Hashable) -> None:
-        """A slice is used up: wait for the next one of this owner."""
+        """Wait for the next slice, when one is used up.
+
+        Args:
+            owner: the connection that the work is done for.
+        """
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(owner, deque()).append(waiter)
         self._used += 1

@@ -497,7 +497,7 @@ async def test_a_call_that_waits_can_be_cancelled(connect: Connect) -> None:
         await desk.asked_for.wait()
         await raw.send(lines({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": "a"}}))
         session = session_of(server)
-        while not session.queue.noted:
+        while not session.queue.cancels:
             await asyncio.sleep(0)
         desk.go.set()
         replies = {each["id"]: each for each in [await raw.reply() for _ in range(3)]}

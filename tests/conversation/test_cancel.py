@@ -433,7 +433,7 @@ async def test_a_cancel_means_no_later_request_of_the_same_id(network: Network) 
         raw.call("wait", "waits", id="waits")
         await until(lambda: network.served[0].queue)
         raw.cancel("again")  # late: that call has its answer
-        await until(lambda: network.served[0].queue.noted)
+        await until(lambda: network.served[0].queue.cancels)
         raw.call("wait", "again", id="again")
         await until(lambda: network.served[0].queue.count == 2)
         waiting.go.set()
