@@ -309,6 +309,6 @@ else:
 
     @pytest.fixture
     def rpc_server() -> Iterator[Callable[[Server], str]]:
-        """Serve a server in a thread until the test ends: `address = rpc_server(server)`."""
+        """A fixture that serves a server in a thread until the test ends; call it as `rpc_server(server)`."""
         with ExitStack() as stack:
             yield lambda server: stack.enter_context(serve_in_thread(server))

@@ -299,7 +299,7 @@ def _write(data: bytes) -> None:
 
 
 def _print(data: bytes) -> None:
-    """Write text from the server to the terminal, with control characters escaped. (In a pipe they are not.)"""
+    """Write text from the server to a terminal, with control characters escaped (in a pipe they are not)."""
     print(visible(data.decode(errors="backslashreplace"), keep="\n\t"), end="", flush=True)
 
 

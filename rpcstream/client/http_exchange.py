@@ -291,7 +291,7 @@ class Exchange:
             self._handle_received()
 
     def _settle_rest(self, make_error: MakeError) -> None:
-        """Fail the calls that had no answer. (Those of a batch that was answered find out at the end of its array.)"""
+        """Fail the calls without an answer; those of an answered batch fail at the end of its array instead."""
         pending = self._session.pending
         if not (self._has_array and self._has_reply):
             for call_id in list(self._waiting()):

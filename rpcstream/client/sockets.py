@@ -59,7 +59,7 @@ def failure(error: OSError, seconds: float | None) -> str:
 
 
 def is_own_timeout(error: OSError) -> bool:
-    """Is the time over that we set? (The system's own time-out has a number.)"""
+    """Tell whether the time-out of the socket object passed, and not one of the system (which has an errno)."""
     return isinstance(error, TimeoutError) and error.errno is None
 
 

@@ -16,10 +16,12 @@ TAG = "bytes"
 
 
 def encode_bytes(value: bytes | bytearray, encoding: Encoding) -> object:
+    """A tagged object with the bytes as base64."""
     return {TAG_KEY: TAG, "data": encoding.payload(value)}
 
 
 def encode_memoryview(value: memoryview, encoding: Encoding) -> object:
+    """A tagged object with the bytes of the view as base64."""
     # `cast` needs C order and refuses views with a zero in their shape; `tobytes` takes any.
     plain = value.c_contiguous and value.nbytes > 0
     return {TAG_KEY: TAG, "data": encoding.payload(value.cast("B") if plain else value.tobytes())}

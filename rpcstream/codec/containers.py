@@ -21,7 +21,7 @@ def encode_iterable(value: Iterable[Any], _: Encoding) -> object:
 
 
 def encode_mapping(value: Mapping[Any, Any], _: Encoding) -> object:
-    """mappingproxy and subclasses of dict: an object."""
+    """An object, for a mappingproxy or an instance of a subclass of dict."""
     return dict(value)
 
 
@@ -31,6 +31,7 @@ def encode_dataclass(value: Any, _: Encoding) -> object:
 
 
 def encode_attrs(value: Any, _: Encoding) -> object:
+    """An object with all fields of an attrs class."""
     return _set_fields(value, tuple(field.name for field in type(value).__attrs_attrs__))
 
 
@@ -89,7 +90,7 @@ def _defaults(cls: Any) -> dict[str, Any]:
 
 
 def _is_default(member: object, default: object) -> bool:
-    """msgspec's rule: the very object, or an empty list, dict or set where that is made by default."""
+    """Tell whether a field has its default, as msgspec decides: the same object, or an empty list, dict or set."""
     if member is default:
         return True
     return any(default is kind for kind in (list, dict, set)) and type(member) is default and not member

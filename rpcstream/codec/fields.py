@@ -90,6 +90,7 @@ def _default(value: Any) -> dict[str, Any]:
 
 
 def has_fields(cls: type) -> bool:
+    """Tell whether a class has fields with hints: a dataclass, Struct, TypedDict, NamedTuple or attrs class."""
     return (
         dataclasses.is_dataclass(cls)
         or issubclass(cls, msgspec.Struct)

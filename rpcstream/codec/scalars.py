@@ -27,6 +27,7 @@ COMPLEX_SCHEMA = tagged_schema(COMPLEX_TAG, {"real": _PART, "imag": _PART})
 
 
 def encode_complex(value: complex, _: Encoding) -> object:
+    """A tagged object with the real and the imaginary part."""
     return {TAG_KEY: COMPLEX_TAG, "real": _part_to_wire(value.real), "imag": _part_to_wire(value.imag)}
 
 
@@ -81,13 +82,13 @@ def encode_text(value: object, _: Encoding) -> object:
 
 
 def encode_value(value: Any, _: Encoding) -> object:
-    """Enum: its value."""
+    """The value of an Enum member."""
     return value.value
 
 
 def encode_date_or_time(value: Any, _: Encoding) -> object:
-    """Of a subclass of date, datetime or time (pandas.Timestamp): ISO 8601; null for what is no time (pandas.NaT)."""
-    return value.isoformat() if value == value else None
+    """ISO 8601, for a subclass of date, datetime or time such as pandas.Timestamp; null for pandas.NaT."""
+    return value.isoformat() if value == value else None  # noqa: PLR0124 (NaT does not equal itself)
 
 
 def encode_timedelta(value: datetime.timedelta, _: Encoding) -> object:
@@ -101,17 +102,20 @@ def encode_timedelta(value: datetime.timedelta, _: Encoding) -> object:
 
 
 def encode_raw(value: Any, _: Encoding) -> object:
-    """msgspec.Raw: the JSON text in it, as it is."""
+    """The JSON text of a msgspec.Raw, unchanged."""
     return orjson.Fragment(bytes(value))
 
 
 def encode_str(value: str, _: Encoding) -> object:
+    """The text of a subclass of str."""
     return str.__str__(value)
 
 
 def encode_int(value: int, _: Encoding) -> object:
+    """The number of a subclass of int."""
     return int.__index__(value)
 
 
 def encode_float(value: float, _: Encoding) -> object:
+    """The number of a subclass of float."""
     return float.__float__(value)

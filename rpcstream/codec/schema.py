@@ -22,7 +22,6 @@ def schema_of(lowered: Any, components: dict[str, Any]) -> dict[str, Any]:
 
     Raises TypeError for a hint that JSON Schema has no words for.
     """
-
     import msgspec  # only where schemas are made: the codec is imported without it
 
     def hook(kind: Any) -> Any:
@@ -34,7 +33,7 @@ def schema_of(lowered: Any, components: dict[str, Any]) -> dict[str, Any]:
 
 
 def corrected(schema: dict[str, Any]) -> dict[str, Any]:
-    """Correct a schema of msgspec, and the schemas inside it:
+    """Correct a schema of msgspec, and the schemas inside it.
 
     * A default that JSON cannot say (an infinity, a NaN) or that is itself not taken (None where null is none of the
       types) stands as text in `x-default`, for people: a caller must not send null in its place.

@@ -22,6 +22,7 @@ from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker
 from ..peer.marshal import NOT_GIVEN, params_of
 from ..peer.session import Session
+from ..peer.state import ConversationState
 from ..server import Server
 from ..wire import envelope
 from . import discovery
@@ -213,7 +214,7 @@ class Hub(Server):
     def _session_options(self, dispatcher: Dispatcher) -> dict[str, Any]:
         return {**super()._session_options(dispatcher), "parse_long": self._reader.read}
 
-    def _check_subscription(self, session: Session, topic: str) -> tuple[str, ...]:
+    def _check_subscription(self, session: ConversationState, topic: str) -> tuple[str, ...]:
         return () if self._rules is None else self._rules.check_subscription(session.identity, topic)
 
     @property

@@ -61,7 +61,7 @@ def add_own_methods(
 
 
 def add_auth_method(registry: MethodRegistry) -> None:
-    """Enter that with which a peer says who it is. (The first time it is the gate that answers.)"""
+    """Add the method with which a peer authenticates again; the first time the gate answers it."""
 
     async def authenticate(token: str, ctx: Context) -> bool:
         """Says by a token who calls from now on; who is not believed stays who they were."""

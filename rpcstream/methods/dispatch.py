@@ -215,8 +215,9 @@ class Dispatcher:
     def _unusual_request(
         self, message: dict[str, Any], line: Line, session: ConversationState
     ) -> tuple[Method | None, Any, Encoded | None]:
-        """Check a request that is not a plain call: a notification, an id that is null or a float, a method with a rule
-        for its callers, or a request with an error.
+        """Check a request that is not a plain call.
+
+        It is a notification, has an id that is null or a float, is for a method with a rule, or has an error.
 
         Returns:
             The method to be called, the id, and None; or no method, the id, and the error reply.
@@ -445,7 +446,7 @@ class Dispatcher:
         finally:
             self._batches.current = self._task_now = None
 
-    async def _call_later(
+    async def _call_later(  # noqa: PLR0912 (one path with its ends)
         self,
         runner: HandlerRunner,
         method: Method,

@@ -29,6 +29,7 @@ def context_parameter(parameters: list[Parameter], hints: dict[str, Any], method
 
 
 def signature_of(function: Callable[..., Any], method: str) -> inspect.Signature:
+    """The signature of a handler; RegistrationError where it has none."""
     try:
         return inspect.signature(function)
     except (ValueError, TypeError) as error:
@@ -92,6 +93,7 @@ def caller_namespace() -> dict[str, Any]:
 
 
 def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function, also inside a partial."""
     source: Any = function
     while isinstance(source, functools.partial):
         source = source.func

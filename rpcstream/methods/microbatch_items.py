@@ -222,8 +222,9 @@ def _row_hint(array: Any, metadata: list[Any]) -> Any:
             if not (rest := _without_batch(each.dims, each)):
                 row = _scalar_hint(array)
                 continue
-            each = Shape(*rest)
-        kept.append(each)
+            kept.append(Shape(*rest))
+        else:
+            kept.append(each)
     return Annotated[(row, *kept)] if kept else row
 
 

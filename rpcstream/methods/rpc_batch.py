@@ -276,7 +276,7 @@ class RpcBatches:
             return self._answer_in_turns(batch, begun, Hold(session))
         return self._answer_later(batch) if batch.waiting else self._joined(batch)
 
-    def _take_members(self, batch: RpcBatch) -> asyncio.Future[None] | None:
+    def _take_members(self, batch: RpcBatch) -> asyncio.Future[None] | None:  # noqa: PLR0912 (one loop)
         """Take members in order, for one turn of the loop: sync ones are answered, others noted as waiting.
 
         Stops at a member that must have begun before those after it.

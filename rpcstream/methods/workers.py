@@ -336,7 +336,10 @@ def _words(status: int | None) -> str:
 
 
 def _ended(processes: list[SpawnProcess], seconds: float) -> bool:
-    """Have all ended within this time? (`join` with a limit waits for ever for one that has closed its files.)"""
+    """Wait until all have ended, for this time at most; returns whether they have.
+
+    `join` with a time-out would wait for ever for a process that has closed its files.
+    """
     deadline = monotonic() + seconds
     while any(process.is_alive() for process in processes):
         if monotonic() > deadline:

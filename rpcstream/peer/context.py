@@ -92,8 +92,10 @@ class Context:
 
     @property
     def credentials(self) -> Credentials:
-        """What the connection tells of the caller, while it lasts: names of a certificate, pid, uid and gid at a Unix
-        socket, the address. Never the token."""
+        """The credentials of the connection, without the token.
+
+        The names of a certificate, the pid, uid and gid at a Unix socket, the address.
+        """
         shown = getattr(self._session.channel, "credentials", None)
         return shown if isinstance(shown, Credentials) else Credentials(address=self.address)
 
@@ -114,8 +116,10 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Nobody waits for the result any more. For handlers in threads, which nothing else stops; others are
-        cancelled themselves."""
+        """Whether the caller has stopped waiting, by a cancel, a time-out or a lost connection.
+
+        For handlers in threads, which cannot be interrupted; other handlers are cancelled.
+        """
         return self._is_cancelled or now() >= self._deadline
 
     def check(self) -> None:
@@ -142,8 +146,9 @@ class Context:
             self._session.loop.call_soon_threadsafe(self._send_soon, message)
 
     def after_reply(self, callback: Callable[[], object]) -> None:
-        """Call a function as soon as the reply to this call has been handed to the connection; of a notification, as
-        soon as the handler is done.
+        """Call a function after the reply to this call was handed to the connection.
+
+        For a notification, which has no reply, it is called after the handler has ended.
 
         What it sends is read by the caller behind the reply: a handler may return the id of a subscription, and have
         the first notifications for it sent afterwards (`ctx.peer.notify(…, after_reply=True)` is the short form). In a

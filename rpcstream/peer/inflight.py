@@ -238,5 +238,5 @@ class RunningCalls:
 
 
 def _key(call_id: int | str) -> str:
-    """An id as text. (1, 1.0 and True are equal in Python, but different ids; and 1 is not "1".)"""
+    """An id as text, since 1, 1.0 and True are equal in Python, but different ids; and 1 is not "1"."""
     return f"i{call_id}" if type(call_id) is int else f"s{call_id}"

@@ -83,8 +83,10 @@ class Outgoing(Protocol):
 
 
 class _Facts(NamedTuple):
-    """Of a message: is it nested too deep; may there be tagged objects in it; its replies, where integers in them may
-    have been rounded when it was read."""
+    """Facts about a message: whether it is nested too deep, whether it may hold tagged objects, and its replies.
+
+    The replies are there only where integers in them may have been rounded when the message was parsed.
+    """
 
     is_deep: bool
     tagged: bool
@@ -176,8 +178,11 @@ class Marshaller:
         return self._decoded(method, reply["result"]) if tagged else reply["result"]
 
     def values(self, lines: list[tuple[dict[str, Any], bytes | bytearray]]) -> list[tuple[dict[str, Any], ImageTotal]]:
-        """Replies that stood in few messages, for `value_in`: exact, and each with whether it may hold tags, and what
-        the images of its message have cost."""
+        """Prepare the replies of a few messages for `value_in`.
+
+        Returns:
+            Each reply with exact integers, and the images of its message that were decoded so far.
+        """
         by_line: dict[int, list[int]] = {}
         for position, (_, line) in enumerate(lines):
             by_line.setdefault(id(line), []).append(position)

@@ -44,7 +44,7 @@ class MessageMemory:
 
     @property
     def is_full(self) -> bool:
-        """No call of a long message may begin. (With nothing at work one always may, however long it is.)"""
+        """No call of a long message may begin; with nothing at work one always may, however long it is."""
         return self.at_work >= self.half
 
     def reserve(self, size: int, own: int) -> bool:

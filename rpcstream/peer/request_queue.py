@@ -370,7 +370,7 @@ def _size_of(messages: Iterable[Message]) -> int:
 
 
 def name_of_id(call_id: Any) -> str:
-    """An id as text of a bounded length. (So that peers choose neither our hashes nor how much is kept.)"""
+    """An id as text of a bounded length, so that peers choose neither hashes nor the memory of ids."""
     if type(call_id) is str and len(call_id) > NAME_MAX:
         return hashlib.sha256(call_id.encode(errors="surrogatepass")).hexdigest()
     name = repr(call_id)

@@ -47,8 +47,9 @@ Answer = Callable[[Any, "bytes | bytearray", "Session"], Encoded | Later | None]
 
 
 class Session(ConversationState):
-    """One end of a conversation; both ends are equal. A transport calls `connected` once, then `receive`, `blocked`,
-    `end`; at last `lost`.
+    """One end of a connection; both ends are equal.
+
+    A transport calls `connected` once, then `receive`, `blocked`, `end`; at last `lost`.
 
     Messages are handled as they come, and kept in a queue while there is no room for more; when that is full, the
     transport is asked to read no more. `_regulate` decides all of that in one place, after every change.
@@ -209,7 +210,7 @@ class Session(ConversationState):
 
     # -- the way of a message ---------------------------------------------------------------------------------------
 
-    def _work(self, messages: list[Message]) -> int:
+    def _work(self, messages: list[Message]) -> int:  # noqa: C901, PLR0912 (the path of each message; a call would cost time)
         """Handle messages in order; the replies that are ready go to the outbox. Returns their bytes.
 
         Stops early, and keeps the rest for later, when too many calls run, when too many replies wait to be written,
@@ -228,7 +229,7 @@ class Session(ConversationState):
                     if len(line) < LONG:
                         message = _loads(line)
                     else:
-                        message, line = self._long(line)
+                        message, line = self._long(line)  # noqa: PLW2901 (the cut line replaces the received one)
                 except orjson.JSONDecodeError as error:
                     message, reply = None, self._unparsed(line, error, messages, position)
                 else:
@@ -265,8 +266,7 @@ class Session(ConversationState):
         return size
 
     def _count_turn(self, seconds: float) -> None:
-        """A read took so long. A loop may read a connection many times in a row: when these take a turn together, it is
-        read no more before others had theirs."""
+        """Count the time of a read; when several in a row take a turn together, pause until others had theirs."""
         self._spent += seconds
         if self._spent > self.turn_time:
             self._is_calm, self._rests = False, True

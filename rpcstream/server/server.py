@@ -29,6 +29,7 @@ from ..methods.threads import DaemonExecutor
 from ..observe.counters import Counters
 from ..peer.memory import MessageMemory
 from ..peer.session import Session
+from ..peer.state import ConversationState
 from ..process import CLEAN_UP, LoopName, StopNow, freeze_memory, loop_factory, run_to_end, stop_on_signals
 from ..text import get_logger
 from ..tls import TLS, Certificates
@@ -157,7 +158,7 @@ class Server(ServerMethods):
 
     def _add_builtin_methods(self) -> None:
         """Add the methods `rpc.*`."""
-        add_event_methods(self._registry, self.topics, lambda *asked: self._check_subscription(*asked))
+        add_event_methods(self._registry, self.topics, self._check_subscription)
         self._describe = add_own_methods(
             self._registry, codec=self.codec, title=self.title, version=self.version, stats=self._stats
         )
@@ -378,7 +379,7 @@ class Server(ServerMethods):
         """Seconds in which a connection must show its protocol; None: no limit."""
         return self.limits.auth_timeout if self._authenticator is not None else None
 
-    def _check_subscription(self, session: Session, topic: str) -> tuple[str, ...]:
+    def _check_subscription(self, session: ConversationState, topic: str) -> tuple[str, ...]:
         """Raise NotPermitted unless the peer may subscribe to a topic or pattern.
 
         Returns:

@@ -126,7 +126,7 @@ class WebSocketStream(MessageConnection):
 
     # -- what the session says (Channel) ----------------------------------------------------------------------
 
-    def send(self, messages: list[Encoded]) -> None:
+    def send(self, messages: list[Encoded]) -> None:  # noqa: PLR0912 (one path of a write)
         transport = self._transport
         if transport is None or self._closing:
             return
@@ -200,8 +200,11 @@ class WebSocketStream(MessageConnection):
             self._write(b"".join([frame(PONG, ping, masked=self._client) for ping in pings]))
 
     def _say_close(self, close: Close) -> None:
-        """Begin the closing handshake. What still comes is read for the end of it, and because a socket that is closed
-        with unread bytes in it makes the system throw away what was not yet delivered."""
+        """Begin the closing handshake, and go on reading.
+
+        The peer's close frame ends the handshake; and a socket that is closed with unread bytes makes the system drop
+        sent bytes that were not delivered yet.
+        """
         if self._closing:
             return
         self._closing = True

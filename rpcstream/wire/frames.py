@@ -192,7 +192,7 @@ class FrameReader:
             self._read(held, messages)
         messages.append(Oversize(size, begun, reception.limit, is_refused=True))
 
-    def _read(self, data: bytes | bytearray, messages: list[Message]) -> None:
+    def _read(self, data: bytes | bytearray, messages: list[Message]) -> None:  # noqa: C901, PLR0912, PLR0915 (one loop, for speed)
         """Take the complete frames of these bytes, and keep the rest. One long loop, for the speed of short frames."""
         at, end, unmask = 0, len(data), self._unmask
         try:

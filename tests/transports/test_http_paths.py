@@ -62,13 +62,13 @@ async def asked(server: Server) -> AsyncIterator[Any]:
 )
 async def test_where_calls_are_taken(path: Any, posts: set[str], sockets: set[str]) -> None:
     async with asked(adding(path=path)) as ask:
-        for path in ("/", "/rpc", "/rpc/", "/api/v1"):
-            for target in (path, f"{path}?key=1", f"http://127.0.0.1{path}"):
+        for place in ("/", "/rpc", "/rpc/", "/api/v1"):
+            for target in (place, f"{place}?key=1", f"http://127.0.0.1{place}"):
                 status, body = await ask(post(call("add", 2, 3), target=target))
-                assert status == (200 if path in posts else 404)
-                assert path in posts or b"calls go to" in body
+                assert status == (200 if place in posts else 404)
+                assert place in posts or b"calls go to" in body
                 status, _ = await ask(get(target, *UPGRADE))
-                assert status == (101 if path in sockets else 404)
+                assert status == (101 if place in sockets else 404)
 
 
 async def test_what_else_is_at_the_path() -> None:

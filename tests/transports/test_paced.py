@@ -303,7 +303,7 @@ def test_readers_that_stall_share_one_message(files: Files, runner: asyncio.Runn
                 await asyncio.sleep(0.01)
                 full = [each for each in open_connections(server) if each.is_full]
             paced = [each._transport for each in full if isinstance(each._transport, PacedTransport)]
-            assert len(paced) == (readers if is_tls or len(paced) else 0)
+            assert len(paced) == (readers if is_tls or paced else 0)
             origins = {id(view.obj) for each in paced for view in each._waiting if len(view) > MIB}
             assert len(origins) <= 1  # the one message
             for each in paced:
