@@ -7,12 +7,14 @@ what is said on its connections.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from ..errors import ConnectionLost
 from ..peer.blocking import BlockingStream, Bridge
@@ -22,10 +24,13 @@ from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import OnProgress, PendingCall
 from ..peer.stream import Stream
 from .subscriptions import Subscription
-from .sync_pool import CLOSED, generation
+from .sync_pool import CLOSED
 from .worker_thread import WorkerThread
 
 T = TypeVar("T")
+
+#: Calls that are sent in one turn of the event loop: the server works on these while the next are encoded.
+BEGIN_MAX = 8
 
 
 class LoopClosedError(RuntimeError):
@@ -39,36 +44,28 @@ class LoopBridge(Bridge):
         address: of the server, for errors.
 
     Attributes:
+        is_of_parent: the event loop runs in the process that this one was forked from.
+        is_over: nothing can be run any more.
         lock: while it is held, the event loop does not end.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
         super().__init__(loop)
         self.address = address
-        self.made_in = generation()
-        self._is_closed = False
+        self.is_of_parent = self.is_over = False
         self.lock = threading.RLock()
-
-    @property
-    def is_of_parent(self) -> bool:
-        """The event loop runs in the process that this one was forked from."""
-        return self.made_in != generation()
-
-    @property
-    def is_over(self) -> bool:
-        """Nothing can be run any more."""
-        return self._is_closed or self.is_of_parent
+        _all.add(self)
 
     def close(self) -> None:
         """Take nothing more; when this returns, everything that was taken is known to the event loop."""
         with self.lock:
-            self._is_closed = True
+            self.is_over = True
 
     def check_open(self) -> None:
         """Raise LoopClosedError if the event loop has ended, or runs in another process (`lock` is held)."""
         if self.is_of_parent:
             raise LoopClosedError("this belongs to the process that this one was forked from")
-        if self._is_closed:
+        if self.is_over:
             raise LoopClosedError("the client is closed")
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
@@ -86,6 +83,18 @@ class LoopBridge(Bridge):
     def lost(self, method: str) -> ConnectionLost:
         """The error of a call that the end of the loop leaves without a reply."""
         return ConnectionLost(CLOSED, method=method, address=self.address)
+
+
+_all: WeakSet[LoopBridge] = WeakSet()
+
+
+def _after_fork() -> None:
+    for bridge in list(_all):
+        bridge.is_of_parent = bridge.is_over = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 # -- futures --------------------------------------------------------------------------------------------------------
@@ -268,7 +277,11 @@ class SubmitQueue:
 
     def _begin(self) -> None:
         self._is_woken = False  # what comes from now on wakes the loop again
-        for _ in range(len(self._calls)):
+        count = len(self._calls)
+        if count > BEGIN_MAX:
+            self._is_woken = True
+            self._bridge.loop.call_soon(self._begin, context=self._context)
+        for _ in range(min(count, BEGIN_MAX)):
             self._calls.popleft().begin(self._send_at_once, self._perform)
 
 

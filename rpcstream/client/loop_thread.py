@@ -31,7 +31,6 @@ from .loop_bridge import (
     SubmittedCall,
 )
 from .options import Settings
-from .sync_pool import generation
 from .worker_thread import Hello, WorkerThread, threaded_greeting, with_threaded_iterators
 
 log = get_logger("rpcstream.client")
@@ -63,7 +62,7 @@ class LoopThread:
         )
         self._thread.start()
         # The loop knows what users gave it, not this object: when this is dropped, the loop ends.
-        self._finalizer = weakref.finalize(self, _end, loop, self._client, self._bridge.made_in)
+        self._finalizer = weakref.finalize(self, _end, self._bridge, self._client)
         self._finalizer.atexit = False
         _all.add(self)
 
@@ -226,13 +225,13 @@ async def _finish(client: AsyncClient) -> None:
                 task.exception()  # retrieved, so that asyncio does not log it
 
 
-def _end(loop: asyncio.AbstractEventLoop, client: AsyncClient, made_in: int) -> None:
+def _end(bridge: LoopBridge, client: AsyncClient) -> None:
     """Let the thread end; does not wait. May be called by the garbage collector, in any thread."""
-    if made_in != generation():
-        _of_parent.append((loop, client))
+    if bridge.is_of_parent:
+        _of_parent.append((bridge.loop, client))
         return
     try:
-        loop.call_soon_threadsafe(loop.stop)
+        bridge.loop.call_soon_threadsafe(bridge.loop.stop)
     except RuntimeError:  # it has ended by itself
         pass
 

@@ -267,17 +267,8 @@ class _Turn:
 
 _all: WeakSet[SyncPool] = WeakSet()
 
-#: How many forks lie between the process that imported this module and the present one.
-_forks = [0]
-
-
-def generation() -> int:
-    """A number that is another one in a child process than it was in its parent."""
-    return _forks[0]
-
 
 def _after_fork() -> None:
-    _forks[0] += 1
     for pool in list(_all):
         pool.leave_to_parent()
 

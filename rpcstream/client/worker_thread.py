@@ -26,6 +26,9 @@ log = get_logger("rpcstream.client")
 #: A thread that had nothing to do for so long (s) ends.
 IDLE = 5.0
 
+#: Types of most arguments, which need no closer look.
+_NO_ITERATORS = frozenset((int, float, str, bool, type(None), list, dict, tuple, bytes))
+
 #: Run on each new connection, before anything else is sent on it; a coroutine function, or one that may block.
 Hello = Callable[[Any], object]
 
@@ -125,7 +128,8 @@ class ThreadedIterator:
 
 def with_threaded_iterators(params: Any) -> Any:
     """The params of a call, plain iterators among them as async ones."""
-    if not holds_streams(params):
+    values = params.values() if isinstance(params, dict) else params or ()
+    if _NO_ITERATORS.issuperset(map(type, values)) or not holds_streams(params):
         return params
     if isinstance(params, dict):
         return {name: _threaded(value) for name, value in params.items()}
