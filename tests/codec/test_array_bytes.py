@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from rpcstream.codec import Codec
 
+from ..example_count import example_count
+
 rich: Any = Codec().rich_hint(np.ndarray)
 
 
@@ -36,7 +38,7 @@ dtypes = (
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=example_count(100))
 @given(hnp.arrays(dtypes, hnp.array_shapes(min_dims=0, min_side=0, max_side=4)), st.sampled_from("CFT"))
 def test_files_that_numpy_wrote(array: np.ndarray[Any, Any], order: str) -> None:
     given = array.T if order == "T" else np.asarray(array, order="F" if order == "F" else "C")
@@ -137,7 +139,7 @@ def test_broken_and_hostile_files(data: bytes) -> None:
         decode(data)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=example_count(200))
 @given(st.binary(max_size=200), st.text(max_size=100))
 @example(b"", HEADER)
 def test_any_header_gives_an_array_or_a_value_error(data: bytes, header: str) -> None:

@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 
 from rpcstream.codec import TAG_KEY, Codec, ImageOptions, RichHint, Shape
 
+from ..example_count import example_count
+
 codec = Codec()
 
 
@@ -125,7 +127,7 @@ tagged = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=example_count(400))
 @given(tagged)
 @example({"$type": "own"})
 def test_any_json_value_is_decoded_or_refused_with_value_error(value: Any) -> None:
@@ -139,7 +141,7 @@ def test_any_json_value_is_decoded_or_refused_with_value_error(value: Any) -> No
     assert longest < 2000
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=example_count(100))
 @given(json_values)
 def test_any_python_value_is_accepted_or_refused_with_value_error(value: Any) -> None:
     for hint in HINTS:
@@ -180,7 +182,7 @@ def test_errors_say_where() -> None:
 # -- tags in bytes ---------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=example_count(200))
 @given(
     st.sampled_from(["$type", "$Type", "type", "$types", "a"]),
     st.lists(st.booleans(), min_size=8),

@@ -25,6 +25,8 @@ from rpcstream.codec import Codec
 from rpcstream.codec.encoding import INLINE
 from rpcstream.errors import EncodeError
 
+from ..example_count import example_count
+
 codec = Codec()
 UTC = datetime.UTC
 
@@ -396,7 +398,7 @@ documents = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=example_count(150))
 @given(documents)
 def test_whatever_goes_out_comes_back(value: Any) -> None:
     line = codec.dumps(value)

@@ -16,6 +16,8 @@ from PIL import Image, ImageSequence
 
 from rpcstream.codec import Codec, ImageOptions
 
+from ..example_count import example_count
+
 rng = np.random.default_rng(1)
 PNG = Codec()
 RAW = Codec(images=ImageOptions(format="raw"))
@@ -241,7 +243,7 @@ def test_images_that_a_hint_takes_and_accepts() -> None:
             rich().accept(value)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=example_count(60))
 @given(st.sampled_from(MODES[:-3]), st.integers(1, 40), st.integers(1, 40), st.sampled_from([PNG, RAW, LOSSLESS]))
 def test_any_size_of_any_mode(mode: str, width: int, height: int, codec: Codec) -> None:
     image = noise(mode, (width, height))

@@ -24,6 +24,8 @@ from rpcstream.codec.image_files import image_weight
 from rpcstream.errors import EncodeError, InvalidParams
 from rpcstream.methods.signature import Signature
 
+from ..example_count import example_count
+
 rng = np.random.default_rng(2)
 PNG = Codec()
 RAW = Codec(images=ImageOptions(format="raw"))
@@ -152,7 +154,7 @@ def check_only_value_errors(value: Any) -> None:
             pass
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=example_count(150))
 @given(
     st.sampled_from(
         [
@@ -423,7 +425,7 @@ def test_what_is_decoded_again_after_a_mismatch_counts_once() -> None:
     assert "max_message_pixels" not in str(caught.value.data)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=example_count(200))
 @given(st.sampled_from(["png", "jpeg", "gif", "webp"]), st.binary(max_size=200), st.data())
 def test_files_of_any_structure_are_walked_through_to_an_end(name: str, rest: bytes, draw: Any) -> None:
     whole = file_of(Image.new("L", (8, 8)), name)

@@ -19,6 +19,8 @@ from rpcstream.codec import Codec
 from rpcstream.codec.encoding import INLINE
 from rpcstream.errors import EncodeError
 
+from ..example_count import example_count
+
 codec = Codec()
 
 
@@ -72,7 +74,7 @@ def laid_out_arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
     return array
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=example_count(300))
 @given(laid_out_arrays())
 def test_every_dtype_and_layout_comes_back_bit_by_bit(array: np.ndarray[Any, Any]) -> None:
     with warnings.catch_warnings():

@@ -17,6 +17,8 @@ from rpcstream import Codec, InvalidParams, Server
 from rpcstream.codec import payloads
 from rpcstream.codec.payloads import CutLine, Payload
 
+from ..example_count import example_count
+
 LONG = "QUJD" * 10_000
 
 
@@ -139,7 +141,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=example_count(150), deadline=None)
 @given(values, st.booleans())
 def test_nothing_else_is_different(value: Any, escaped: bool) -> None:
     line = json.dumps(value).encode() if escaped else orjson.dumps(value)
@@ -151,7 +153,7 @@ def test_nothing_else_is_different(value: Any, escaped: bool) -> None:
 besides = st.lists(st.sampled_from([b"\n", b"\\", b"\x1f", b"\xff", b"\xc3\xa9", b"\\u00e9", b"\x7f"]), max_size=2)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=example_count(150), deadline=None)
 @given(values, st.booleans(), besides)
 def test_an_outline_is_the_same_undecoded(value: Any, escaped: bool, beside: list[bytes]) -> None:
     """Whatever the long strings are; those that are none are found when they are looked at."""

@@ -17,6 +17,8 @@ from hypothesis.extra import numpy as hnp
 from rpcstream.codec import Codec
 from rpcstream.errors import EncodeError
 
+from ..example_count import example_count
+
 codec = Codec()
 
 
@@ -201,7 +203,7 @@ def test_dates_keep_their_unit() -> None:
         assert found == value or np.isnat(value)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=example_count(200))
 @given(st.data())
 def test_numpy_scalars_come_back_where_the_hint_asks(data: st.DataObject) -> None:
     dtype = data.draw(hnp.scalar_dtypes().filter(lambda dtype: dtype.kind in "biufc" and dtype.itemsize <= 8))

@@ -254,7 +254,7 @@ async def test_what_a_client_offers_has_it_too(network: Network) -> None:
         return answer
 
     @server
-    def subscription(name: str) -> None:
+    async def subscription(name: str) -> None:  # begins in the turn after that in which `ask` goes on
         heard.append("notification")
 
     async with network.serve(server) as endpoint:

@@ -20,6 +20,7 @@ from rpcstream.hub.listing import Listing, reply_with
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.wire.buffers import MessageParts
 
+from ..example_count import example_count
 from .conftest import OpenHub, RunningHub
 
 
@@ -265,7 +266,7 @@ async def test_of_a_server_it_is_written_once() -> None:
 # -- names that come and go -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=example_count(100), deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.sets(st.integers(0, 30), max_size=10)), max_size=30))
 def test_the_names_are_those_of_the_routes(changes: list[tuple[bool, int, set[int]]]) -> None:
     asyncio.run(_change(changes))

@@ -15,6 +15,7 @@ from rpcstream.errors import RpcError
 from rpcstream.events.patterns import matches
 from rpcstream.hub import Hub, Rule
 
+from ..example_count import example_count
 from .conftest import CALL, OpenHub, RawPeer, RunningHub
 
 USERS = ("camera", "sensors", "gpu", "ada")
@@ -159,7 +160,7 @@ class _Session:
     def abort(self, reason: str) -> None: ...
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=example_count(300), deadline=None)
 @given(rules, steps)
 def test_no_client_gets_calls_for_what_its_rules_do_not_allow(all_rules: list[Rule], asked: list[Any]) -> None:
     asyncio.run(_hold(all_rules, asked))

@@ -19,6 +19,8 @@ from rpcstream import Codec, Server
 from rpcstream.methods.discovery import describe
 from rpcstream.methods.registry import Method
 
+from ..example_count import example_count
+
 INF, NAN = math.inf, math.nan
 
 
@@ -219,7 +221,7 @@ def instances(schema: Any, components: dict[str, Any]) -> st.SearchStrategy[Any]
 
 
 @given(hints.flatmap(lambda each: st.tuples(st.just(each[0]), each[1])))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=example_count(300))
 def test_every_default_is_allowed_and_taken(each: tuple[Any, Any]) -> None:
     hint, default = each
 
@@ -238,7 +240,7 @@ def test_every_default_is_allowed_and_taken(each: tuple[Any, Any]) -> None:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=example_count(300))
 def test_what_a_schema_allows_is_taken(data: st.DataObject) -> None:
     hint, _ = data.draw(hints)
 

@@ -20,6 +20,7 @@ from rpcstream.peer.marshal import Call
 from rpcstream.peer.session import Session
 from rpcstream.wire.buffers import Encoded
 
+from ..example_count import example_count
 from ..internals import running_state
 
 LIMITS = Limits(max_calls=3, write_buffer=4000, max_values=20_000, max_held_size=200_000, max_held_total=500_000)
@@ -200,7 +201,7 @@ async def fed(session: Session, channel: Channel, reads: list[list[bytes]], *, b
     assert session.memory.waiting == 0
 
 
-FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=example_count(40), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 async def at_a_server(make: Callable[[], Server], reads: list[list[bytes]], blocked: bool) -> None:

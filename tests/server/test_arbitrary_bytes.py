@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from rpcstream import Limits, Server
 from rpcstream.transports.memory import join
 
+from ..example_count import example_count
+
 
 class Peer(asyncio.Protocol):
     """The other end of a connection in memory: keeps what it gets."""
@@ -128,7 +130,7 @@ garbage = st.one_of(st.binary(max_size=300), st.lists(fragments, max_size=40).ma
 
 
 @given(st.lists(garbage, max_size=5))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=example_count(150))
 def test_any_bytes_get_a_valid_error_or_nothing_and_the_next_call_works(pieces: list[bytes]) -> None:
     before, after = run(converse(pieces))
     for reply in before:
@@ -155,7 +157,7 @@ odd_requests = st.fixed_dictionaries(
 
 
 @given(st.lists(odd_requests | st.lists(odd_requests | json_values, max_size=4) | json_values, max_size=5))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=example_count(150))
 def test_any_json_gets_valid_replies_and_the_next_call_works(messages: list[Any]) -> None:
     before, after = run(converse([json.dumps(message).encode() + b"\n" for message in messages]))
     for reply in before:
@@ -182,7 +184,7 @@ def in_order(replies: list[Any]) -> list[bytes]:
     st.lists(st.integers(1, 60), min_size=1, max_size=6),
     st.sampled_from([b"\n", b"\r\n", b""]),
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=example_count(150))
 def test_any_way_to_cut_a_valid_stream_gives_the_same_replies(
     messages: list[Any], sizes: list[int], delimiter: bytes
 ) -> None:

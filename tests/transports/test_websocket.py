@@ -23,6 +23,7 @@ from rpcstream.wire.frames import BINARY, TEXT, FrameReader, frame, head, masked
 from rpcstream.wire.http_messages import Request
 from rpcstream.wire.upgrade import UpgradeRefusedError, accept_upgrade, check_response, request_upgrade
 
+from ..example_count import example_count
 from ..internals import running_state
 from .raw_websocket import serving, until, websocket_connect
 
@@ -189,7 +190,7 @@ def test_messages_come_through_however_they_are_cut(masked: bool, size: int) -> 
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=example_count(200), deadline=None)
 def test_fragments_with_pings_between_them(data: st.DataObject) -> None:
     masked = data.draw(st.booleans())
     kinds = st.sampled_from([TEXT, BINARY])

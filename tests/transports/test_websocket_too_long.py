@@ -16,6 +16,7 @@ from rpcstream import AsyncClient, Limits, MessageTooLarge, Server
 from rpcstream.wire.frames import BINARY, PING, TEXT, FrameReader, frame
 from rpcstream.wire.framing import HEAD_SIZE, Oversize
 
+from ..example_count import example_count
 from .raw_websocket import CONTINUATION, RawWebSocket, fragment, frame_head, serving, until, websocket_connect
 
 LIMIT = 10_000
@@ -279,7 +280,7 @@ async def test_a_reply_that_is_too_long_fails_its_call_alone() -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=example_count(300), deadline=None)
 def test_messages_of_any_size_however_they_are_cut(data: st.DataObject) -> None:
     """The reader against a list of what was said: each message whole, or once as too long, with its beginning."""
     masked, limit = data.draw(st.booleans()), data.draw(st.sampled_from([1, 100, 1000]))

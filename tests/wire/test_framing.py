@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from rpcstream.wire import envelope, json_scan
 from rpcstream.wire.framing import HEAD_SIZE, LineFramer, Oversize
 
+from ..example_count import example_count
+
 
 def cut(stream: bytes, sizes: list[int]) -> list[bytes]:
     """The stream in pieces of these sizes, over and over."""
@@ -289,7 +291,7 @@ cuts = st.lists(st.integers(1, 12) | st.just(1000), min_size=1, max_size=6)
 
 
 @given(st.lists(st.tuples(values, between), min_size=1, max_size=5), cuts)
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=example_count(400))
 def test_values_of_any_kind_behind_each_other_are_each_a_message(
     parts: list[tuple[bytes, bytes]], sizes: list[int]
 ) -> None:
@@ -359,7 +361,7 @@ def test_small_values_without_end_are_given_as_they_come(looked_at: list[int]) -
     ),
     cuts,
 )
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=example_count(400))
 def test_no_text_of_brackets_and_quotes_is_lost_or_taken_twice(tokens: list[bytes], sizes: list[int]) -> None:
     stream = b"".join(tokens)
     framer = LineFramer(max_size=10_000)

@@ -22,6 +22,7 @@ from rpcstream.wire.http_parser import (
     parse_head,
 )
 
+from ..example_count import example_count
 from ..transports.raw_http import chunked, post
 
 
@@ -213,7 +214,7 @@ PARTS += [b"Content-Length: 5", b"Transfer-Encoding: chunked", b"\xff", b"%", b"
 
 @given(st.lists(st.sampled_from(PARTS), max_size=30).map(b"".join))
 @example(b"GET / HTTP/1.1\r\nHost: a")
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=example_count(500), deadline=None)
 def test_every_head_is_a_request_or_refused(text: bytes) -> None:
     try:
         request = parse_head(text + b"\r\n\r\n")
@@ -242,7 +243,7 @@ CUTS = st.lists(st.integers(0, 10**6), max_size=20)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), CUTS, st.binary(max_size=5))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=example_count(300), deadline=None)
 def test_chunks_cut_anywhere(chunks: list[bytes], cuts: list[int], behind: bytes) -> None:
     body, rest = ChunkedBody(1000), None
     left = b""
@@ -282,7 +283,7 @@ def test_sized_bodies_cut_anywhere(data: bytes, length: int, cuts: list[int]) ->
     ).map(b"".join),
     CUTS,
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=example_count(500), deadline=None)
 def test_chunks_mean_the_same_however_they_are_cut(data: bytes, cuts: list[int]) -> None:
     def outcome(parts: list[bytes]) -> Any:
         body = ChunkedBody(20)
@@ -320,7 +321,7 @@ def test_a_chunk_over_the_limit_is_known_by_its_size() -> None:
 
 
 @given(CUTS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=example_count(100), deadline=None)
 def test_requests_cut_anywhere(cuts: list[int]) -> None:
     bodies: list[bytes | list[bytes]] = [b"first", b"", [b"in", b"chunks"], b"x" * 100, []]
     data = b""

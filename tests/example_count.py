@@ -1,0 +1,13 @@
+"""The number of examples of property tests: a part in the plain suite, all of them with `RPCSTREAM_THOROUGH=1`."""
+
+from __future__ import annotations
+
+import os
+
+#: Set in a step of `.ci/run`.
+IS_THOROUGH = bool(os.environ.get("RPCSTREAM_THOROUGH"))
+
+
+def example_count(thorough: int) -> int:
+    """For `max_examples`: this many in a thorough run, else a third of them, though at least 30."""
+    return thorough if IS_THOROUGH else min(thorough, max(30, thorough // 3))
