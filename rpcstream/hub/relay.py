@@ -240,9 +240,9 @@ class Relay(ForwardedCall, PendingCall):
             self._send_latest()
         self._is_over = True
         if self._reply_stream is not None:
-            self._reply_stream.close_both()
+            self._reply_stream.stop()
         for stream in self._argument_streams:
-            stream.close_both()
+            stream.stop()
         if self.future is None:
             self._caller.finish(self, reply)
         elif not self.future.done():

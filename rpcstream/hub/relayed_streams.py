@@ -106,10 +106,10 @@ class ReplyStream:
         """Begin to take credit from the caller: the call is on its way."""
         self._caller.streams.add_sender(self._key, self)
 
-    def close_both(self) -> None:
+    def stop(self) -> None:
         """Send and take no more credit: the call is over."""
         self._credit_messages.is_over = True
-        self._caller.streams.close_sender(self._key, self)
+        self._caller.streams.remove_sender(self._key, self)
 
     def count(self) -> None:
         """Count an item that has come.
@@ -205,13 +205,11 @@ class ArgumentStream:
         self._provider.session.streams.add_sender(argument_key(self._provider_token), self)
         self._caller.streams.add_receiver(self.token, self)
 
-    def close_both(self) -> None:
+    def stop(self) -> None:
         """Take no more items and no more credit: the call is over."""
         self._credit_messages.is_over = True
-        self._provider.session.streams.close_sender(argument_key(self._provider_token), self)
-        receivers = self._caller.streams.receivers
-        if receivers.get(self.token) is self:
-            del receivers[self.token]
+        self._provider.session.streams.remove_sender(argument_key(self._provider_token), self)
+        self._caller.streams.remove_receiver(self.token, self)
 
     # -- messages of the caller ---------------------------------------------------------------------------------------
 

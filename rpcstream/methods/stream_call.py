@@ -114,7 +114,7 @@ class CallRunner:
         if self._ticket is not None:
             self._ticket.release()
         if self._sender is not None:
-            self.session.streams.close_sender(self._key, self._sender)
+            self.session.streams.remove_sender(self._key, self._sender)
         stream_params.close(self.session, self._tokens)
         self.context.finish()
 

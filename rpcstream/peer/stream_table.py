@@ -59,7 +59,7 @@ class StreamTable:
         return f"s{self._last_token}"
 
     def open_sender(self, key: str, credit: int) -> StreamSender:
-        """Open a stream that is sent; to be closed by `close_sender`."""
+        """Open a stream that is sent; to be removed by `remove_sender`."""
         sender = StreamSender(self._write_gate, credit)
         self.add_sender(key, sender)
         return sender
@@ -71,7 +71,7 @@ class StreamTable:
         if self.has_ended:
             sender.close()
 
-    def close_sender(self, key: str, sender: CreditSink) -> None:
+    def remove_sender(self, key: str, sender: CreditSink) -> None:
         """Remove a stream that is over, unless a later one has its name already."""
         if self.senders.get(key) is sender:
             del self.senders[key]
@@ -88,6 +88,11 @@ class StreamTable:
         self.receivers[token] = receiver
         if self.has_ended:
             receiver.end(_ended())
+
+    def remove_receiver(self, token: str, receiver: ItemSink) -> None:
+        """Remove a stream that is over, unless a later one has its token already."""
+        if self.receivers.get(token) is receiver:
+            del self.receivers[token]
 
     def close_receiver(self, token: str) -> None:
         """Remove a stream that is not read any more; items that still come are dropped."""

@@ -108,7 +108,7 @@ class Uploads:
         self._fail(error)
 
     def _ended(self, key: str, sender: StreamSender, task: asyncio.Task[None]) -> None:
-        self._streams.close_sender(key, sender)
+        self._streams.remove_sender(key, sender)
         if not task.cancelled() and task.exception() is not None:
             log.error("an iterator failed while it was closed", exc_info=task.exception())
 
