@@ -1,6 +1,6 @@
-"""The methods that every end has which offers any, `rpc.discover`, `rpc.ping`, `rpc.stats`; those of servers.
+"""The built-in methods: `rpc.discover`, `rpc.ping` and `rpc.stats`; at servers also `rpc.authenticate` and events.
 
-These are `rpc.authenticate`, where callers are asked who they are, and those for events.
+Knows nothing of how they are called.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ from .registry import MethodRegistry
 def add_own_methods(
     registry: MethodRegistry, *, codec: Codec, title: str, version: str, stats: Callable[[], dict[str, Any]]
 ) -> Callable[[], dict[str, Any]]:
-    """Enter them.
+    """Register `rpc.discover`, `rpc.ping` and `rpc.stats`, which a server has, and a client that offers methods.
 
     Args:
-        title, version: of the service, for `rpc.discover`.
-        stats: what `rpc.stats` answers.
+        registry: of the methods that `rpc.discover` describes.
+        codec: writes the document.
+        title: of the service, for `rpc.discover`.
+        version: the same.
+        stats: gives the result of `rpc.stats`.
 
     Returns:
-        What gives the document that `rpc.discover` answers.
+        A function that gives the document of `rpc.discover`.
     """
 
     @functools.lru_cache(maxsize=1)
@@ -40,7 +43,7 @@ def add_own_methods(
 
     @functools.lru_cache(maxsize=1)
     def written(changes: int) -> orjson.Fragment:
-        # As JSON: an answer is then as quick as its bytes are copied, however many methods there are.
+        # As JSON, so that a reply costs no more than copying its bytes, however many methods there are.
         return orjson.Fragment(codec.dumps(described(changes)))
 
     def discover() -> dict[str, Any]:
@@ -61,10 +64,10 @@ def add_own_methods(
 
 
 def add_auth_method(registry: MethodRegistry) -> None:
-    """Add the method with which a peer authenticates again; the first time the gate answers it."""
+    """Register `rpc.authenticate` for peers that are authenticated already; before that the gate answers it."""
 
     async def authenticate(token: str, ctx: Context) -> bool:
-        """Says by a token who calls from now on; who is not believed stays who they were."""
+        """Changes the identity of the caller by another token; if that is not accepted, the identity stays."""
         if ctx.in_batch:
             raise InvalidRequest(data=NOT_IN_BATCH)
         if not isinstance(ctx.session, GatedSession) or not ctx.session.is_lasting:
@@ -72,17 +75,20 @@ def add_auth_method(registry: MethodRegistry) -> None:
         await ctx.session.gate.change(ctx.session, token)
         return True
 
-    # One at a time: the wrong ones are counted before the next is looked at.
+    # Ordered, so that a wrong token is counted before the next one is looked at.
     registry.add(authenticate, name=AUTHENTICATE, reserved=True, ordered=True)
 
 
 def add_event_methods(
     registry: MethodRegistry, topics: Topics, check: Callable[[ConversationState, str], tuple[str, ...]]
 ) -> None:
-    """Enter those with which clients subscribe to the topics.
+    """Register `rpc.subscribe` and `rpc.unsubscribe`.
 
     Args:
-        check: called with the session and what it asks for; gives the patterns of what it is not to be told.
+        registry: gets the methods.
+        topics: to subscribe to.
+        check: called with the session and the topic or pattern; raises if the peer may not subscribe to it, and gives
+            the patterns of topics whose events it does not get.
     """
 
     def subscribe(topic: str, ctx: Context) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Room for the images of calls: which message's images are decoded when, in which thread, in how much memory.
+"""Decodes the images of calls in threads, within a limit of memory for all calls of a server.
 
-Owns the threads that decode, the line of those that wait for them, and the sum of the memory that images take at one
-server. Knows neither formats nor connections.
+Owns these threads, the queue of messages whose images wait for them, and the sum of the memory that images take. Knows
+neither formats nor connections.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from .threads import DaemonThreads
 
 T = TypeVar("T")
 
-#: Messages whose images are decoded at the same time. Pillow lets go of the interpreter while it decodes, so one for
-#: each processor; more than four would leave less memory for each.
+#: Messages whose images are decoded at the same time. Pillow releases the GIL while it decodes, so one for each
+#: processor; more than four would leave less memory for each.
 MAX_DECODERS = min(4, os.cpu_count() or 1)
 
 
 class ImageMemory:
-    """Bytes of the memory for images, until they are given back."""
+    """A share of the memory for images, which is reserved until it is released."""
 
-    __slots__ = ("_loop", "_room", "size")
+    __slots__ = ("_decoder", "_loop", "size")
 
-    def __init__(self, room: ImageDecoder, size: int) -> None:
+    def __init__(self, decoder: ImageDecoder, size: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._room = room
+        self._decoder = decoder
         self.size = size
-        room.used += size
+        decoder.used += size
 
     def resize(self, size: int) -> None:
-        """It is so much now; what is free then goes to those that wait."""
-        self._room.used += size - self.size
+        """Change the size; memory that is freed goes to messages that wait."""
+        self._decoder.used += size - self.size
         self.size = size
-        self._room.admit()
+        self._decoder.admit()
 
     def release(self) -> None:
-        """Harmless at any time."""
+        """Free the memory. May be called more than once."""
         if self.size:
             self.resize(0)
 
     def __del__(self) -> None:
-        # Of a call that was cancelled before its first step, of which nothing ever runs. In any thread.
+        # A call that was cancelled before its first step never calls `release`. This may run in any thread.
         if self.size and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._room.give_back, self.size)
+            self._loop.call_soon_threadsafe(self._decoder.give_back, self.size)
 
 
 class _WaitingMessage:
-    """A message whose images wait: how much memory they take, and what is told when there is room."""
+    """A message whose images wait to be decoded: the memory that they take, and a future for it."""
 
     __slots__ = ("future", "size")
 
@@ -63,14 +63,14 @@ class _WaitingMessage:
 
 
 class ImageDecoder:
-    """The memory and the threads for images at one server. For one event loop.
+    """Decodes images for one server. For one event loop.
 
     Args:
-        max_memory: bytes. Those that wait are let in while there is so much; one is always let in where there is none.
+        max_memory: bytes for the images of all calls; a message that needs more is admitted only if no other is.
         max_waiting: messages that may wait; one more is answered with -32002.
 
     Attributes:
-        used: bytes at the moment.
+        used: bytes that are reserved at the moment.
     """
 
     def __init__(self, *, max_memory: int, max_waiting: int) -> None:
@@ -78,44 +78,44 @@ class ImageDecoder:
         self._max_memory = max_memory
         self._max_waiting = max_waiting
         self._threads = DaemonThreads(MAX_DECODERS, name="rpcstream-images")
-        #: By who sent them, whose turn comes in this order; of each one message at a time is decoded.
+        #: Waiting messages by owner. Owners take turns in this order; of each, one message is decoded at a time.
         self._waiting: dict[Hashable, deque[_WaitingMessage]] = {}
         self._count = 0
         self._decoding: set[Hashable] = set()
 
     def keep(self, size: int) -> ImageMemory | None:
-        """Memory for images that are decoded already; None where there is no room for them."""
+        """Reserve memory for images that are decoded already; None if there is not enough."""
         return ImageMemory(self, size) if self._has_room(size) and not self._waiting else None
 
     async def decode(self, owner: Hashable, size: int, function: Callable[[], tuple[T, int]]) -> tuple[T, ImageMemory]:
-        """Run a function in a thread that decodes images, when there is room.
+        """Run a function in a thread that decodes images, once there is memory for it.
 
         Args:
-            owner: of several that wait, each has its turn.
-            size: bytes that it takes at most.
+            owner: several owners that wait take turns.
+            size: bytes that the images take at most while they are decoded.
             function: gives a result, and the bytes that the images in it hold.
 
         Returns:
-            The result, and the memory that is to be given back once it is dropped.
+            The result, and its memory, which the caller must release.
 
         Raises:
             ServerBusy: too many wait.
             Exception: what the function raises.
         """
-        lease = await self._enter(owner, size)
+        memory = await self._enter(owner, size)
         try:
             future = asyncio.wrap_future(self._threads.submit(function))
         except BaseException:
-            self._leave(owner, lease, 0)
+            self._leave(owner, memory, 0)
             raise
-        # Also when nobody waits any more: a thread cannot be stopped, and takes its memory until it is done.
-        future.add_done_callback(lambda done: self._leave(owner, lease, _size_of(done)))
+        # Also if the caller is cancelled: a thread cannot be stopped, and takes its memory until it is done.
+        future.add_done_callback(lambda done: self._leave(owner, memory, _size_of(done)))
         try:
             result, _ = await asyncio.shield(future)
         except BaseException:
-            future.add_done_callback(lambda _: lease.release())
+            future.add_done_callback(lambda _: memory.release())
             raise
-        return result, lease
+        return result, memory
 
     async def arguments(
         self,
@@ -126,17 +126,22 @@ class ImageDecoder:
         tagged: Tagged = None,
         copies: int = 1,
     ) -> tuple[Arguments, ImageMemory]:
-        """The arguments of a call with images, decoded here if they are not yet, and the memory for the images.
+        """The arguments of a call with images, and the memory for the images. Decodes those that are not decoded yet.
 
         Args:
+            found: what `Signature.bind` raised for `params`, `line` and `tagged`.
+            owner: as for `decode`.
+            params: the member of the request, as parsed.
+            line: the message, as it came.
+            tagged: see `Tagged`.
             copies: how often each image will be in memory.
 
         Raises:
             RpcError: the params do not fit, or too many wait.
         """
         arguments, found.arguments = found.arguments, None
-        if arguments is not None and (lease := self.keep(found.size * copies)) is not None:
-            return arguments, lease
+        if arguments is not None and (memory := self.keep(found.size * copies)) is not None:
+            return arguments, memory
         del arguments
         # Nothing of the first attempt is kept while the message waits.
         found.__traceback__ = found.__context__ = None
@@ -150,20 +155,20 @@ class ImageDecoder:
         return await self.decode(owner, image_weight(params, found.limits), bind)
 
     def give_back(self, size: int) -> None:
-        """So much is free now."""
+        """Free so many bytes."""
         self.used -= size
         self.admit()
 
     def admit(self) -> None:
-        """Let in those that wait, each in its turn, as far as there is room."""
+        """Start messages that wait, owners in turn, as far as there is memory."""
         while len(self._decoding) < MAX_DECODERS:
             owner = next((each for each in self._waiting if each not in self._decoding), None)
             if owner is None:
                 return
-            line = self._waiting[owner]
-            if not self._has_room(line[0].size):
-                return  # no smaller one goes before it: it would wait for ever
-            waiter = line[0]
+            queue = self._waiting[owner]
+            if not self._has_room(queue[0].size):
+                return  # smaller ones do not overtake it, or it might wait for ever
+            waiter = queue[0]
             self._take_out(owner, waiter)
             if owner in self._waiting:
                 self._waiting[owner] = self._waiting.pop(owner)  # behind the others
@@ -195,17 +200,17 @@ class ImageDecoder:
                 self.admit()
             raise
 
-    def _leave(self, owner: Hashable, lease: ImageMemory, size: int) -> None:
-        """The thread is done; the images in what it gave hold so much."""
+    def _leave(self, owner: Hashable, memory: ImageMemory, size: int) -> None:
+        """The thread is done; `size` bytes stay reserved for the images in its result."""
         self._decoding.discard(owner)
-        lease.resize(size)
+        memory.resize(size)
 
     def _take_out(self, owner: Hashable, waiter: _WaitingMessage) -> None:
-        line = self._waiting.get(owner)
-        if line is not None and waiter in line:
-            line.remove(waiter)
+        queue = self._waiting.get(owner)
+        if queue is not None and waiter in queue:
+            queue.remove(waiter)
             self._count -= 1
-            if not line:
+            if not queue:
                 del self._waiting[owner]
 
 
@@ -214,22 +219,23 @@ def _size_of(done: asyncio.Future[tuple[Any, int]]) -> int:
 
 
 class HandlerRunner(Protocol):
-    """What starts a handler, as an `Invoker` does."""
+    """Runs the handler of a call: an `Invoker`, a `CallRunner` or an `ImageCallRunner`."""
 
-    def start(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def start(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Start a handler; gives its result, or an awaitable of it."""
 
 
 class ImageCallRunner:
-    """Starts a handler as another one does, and gives the memory for its images back when it is done."""
+    """Runs a handler by another runner, and releases the memory of its images when it is done."""
 
-    def __init__(self, starter: HandlerRunner, lease: ImageMemory) -> None:
-        self._starter = starter
-        self._lease = lease
+    def __init__(self, runner: HandlerRunner, memory: ImageMemory) -> None:
+        self._runner = runner
+        self._memory = memory
 
     async def start(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Gives the handler's result, or raises its exception."""
         try:
-            result = self._starter.start(method, args, kwargs)
+            result = self._runner.start(method, args, kwargs)
             return await result if inspect.isawaitable(result) else result
         finally:
-            self._lease.release()
+            self._memory.release()

@@ -1,6 +1,6 @@
-"""What a handler gets beside the arguments on the wire: the context of the call, and streams in place of references.
+"""Injects what a handler gets beside the arguments on the wire: the Context of the call, and streams.
 
-Owns where these stand among the arguments; looked up once, at registration.
+Owns where these stand among the arguments, which is found once, at registration.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .stream_params import BindItem
 
 @dataclass(frozen=True, slots=True)
 class _ArgumentSlot:
-    """Where a parameter's argument stands: among those by position, or by its name."""
+    """Where an argument stands: at a position, or under its name if `position` is None."""
 
     name: str
     position: int | None
@@ -29,11 +29,11 @@ class _ArgumentSlot:
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """The parameters of one handler that are not simply on the wire.
+    """The injected parameters of one handler.
 
     Attributes:
         context: where the context goes, counted among all parameters.
-        streams: where streams are, counted among the arguments that came, and what checks their items.
+        streams: where streams stand, counted among the arguments that came, each with what checks its items.
     """
 
     context: _ArgumentSlot | None
@@ -41,11 +41,11 @@ class Injection:
 
     @classmethod
     def of(cls, signature: Signature, *, is_async: bool, offload: str | None) -> Injection | None:
-        """None for a handler without any.
+        """Find the injected parameters of a handler; None if it has none.
 
         Raises:
-            RegistrationError: the handler runs in another process, where there is no connection; or in the event loop
-                as a sync function, which could not wait for the items of a stream.
+            RegistrationError: the handler runs in another process, where there is no connection; or it is a sync
+                function in the event loop, which could not wait for the items of a stream.
         """
         if signature.context is None and not signature.streams:
             return None
@@ -66,10 +66,16 @@ class Injection:
     def fill(
         self, arguments: Arguments, context: Context, session: ConversationState, images: ImageDecoder
     ) -> tuple[Arguments, list[str]]:
-        """The arguments for the function, and the streams that are to be closed when it is done.
+        """Complete the arguments of a call.
 
         Args:
-            images: where those are decoded that come as items.
+            arguments: as bound from params.
+            context: of the call.
+            session: on which streams are opened.
+            images: decodes images that come as items.
+
+        Returns:
+            The arguments for the function, and the tokens of the streams to be closed when it is done.
 
         Raises:
             InvalidParams: a stream of that name is open already.

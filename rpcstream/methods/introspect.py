@@ -1,6 +1,6 @@
-"""What a Python function declares: its parameters, and its hints with every string in them resolved.
+"""Reads the signature of a Python function: its parameters, and its type hints with all strings resolved.
 
-Owns the ways around partials, wrappers, callable objects and local classes. Knows nothing of the wire.
+Looks behind partials, wrappers and callable objects, and finds local classes. Knows nothing of the wire.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def context_parameter(parameters: list[Parameter], hints: dict[str, Any], method
 
 
 def signature_of(function: Callable[..., Any], method: str) -> inspect.Signature:
-    """The signature of a handler; RegistrationError where it has none."""
+    """The signature of a function. Raises RegistrationError if it has none, as some that are written in C."""
     try:
         return inspect.signature(function)
     except (ValueError, TypeError) as error:
@@ -63,7 +63,7 @@ def hints_of(function: Callable[..., Any], method: str, namespace: dict[str, Any
 
 
 def _hints_one_by_one(function: Any, names: dict[str, Any], method: str, error: Exception) -> dict[str, Any]:
-    """Some name in a string hint is not known: say of which parameter."""
+    """Raise RegistrationError for a string hint with an unknown name; the text names its parameter."""
     for name, hint in function.__annotations__.items():
         if isinstance(hint, str):
             try:
@@ -84,7 +84,7 @@ def _closure_of(function: types.FunctionType) -> dict[str, Any]:
 
 
 def caller_namespace() -> dict[str, Any]:
-    """The local names where rpcstream was called from: string hints may mean classes of that scope."""
+    """The local names of the code that called rpcstream: string hints may name classes of that scope."""
     frame: types.FrameType | None = sys._getframe(1)
     own = __name__.partition(".")[0] + "."
     while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(own):
@@ -93,7 +93,7 @@ def caller_namespace() -> dict[str, Any]:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The name of a function, also inside a partial."""
+    """The name of a function. Raises RegistrationError for a lambda or an object without one."""
     source: Any = function
     while isinstance(source, functools.partial):
         source = source.func
@@ -104,7 +104,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def holds(function: Callable[..., Any], question: Callable[[Any], bool]) -> bool:
-    """Ask it of the function behind partials and callable objects."""
+    """Apply a test such as `inspect.iscoroutinefunction` to the function behind partials and callable objects."""
     while isinstance(function, functools.partial):
         function = function.func
     return question(function) or question(type(function).__call__)

@@ -1,7 +1,7 @@
-"""Where a handler that is not run inline is run: as a coroutine, in a thread, in another process.
+"""Runs handlers as coroutines, in threads or in worker processes.
 
-Owns the bound on what waits for threads and processes together. What a thread and a worker process are, and which call
-they take next, is in `threads` and `workers`. Knows neither messages nor replies.
+Owns the limit of calls that wait for threads and processes together; the pools are in `threads` and `workers`. Knows
+neither messages nor replies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .workers import WorkerCall, Workers
 
 
 class Invoker:
-    """Runs async and offloaded handlers.
+    """Runs async and offloaded handlers. The pools are started with their first call; `close` ends them.
 
     Args:
         threads: handlers that run in threads at the same time.
@@ -33,9 +33,7 @@ class Invoker:
         max_image_memory: bytes that images of calls may take.
 
     Attributes:
-        images: where images of calls are decoded.
-
-    The pools are started with their first call; `close` ends them.
+        images: decodes the images of calls.
     """
 
     def __init__(
@@ -55,20 +53,21 @@ class Invoker:
         self.images = ImageDecoder(max_memory=max_image_memory, max_waiting=max_queue)
 
     def start(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What gives the handler's result, or raises its exception, when it is awaited.
+        """Start a handler; gives an awaitable of its result.
 
-        Or the result itself: a wrapper around an async function may be a plain one.
+        Or the result itself, since a wrapper around an async function may be a plain function.
         """
         return method.function(*args, **kwargs) if method.is_async else self._offloaded(method, args, kwargs)
 
     def submit(self, call: Callable[[], Any], *, always: bool = False) -> Future[Any]:
-        """Run something in a thread of the pool.
+        """Run a function in a thread of the pool.
 
         Args:
-            always: also when too much waits: for what tidies up after a call that had its place.
+            call: the function.
+            always: even if too many calls wait; for cleaning up after a call that was accepted.
 
         Raises:
-            ServerBusy: too much waits for a thread or a process already.
+            ServerBusy: too many calls wait for a thread or a process already.
         """
         if not always:
             self._check_room()

@@ -1,7 +1,7 @@
 """Streams as parameters: `frames: AsyncIterator[NDArray[np.uint8]]` in a handler's signature.
 
-Owns what such a hint takes from the wire (a stream, or an array of all items), and what the handler gets for it. How
-items travel is the session's matter.
+Owns what such a hint takes from the wire (a stream, or an array of all items), and the iterator that the handler gets.
+Does not know how items are sent; that is in `peer`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,20 @@ BindItem = Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What came in place of the items: the name that the caller gave the stream."""
+    """A reference to a stream in place of its items.
+
+    Attributes:
+        token: the name that the caller gave the stream.
+    """
 
     token: str
 
 
 def is_stream_hint(hint: Any, *, in_thread: bool) -> bool:
-    """Does a parameter with this hint take its items one by one?
+    """True if a parameter with this hint takes the items of a stream.
 
     Args:
+        hint: of the parameter.
         in_thread: the handler runs in a thread, where a plain iterator may wait for the next item.
     """
     return (get_origin(hint) or hint) in (_ASYNC + _BLOCKING if in_thread else _ASYNC)
@@ -65,12 +70,12 @@ def lowered(hint: Any, codec: Codec) -> Any:
     return marker("stream", decode, schema)
 
 
-class StreamParameters(AsyncIterator[Any]):
-    """The items of a stream, each checked as it is wanted. For one reader.
+class StreamArgument(AsyncIterator[Any]):
+    """Iterates over the items of a stream, and checks each. For one reader.
 
-    Raises, while it is read:
-        InvalidParams: an item does not fit the hint.
-        RpcError, ConnectionLost: the caller broke off.
+    Raises:
+        InvalidParams: while it is read: an item does not fit the hint.
+        RpcError, ConnectionLost: while it is read: the caller ended the stream with an error, or is gone.
     """
 
     def __init__(
@@ -80,10 +85,10 @@ class StreamParameters(AsyncIterator[Any]):
         self._bind = bind
         self._session = session
         self._images = images
-        #: Of the item that the reader has now.
-        self._lease: ImageMemory | None = None
+        #: Of the images in the item that the reader has now.
+        self._memory: ImageMemory | None = None
 
-    def __aiter__(self) -> StreamParameters:
+    def __aiter__(self) -> StreamArgument:
         return self
 
     async def __anext__(self) -> Any:
@@ -92,29 +97,29 @@ class StreamParameters(AsyncIterator[Any]):
         try:
             (_, value), _ = self._bind(params, line)
         except ArgumentsWithImages as found:
-            arguments, self._lease = await self._images.arguments(found, self._session, params, line)
+            arguments, self._memory = await self._images.arguments(found, self._session, params, line)
             (_, value), _ = arguments
         return value
 
     def _release(self) -> None:
-        if self._lease is not None:
-            self._lease.release()
-            self._lease = None
+        if self._memory is not None:
+            self._memory.release()
+            self._memory = None
 
     async def aclose(self) -> None:
-        """No more items are wanted."""
+        """Stop reading: items that still come are dropped."""
         self._release()
         self._receiver.end()
         self._receiver.clear()
 
 
-class _Given(AsyncIterator[Any]):
-    """The same for a caller that sent all items at once."""
+class _ListArgument(AsyncIterator[Any]):
+    """Iterates over the items of a list, for a caller that sent all items at once."""
 
     def __init__(self, items: list[Any]) -> None:
         self._items = iter(items)
 
-    def __aiter__(self) -> _Given:
+    def __aiter__(self) -> _ListArgument:
         return self
 
     async def __anext__(self) -> Any:
@@ -130,19 +135,25 @@ class _Given(AsyncIterator[Any]):
 def opened(
     value: Any, bind: BindItem, session: ConversationState, bridge: Bridge | None, images: ImageDecoder
 ) -> tuple[Any, str | None]:
-    """What the handler gets for a parameter, and the name of the stream, which is to be closed after it.
+    """Open the stream for one parameter.
 
     Args:
-        bridge: of a handler that runs in a thread.
-        images: where those are decoded that come as items.
+        value: the argument as bound: a reference, a list of all items, or the parameter's default.
+        bind: checks an item.
+        session: on which the stream comes.
+        bridge: to the event loop, for a handler that runs in a thread.
+        images: decodes images that come as items.
+
+    Returns:
+        The argument for the handler, and the token of the stream; None if it is none.
 
     Raises:
-        InvalidParams: the caller has a stream of that name open.
+        InvalidParams: the caller has a stream of that name open already.
     """
     if not isinstance(value, Reference | list):  # the parameter's default
         return value, None
     if isinstance(value, list):
-        return (_Given(value) if bridge is None else iter(value)), None
+        return (_ListArgument(value) if bridge is None else iter(value)), None
     token, streams = value.token, session.streams
     if token in streams.receivers:
         raise InvalidParams(f"Invalid params: the stream {token!r} is open already", {"stream": token})
@@ -150,11 +161,11 @@ def opened(
     def grant(n: int) -> None:
         session.send(envelope.credit({"stream": token}, n))
 
-    items = StreamParameters(streams.open_receiver(token, session.limits.stream_window, grant), bind, session, images)
+    items = StreamArgument(streams.open_receiver(token, session.limits.stream_window, grant), bind, session, images)
     return (items if bridge is None else BlockingStream(bridge, lambda: items)), token
 
 
 def close(session: ConversationState, tokens: list[str]) -> None:
-    """The handler is done; what still comes is dropped."""
+    """Close the streams of a handler that is done; items that still come are dropped."""
     for token in tokens:
         session.streams.close_receiver(token)

@@ -1,6 +1,6 @@
 """A bounded pool of daemon threads, and the queue of calls in front of it.
 
-Owns who waits for a thread, in the order in which they came, and how many threads there are. Knows neither methods nor
+Owns the queue of calls, which run in the order of submission, and the number of threads. Knows neither methods nor
 processes, and not the event loop.
 """
 
@@ -19,24 +19,24 @@ from typing import Any
 
 log = logging.getLogger("rpcstream.server")
 
-#: A thread that takes one looks for a call. Which call it is, the ticket does not say.
+#: Wakes one thread, which then takes the first call of the queue.
 _TICKET = None
 
 
 class HandlerFailed(Exception):
-    """What a handler raised where it ran, in words: the exception itself does not travel."""
+    """A handler raised an exception that cannot be passed on as it is: the text has its traceback or type."""
 
 
 class DaemonThreads:
-    """A bounded pool of threads that does not keep the program from ending.
+    """A bounded pool of daemon threads, which does not keep the program from ending.
 
     The standard library's pool joins its threads when the program ends, so one handler that hangs would keep a stopped
     server alive for ever. A call that is cancelled before a thread takes it is not run, and nothing of it is kept: the
     memory of the queue is bounded by the calls that wait, however many come and are cancelled.
 
     Args:
-        size: threads at the same time. Each is started when a call finds none idle.
-        name: of the threads, with a number behind it.
+        size: the largest number of threads. One is started when a call finds no idle thread.
+        name: of the threads; a number is added.
     """
 
     def __init__(self, size: int, name: str = "rpcstream") -> None:
@@ -56,7 +56,7 @@ class DaemonThreads:
         self._is_closed = False
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
-        """Run `call` in a thread, with the context variables of here."""
+        """Run `call` in a thread, with a copy of the present context variables."""
         future: Future[Any] = Future()
         with self._lock:
             self._calls[future] = functools.partial(contextvars.copy_context().run, call)
@@ -83,7 +83,7 @@ class DaemonThreads:
 
     @property
     def kept(self) -> int:
-        """Objects that the queue holds: calls that wait, and tickets."""
+        """The number of objects in the queue: calls that wait, and tickets."""
         return len(self._calls) + self._tickets.qsize()
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class DaemonThreads:
                 self._tickets.put(_TICKET)
 
     def _start(self) -> bool:
-        """Start a thread, which is counted already; false if there is none at all then."""
+        """Start a thread, which is counted already; false if that fails and the pool has no thread at all."""
         try:
             threading.Thread(target=self._work, name=f"{self._name}-{self._ever_started}", daemon=True).start()
         except RuntimeError:  # the system gives no more threads
