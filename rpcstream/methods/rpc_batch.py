@@ -286,7 +286,7 @@ class RpcBatches:
         """
         session, members, total = batch.session, batch.members, batch.total
         may_be_cancelled, answer, add_reply = batch.may_be_cancelled, self._dispatch.answer, batch.add_reply
-        clock, is_control_message = perf_counter, control_messages.is_word
+        clock, is_control_message = perf_counter, control_messages.is_control_message
         holds, index = session.holds, batch.taken - 1
         last_hold = holds[-1] if holds else None
         before = perf_counter()

@@ -170,7 +170,7 @@ class Context:
             raise RuntimeError("the handler is done: its reply is on its way already")
         self.afterwards.append(callback)
 
-    # -- what carries the call out ----------------------------------------------------------------------------------
+    # -- what carries the call out ------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
         """Nobody waits any more: what the handler's thread waits for ends."""

@@ -1,7 +1,7 @@
-"""The words of the conversation itself: cancel, progress, items, credit, events (wire page, "Members and methods").
+"""Handlers for control messages, the `$/…` notifications: cancel, progress, items, credit, events.
 
-Owns what each `$/…` notification means for the session it came on. They are never answered: what is malformed, unknown
-or late is dropped. Makes none of them.
+Owns what each of them does to the conversation it came on (wire page, "Members and methods"). They are never answered:
+one that is malformed, unknown or late is dropped. Does not write any; `wire.envelope` does.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from .stream_table import argument_key, reply_key
 
 Line = bytes | bytearray
 
-#: Ids that a stream may have.
+#: Types of the ids that a stream may have.
 _IDS = frozenset((int, str, type(None)))
 
-#: What the key of a stream begins with that goes out, and of one that comes in.
+#: What the key of a stream begins with that is sent, and of one that is received.
 _OUT, _IN = ">", "<"
 
 
-def is_word(message: dict[str, Any]) -> bool:
-    """Does a notification belong to the conversation itself?"""
+def is_control_message(message: dict[str, Any]) -> bool:
+    """Whether a notification is a control message."""
     method = message.get("method")
     return type(method) is str and method.startswith(envelope.CONTROL)
 
 
 def handle(state: ConversationState, message: dict[str, Any], line: Line) -> bool:
-    """Act on a notification if it belongs to the conversation; false if it is a call of a method.
+    """Handle a notification if it is a control message; False if it calls a method.
 
     Args:
         message: with a method and without an id.
-        line: the message as it came; empty for a member of a batch, whose rich values stay as they are.
+        line: the message as it came; empty for a member of a batch, of which no rich values are decoded.
     """
     method = message["method"]
     if type(method) is not str or not method.startswith(envelope.CONTROL):
         return False
-    act, params = _ACTS.get(method), message.get("params")
-    if act is not None and type(params) is dict and message.get("jsonrpc") == envelope.VERSION:
-        act(state, params, line)
+    handler, params = _HANDLERS.get(method), message.get("params")
+    if handler is not None and type(params) is dict and message.get("jsonrpc") == envelope.VERSION:
+        handler(state, params, line)
     return True
 
 
 def early_key(state: ConversationState, message: Any) -> str | None:
-    """Is this a word about a stream that is not known (yet)? Then what names that stream, for `is_open`.
+    """The key (for `is_open`) of the stream that a control message is about, if that is not open; else None.
 
-    The request that opens it may wait unread; then the word stays behind it.
+    The request that opens the stream may wait unread; then the message must stay behind it.
     """
     if type(message) is not dict or "id" in message:
         return None
@@ -67,7 +67,7 @@ def early_key(state: ConversationState, message: Any) -> str | None:
 
 
 def is_open(state: ConversationState, key: str) -> bool:
-    """Is the stream known now?"""
+    """Whether the stream with this key is open now."""
     return key[1:] in (state.streams.senders if key[0] == _OUT else state.streams.receivers)
 
 
@@ -144,7 +144,7 @@ def _event(state: ConversationState, params: dict[str, Any], line: Line) -> None
         state.on_event(params, line)
 
 
-_ACTS: dict[str, Callable[[ConversationState, dict[str, Any], Line], None]] = {
+_HANDLERS: dict[str, Callable[[ConversationState, dict[str, Any], Line], None]] = {
     envelope.CANCEL: _cancel,
     envelope.PROGRESS: _progress,
     envelope.ITEM: _item,

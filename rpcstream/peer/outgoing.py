@@ -1,6 +1,6 @@
-"""Our own calls on one connection, for an end with an event loop: sent, waited for, given up.
+"""Calls made on one connection, in an event loop: sending, waiting, deadlines, giving up.
 
-Owns the deadlines of these calls. What a call looks like is the marshaller's matter; who answers, the session's.
+Does not know how a call is written (`marshal`), nor how its reply is found (`pending`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .uploads import Uploads, holds_streams
 
 log = get_logger("rpcstream.client")
 
-#: Deadlines that are kept before those of calls that were answered are looked for.
+#: Deadlines that are kept before those of calls that were answered are removed.
 DEADLINES = 64
 
-#: Seconds for which calls that are too late are told so, before others have their turn.
+#: Seconds for which overdue calls are failed at a stretch, before the loop does other work.
 SLICE = 0.01
 
 
@@ -50,7 +50,7 @@ class Conversation(Protocol):
 
 
 class AwaitedCall(PendingCall):
-    """A coroutine that waits for one answer: its future gets the reply and the message it stood in."""
+    """A call that a coroutine awaits: its future gets the reply and the message that it stood in."""
 
     __slots__ = ("deadline", "future", "method", "on_progress")
 
@@ -75,7 +75,7 @@ class AwaitedCall(PendingCall):
 
 
 class PendingStream(PendingCall):
-    """Waits for a stream: items, then the reply that ends it."""
+    """A call that is answered by a stream: items, then the reply that ends it."""
 
     __slots__ = ("deadline", "line", "method", "on_progress", "receiver", "reply")
 
@@ -103,7 +103,12 @@ class PendingStream(PendingCall):
 
 
 class OutgoingCalls:
-    """The calls that one end makes on one session."""
+    """The calls that are made on one conversation.
+
+    Args:
+        session: sends them.
+        marshaller: writes calls and reads replies.
+    """
 
     __slots__ = (
         "_deadlines",
@@ -136,7 +141,7 @@ class OutgoingCalls:
         return self._session.streams
 
     def begin(self, outgoing: Outgoing, call: PendingCall) -> None:
-        """Send a call; `call` gets its answer, or a CallTimeout when its deadline (loop time, s) has passed.
+        """Send a call; `call` gets its reply, or a CallTimeout when its deadline (loop time, s) has passed.
 
         Raises:
             CallTimeout: it has passed already. Nothing was sent.
@@ -171,7 +176,7 @@ class OutgoingCalls:
             self._watch(deadline)
 
     def give_up(self, outgoing: Outgoing) -> None:
-        """Nobody waits for the answer any more: the other end is told, and not waited for. Harmless at any time."""
+        """Wait no longer for the reply, and cancel the call at the other end. Harmless at any time."""
         self.cancel(outgoing.leave(self.pending))
 
     def _send_call(self, outgoing: Outgoing, call: PendingCall, left: float) -> None:
@@ -210,7 +215,7 @@ class OutgoingCalls:
         return outgoing.outcome(reply, line)
 
     def send(self, message: Encoded) -> None:
-        """Send something that has no answer."""
+        """Send a message that has no reply."""
         self._session.send(message)
 
     def notify(self, message: Encoded, method: str) -> None:
@@ -223,7 +228,7 @@ class OutgoingCalls:
             self._session.send(envelope.credit({"id": call_id}, n))
 
     def cancel(self, call_ids: list[int | str]) -> None:
-        """Tell the other end that nobody waits for these calls."""
+        """Cancel these calls at the other end."""
         if self._session.channel is not None:
             for call_id in call_ids:
                 self._session.send(envelope.cancel(call_id))
@@ -238,7 +243,7 @@ class OutgoingCalls:
             log.exception("on_progress of a call of %r failed", call.method)
 
     def stop(self) -> None:
-        """The connection is gone."""
+        """Stop watching over deadlines, since the connection is lost."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -249,7 +254,7 @@ class OutgoingCalls:
         self._timer = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
-        """The earliest deadline is over, at least the earliest there was."""
+        """Fail the calls whose deadline has passed."""
         self._timer, self._timer_at = None, INFINITE
         deadlines, now = self._deadlines, self._loop.time()
         end = perf_counter() + SLICE
@@ -262,12 +267,12 @@ class OutgoingCalls:
             self.cancel([call_id])
             call.fail(CallTimeout("no answer in time", method=call.method, address=self.marshaller.address))
             if perf_counter() > end:
-                break  # a crowd that was asked at the same time: others first
+                break  # many calls with the same deadline: other work first
         if deadlines:
             self._watch(deadlines[0][0])
 
     def _sweep(self) -> None:
-        """Forget the deadlines of calls that were answered; seldom, so that each costs no more than a glance."""
+        """Remove the deadlines of calls that were answered; seldom enough that each call pays for a look-up at most."""
         find = self.pending.find
         kept = [entry for entry in self._deadlines if find(entry[2]) is not None]
         heapify(kept)

@@ -75,7 +75,7 @@ class OverloadSorter:
                     continue
                 control_messages.handle(self._state, message, line)
 
-    # -- what is left of a message ----------------------------------------------------------------------------------
+    # -- what is left of a message ------------------------------------------------------------------------------------
 
     def _left_of(self, line: Message, chunk: Chunk) -> Left:
         """Handle the replies and control messages in a message of this chunk; give what is left of it."""
@@ -130,7 +130,7 @@ class OverloadSorter:
             return _is_notification(message) and control_messages.handle(self._state, message, line)
         return self._state.pending.settled(message, line)
 
-    # -- what becomes of it -----------------------------------------------------------------------------------------
+    # -- what becomes of it -------------------------------------------------------------------------------------------
 
     def _keep(self, rest: Message | EarlyMessage, chunk: Chunk) -> None:
         """Have what is left of a message of this chunk wait; refuse it if it can neither be kept nor left unread."""

@@ -1,7 +1,7 @@
-"""Outgoing calls that wait for their answer.
+"""Outgoing calls that wait for their reply.
 
-Owns the ids of our own calls and the promise that an answer reaches the call it belongs to, once, or nobody. Knows no
-socket, no clock, no thread: whoever waits says what is to happen. Not safe for use from several threads at once.
+Owns the ids of our own calls, and the promise that a reply reaches the call that it belongs to, once, or none. Knows no
+socket, no clock and no thread: a `PendingCall` decides what its reply does. Not for several threads at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .deadline import INFINITE
 #: Called with each value that a handler reports on its way to the result.
 OnProgress = Callable[[Any], object]
 
-#: Bytes of a message in which its id is looked for, should the rest not be readable.
+#: Bytes at the beginning of a message in which its id is looked for if the rest cannot be read.
 HEAD = 512
 
 
@@ -64,7 +64,11 @@ class PendingCall:
 
 
 class PendingCalls:
-    """The table of calls that wait. Ids come from a counter of our own, so a peer cannot choose the keys."""
+    """The table of calls that wait. Ids come from our own counter, so that a peer cannot choose the keys.
+
+    Attributes:
+        dropped: replies and items for which no call waited: late, forged or duplicate.
+    """
 
     __slots__ = ("_last_id", "_refusal", "_waiting", "dropped")
 
@@ -72,14 +76,13 @@ class PendingCalls:
         self._waiting: dict[int | str, PendingCall] = {}
         self._last_id = 0
         self._refusal: str | None = None
-        #: Replies that nobody waited for: late, forged or duplicate.
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, call: PendingCall) -> int:
-        """Enter a call; returns the id to send it with."""
+        """Enter a call; gives the id to send it with."""
         call_id = self._last_id + 1
         while call_id in self._waiting:
             call_id += 1
@@ -107,11 +110,11 @@ class PendingCalls:
         return list(self._waiting.items())
 
     def find(self, call_id: Any) -> PendingCall | None:
-        """Who waits for the answer to the call with exactly this id (1, 1.0 and True are the same key, but no id)."""
+        """The call with exactly this id, of the same type too; None if none waits."""
         return self._waiting.get(call_id) if type(call_id) is int or type(call_id) is str else None
 
     def discard(self, call_id: int | str) -> bool:
-        """Nobody waits any more; an answer that still comes is dropped and counted. False: it has come already."""
+        """Remove a call that is given up; a reply that still comes is dropped. False: the reply has come already."""
         return self._waiting.pop(call_id, None) is not None
 
     def count_dropped(self) -> None:
@@ -119,10 +122,10 @@ class PendingCalls:
         self.dropped += 1
 
     def settle(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
-        """Hand a reply to the call that waits for it.
+        """Give a reply to the call that waits for it.
 
-        An error without an id says that the peer could not read something of ours, not what: then every call that
-        waits gets it, since none can be told to be safe.
+        An error without an id means that the peer could not read some message of ours: then every call that waits gets
+        the error, since any of them may have been in that message.
         """
         call_id = reply.get("id")
         if call_id is None and "error" in reply:
@@ -143,7 +146,7 @@ class PendingCalls:
             found.answer(reply, line)
 
     def settled(self, message: Any, line: bytes | bytearray) -> bool:
-        """Is it a reply, or a batch of nothing else? Then the calls that wait for it have it now."""
+        """Give a reply, or a batch of replies, to the calls that wait; False if the message is anything else."""
         if envelope.is_reply(message):
             self.settle(message, line)
         elif type(message) is list and message and all(map(envelope.is_reply, message)):
@@ -155,7 +158,7 @@ class PendingCalls:
         return True
 
     def settled_too_long(self, message: Oversize, limit: int, side: str) -> bool:
-        """Is a message that is over the `limit` of this end a reply? Then its call fails."""
+        """Fail the call whose reply is over the `limit` of this end; False if the message is no reply."""
         if not envelope.is_reply_head(message.head):
             return False
         error = envelope.refusal_of(message, limit, side=side)
@@ -163,7 +166,7 @@ class PendingCalls:
         return True
 
     def settled_unreadable(self, line: bytes | bytearray, error: ParseError) -> bool:
-        """Does a message that is not JSON begin like a reply (with a NaN in it, perhaps)? Then its call fails."""
+        """Fail the call whose reply is not JSON (it may have a NaN in it); False if it does not begin like a reply."""
         head = bytes(line[:HEAD])
         if not envelope.is_reply_head(head):
             return False
@@ -172,11 +175,11 @@ class PendingCalls:
         return True
 
     def explained(self, reason: str) -> str:
-        """Why the connection ended, with what the peer last said to nobody: perhaps that it is busy."""
+        """The reason why the connection ended, with the last error that belonged to no call: perhaps "busy"."""
         return reason if self._refusal is None else f"{reason}, having said: {self._refusal}"
 
     def fail_all(self, make_error: Callable[[str], Exception]) -> None:
-        """The conversation is over: every call fails at once, with the error made for its method."""
+        """Fail every call at once, with the error made for its method."""
         waiting, self._waiting = self._waiting, {}
         for call in waiting.values():
             call.fail(make_error(call.method))

@@ -173,7 +173,7 @@ class RequestQueue:
             return size + OVERHEAD * count > self._max_kept
         return count >= self._max_calls or size > self._max_kept
 
-    # -- in ---------------------------------------------------------------------------------------------------------
+    # -- in -----------------------------------------------------------------------------------------------------------
 
     def put(self, messages: list[Message], now: float, *, drops: bool = False) -> None:
         """Add unsorted messages, behind all others; they came at `now` (loop time, s)."""
@@ -195,7 +195,7 @@ class RequestQueue:
             self._unsorted.appendleft(chunk)
         self._change(chunk, len(messages), _size_of(messages))
 
-    # -- out --------------------------------------------------------------------------------------------------------
+    # -- out ----------------------------------------------------------------------------------------------------------
 
     def take(self) -> tuple[list[Message], float]:
         """Take the messages that came first, at most `AT_ONCE` and all from one read; also gives when they came."""
@@ -253,7 +253,7 @@ class RequestQueue:
         chunk.unsorted.extendleft(reversed(messages))
         self._change(chunk, len(messages), _size_of(messages))
 
-    # -- sorted messages --------------------------------------------------------------------------------------------
+    # -- sorted messages ----------------------------------------------------------------------------------------------
 
     def keep(self, chunk: Chunk, line: Message) -> bool:
         """Have a request of this chunk wait; False if it is so long that the server has no memory for it."""
@@ -293,7 +293,7 @@ class RequestQueue:
             early.line = b""
         return lines
 
-    # -- cancels ----------------------------------------------------------------------------------------------------
+    # -- cancels ------------------------------------------------------------------------------------------------------
 
     def cancel(self, call_id: Any) -> None:
         """Do not carry out the request with this id, if it is one of these."""
@@ -330,7 +330,7 @@ class RequestQueue:
         self._reserved = 0
         self.forget_cancelled()
 
-    # -- counts -----------------------------------------------------------------------------------------------------
+    # -- counts -------------------------------------------------------------------------------------------------------
 
     def _change(self, chunk: Chunk, count: int, size: int) -> None:
         chunk.count += count

@@ -34,8 +34,8 @@ from .state import ConversationState
 
 log = get_logger("rpcstream.server")
 
-#: The share of a turn for looking through messages that wait, so that what overtakes them is found also while others
-#: of the connection are handled.
+#: The share of a turn in which messages that wait are sorted, so that replies and control messages among them are found
+#: also while requests of the connection are handled.
 SORTING = 0.25
 
 _loads: Callable[[Any], Any] = orjson.loads
@@ -47,10 +47,9 @@ Answer = Callable[[Any, "bytes | bytearray", "Session"], Encoded | Later | None]
 
 
 class Session(ConversationState):
-    """One end of a connection; both ends are equal.
+    """One end of a conversation; both ends are equal.
 
-    A transport calls `connected` once, then `receive`, `blocked`, `end`; at last `lost`.
-
+    A transport calls `connected` once, then `receive`, `blocked` and `end` as things happen, and at last `lost`.
     Messages are handled as they come, and kept in a queue while there is no room for more; when that is full, the
     transport is asked to read no more. `_regulate` decides all of that in one place, after every change.
 
@@ -105,7 +104,7 @@ class Session(ConversationState):
         #: No more requests are taken; the transport is not read; the turn is over that has taken the time of one.
         self._ending = self._paused = self._rests = False
 
-    # -- what the transport says ------------------------------------------------------------------------------------
+    # -- from the transport -------------------------------------------------------------------------------------------
 
     def connected(self, channel: Channel, *, is_lasting: bool = True, splits_values: bool = False) -> None:
         """The connection stands.
@@ -124,7 +123,7 @@ class Session(ConversationState):
             self.streams.end()
 
     def receive(self, messages: list[Message]) -> None:
-        """Whole messages in the order they came, all that came with one read."""
+        """Handle the messages that came with one read, in their order."""
         if self._is_calm:
             self._work(messages)
         elif self.queue or self._ending or not self.has_room():
@@ -134,22 +133,22 @@ class Session(ConversationState):
         self._settle()
 
     def end(self, make_error: MakeError) -> None:
-        """The peer says nothing more: answer what is in flight, then close. What waits for its words fails."""
+        """The peer sends nothing more: calls that wait for it fail; what is in flight is answered, then it closes."""
         self.pending.fail_all(make_error)
         self.streams.end()
         self.drain()
 
     def blocked(self, blocked: bool) -> None:
-        """The peer does not read what is sent (or reads again): take no new requests from it meanwhile.
+        """The peer does not read what is sent (or reads again): take up no requests from it meanwhile.
 
-        Replies are taken all the same: perhaps it does not read because it waits until its own words are read.
+        Replies are handled all the same: perhaps it does not read because it waits until what it sends is read.
         """
         self.write_gate.set_stalled(blocked)
         self._is_calm = False
         self._schedule()
 
     def lost(self, make_error: MakeError) -> None:
-        """The connection is gone: calls that wait fail, handlers that work for it are cancelled (see `goes_on`)."""
+        """The connection is lost: calls that wait fail, handlers are cancelled unless they go on (see `goes_on`)."""
         self.channel = None
         self._take_no_calls()
         self.queue.clear()
@@ -166,11 +165,11 @@ class Session(ConversationState):
             function()
         self._report_gone()
 
-    # -- what the server or client says -----------------------------------------------------------------------------
+    # -- from the server or client ------------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
-        """Something is being worked on, or waits to be."""
+        """Something runs, waits to run, or waits to be written."""
         return bool(self.running or self._outbox or (not self._is_calm and self.queue))
 
     @property
@@ -184,7 +183,7 @@ class Session(ConversationState):
         return self._paused
 
     def goes_on(self, message: Any) -> bool:
-        """Are the handlers of a message (of all members of a batch) to go on when the connection is lost?"""
+        """Whether the handlers of a message (of all members of a batch) go on when the connection is lost."""
         if type(message) is list:
             return all(type(member) is not dict or self._dispatch.goes_on(member) for member in message)
         return self._dispatch.goes_on(message)
@@ -208,10 +207,10 @@ class Session(ConversationState):
         is_unseen = self._calls is None and not self._on_lost and not self.streams
         return is_unseen and self._is_calm and not self.busy
 
-    # -- the way of a message ---------------------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------------------------------
 
     def _work(self, messages: list[Message]) -> int:  # noqa: C901, PLR0912 (the path of each message; a call would cost time)
-        """Handle messages in order; the replies that are ready go to the outbox. Returns their bytes.
+        """Handle messages in order; replies that are ready go to the outbox. Gives how many bytes these have.
 
         Stops early, and keeps the rest for later, when too many calls run, when too many replies wait to be written,
         or when the turn is over.
@@ -266,14 +265,17 @@ class Session(ConversationState):
         return size
 
     def _count_turn(self, seconds: float) -> None:
-        """Count the time of a read; when several in a row take a turn together, pause until others had theirs."""
+        """Count the time that a read took; rest when several reads have taken a turn together.
+
+        Needed since an event loop may read one connection many times in a row.
+        """
         self._spent += seconds
         if self._spent > self.turn_time:
             self._is_calm, self._rests = False, True
         self._schedule()
 
     def _answer_batch(self, message: Any, line: bytes) -> Encoded | Later | None:
-        """The reply to what is neither a request nor all replies."""
+        """Answer a batch that is not all replies, or a message that is neither an object nor an array."""
         is_refused = self.memory.is_full and len(line) >= COUNTED and type(message) is list
         if is_refused and not any(map(envelope.is_reply, message)):
             return self._dispatch.refuse(message, busy(self.limits.max_held_total, "max_held_total"))
@@ -298,7 +300,7 @@ class Session(ConversationState):
     def _unparsed(
         self, line: Message, error: orjson.JSONDecodeError, messages: list[Message], position: int
     ) -> Encoded | None:
-        """Not JSON: too long, several values without a delimiter, or an error."""
+        """Handle a message that could not be parsed: too large, several values without delimiter, or not JSON."""
         if isinstance(error, TooManyValues):
             line = error.stand_in(line)  # type: ignore[arg-type]  # it was read
         if isinstance(line, Oversize):
@@ -307,7 +309,7 @@ class Session(ConversationState):
         return reply
 
     def _take(self, reply: Encoded | Later, message: Any, line: bytes) -> int:
-        """A reply to send, or what will give one; how many bytes that is now."""
+        """Take a reply, or what gives one later; gives how many bytes are to be sent now."""
         if isinstance(reply, ForwardedCall):
             self.running.enter(reply)
             return 0
@@ -318,7 +320,7 @@ class Session(ConversationState):
         return len(ready)
 
     def _start(self, later: Waiting, message: Any, line: bytes) -> Encoded | None:
-        """Run a handler that waits; its reply now, if it did not wait after all."""
+        """Run a handler that waits, in a task; gives its reply if it did not wait after all."""
         held = memory_of(line) if len(line) >= COUNTED else 0
         if held and self.memory.is_full and type(message) is dict:
             later.close()
@@ -343,7 +345,7 @@ class Session(ConversationState):
         self._schedule()
 
     def _reply_of(self, task: asyncio.Task[Encoded | None], message: Any) -> Encoded | None:
-        """What a handler's task gave. Whoever cancelled it, the caller is told, if there still is one."""
+        """The reply that a handler's task gave; of one that was cancelled, for whatever reason, an error."""
         try:
             return task.result()
         except asyncio.CancelledError:
@@ -352,15 +354,15 @@ class Session(ConversationState):
             self._broken(error)
             return None
 
-    # -- flow -------------------------------------------------------------------------------------------------------
+    # -- flow ---------------------------------------------------------------------------------------------------------
 
     def _keep(self, messages: list[Message]) -> None:
-        """Keep requests until there is room for them. Only those: what runs may wait for the others."""
+        """Keep requests until there is room for them; handle the other messages, which handlers may be waiting for."""
         self.queue.put(messages, self.loop.time(), drops=self._ending)
         self._sort()
 
     def _sort(self) -> None:
-        """Look through messages that wait, for a time, and handle those that need not; the rest of them soon."""
+        """Sort messages that wait, for a share of a turn; the rest of them soon."""
         began, share = perf_counter(), SORTING * self.turn_time
         try:
             self._sorter.sort(began + share)
@@ -373,7 +375,7 @@ class Session(ConversationState):
             self._schedule()
 
     def _turn(self) -> None:
-        """Take up what was kept for later, as far as there is room; write what has come together."""
+        """Take up requests that wait, as far as there is room; then write the outbox."""
         self._scheduled = self._rests = False
         self._spent = 0.0
         if not self._is_calm and self.queue and self.channel is not None:
@@ -388,7 +390,7 @@ class Session(ConversationState):
             write_gate.written()
 
     def _take_up(self) -> None:
-        """Requests that waited, for a turn at most."""
+        """Handle requests that waited, for a turn at most."""
         # As long as half a turn is left, since handling what is taken may take a whole one.
         end = perf_counter() + self.turn_time / 2
         size = 0
@@ -401,14 +403,14 @@ class Session(ConversationState):
                 break
 
     def _handle_early(self) -> None:
-        """Requests that waited have begun, and more do not for now: handle what waited behind them about them."""
+        """Handle control messages that waited for streams, of which requests that have begun may have opened some."""
         try:
             self._sorter.handle_early()
         except Exception as error:
             self._broken(error)
 
     def _settle(self) -> None:
-        """Write the outbox with one write; then see what comes next, as things stand now."""
+        """Write the outbox with one write; then decide what comes next."""
         if self._outbox and self.channel is not None:
             messages, self._outbox = self._outbox, []
             self.channel.send(messages)
@@ -416,7 +418,7 @@ class Session(ConversationState):
             self._regulate()
 
     def _regulate(self) -> None:
-        """Something is not as usual: go on later, read or not read, or close."""
+        """Decide what comes next when something is not as usual: another turn, reading or pausing, or closing."""
         channel = self.channel
         if channel is None:
             return
@@ -440,9 +442,9 @@ class Session(ConversationState):
                 channel.resume()
         self._is_calm = has_room and not (self.queue or self._ending or self._paused)
 
-    # -- the end ----------------------------------------------------------------------------------------------------
+    # -- the end ------------------------------------------------------------------------------------------------------
 
     def _broken(self, error: BaseException) -> None:
-        """Something failed that must not fail: nobody knows what was answered, so the conversation cannot go on."""
-        log.error("a message could not be handled", exc_info=error)
+        """Abort after an error of our own: what was answered is not known, so the conversation cannot go on."""
+        log.error("closing a connection: a message could not be handled", exc_info=error)
         self.abort("an internal error")

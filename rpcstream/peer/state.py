@@ -153,7 +153,7 @@ class ConversationState:
         #: Connected, reading, not ending, no requests that wait, and room for calls: nothing needs to be decided.
         self._is_calm = False
 
-    # -- sending ----------------------------------------------------------------------------------------------------
+    # -- sending ------------------------------------------------------------------------------------------------------
 
     @property
     def calls(self) -> OutgoingCalls:
@@ -205,7 +205,7 @@ class ConversationState:
         if not self._is_calm:  # there is room now, or nothing left to wait for
             self._schedule()
 
-    # -- room for calls ---------------------------------------------------------------------------------------------
+    # -- room for calls -----------------------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
         """Requests may be taken up."""
@@ -257,7 +257,7 @@ class ConversationState:
         """Say how long the requests that are taken up next were kept waiting."""
         self.waited = seconds
 
-    # -- who the peer is --------------------------------------------------------------------------------------------
+    # -- who the peer is ----------------------------------------------------------------------------------------------
 
     def set_identity(self, identity: Any) -> None:
         """The peer is authenticated."""
@@ -269,7 +269,7 @@ class ConversationState:
         self.headers = headers
         self.streaming = streaming
 
-    # -- the end ----------------------------------------------------------------------------------------------------
+    # -- the end ------------------------------------------------------------------------------------------------------
 
     def add_lost_callback(self, function: Callable[[], object]) -> None:
         """Call this once when the connection is lost, after those that were added before."""
@@ -300,7 +300,7 @@ class ConversationState:
             on_gone, self._on_gone = self._on_gone, None
             on_gone(self)
 
-    # -- turns ------------------------------------------------------------------------------------------------------
+    # -- turns --------------------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
         """Have a turn soon; one, however often this is called."""

@@ -1,6 +1,6 @@
-"""Streams as arguments: iterators that a caller passes go out item by item while the call runs.
+"""Streams as arguments: iterators that a caller passes are sent item by item while the call runs.
 
-Owns the tasks that feed them, one for each, which end with the call. (Wire page of `docs/`, "Streams as arguments".)
+Owns one task for each of them, which ends with the call. (Wire page, "Streams as arguments".)
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ STREAM_TAG = "stream"
 
 
 def is_stream(value: object) -> bool:
-    """Is this argument to be sent item by item? An iterator, sync or async; not what could be iterated again."""
+    """Whether an argument is sent item by item: an iterator, sync or async, but no list or other container."""
     kind = type(value)
     return hasattr(kind, "__anext__") or hasattr(kind, "__next__") or hasattr(kind, "__aiter__")
 
 
 def holds_streams(params: Any) -> bool:
-    """Is one of the arguments of a call a stream?"""
+    """Whether one of the arguments of a call is a stream."""
     return any(map(is_stream, params.values() if isinstance(params, dict) else params or ()))
 
 
 class Uploads:
-    """The streams that go with one call.
+    """The streams among the arguments of one call.
 
     Args:
         streams: of the connection.
@@ -53,13 +53,13 @@ class Uploads:
         self._tasks: list[asyncio.Task[None]] = []
 
     def replaced(self, params: Any) -> Any:
-        """The params with what stands for each stream in its place."""
+        """The params, with a tagged object in the place of each stream."""
         if isinstance(params, dict):
             return {name: self._replaced(value) for name, value in params.items()}
         return [self._replaced(value) for value in params]
 
     def start(self) -> None:
-        """The call was sent: items go out as soon as they are permitted."""
+        """Begin to send items, as soon as there is credit. The call must have been sent."""
         loop = asyncio.get_running_loop()
         for token, source in self._sources.items():
             key = argument_key(token)
@@ -70,7 +70,7 @@ class Uploads:
             self._tasks.append(task)
 
     def stop(self) -> None:
-        """The call is over: nobody wants the rest."""
+        """Stop sending, since the call is over."""
         for task in self._tasks:
             task.cancel()
 
