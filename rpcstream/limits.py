@@ -1,6 +1,6 @@
-"""Every limit of a server or a client in one frozen object, each default with its reason beside it.
+"""All limits of a server or a client, each with its default and the reason for it.
 
-Knows only numbers: who enforces a limit is said beside it. Sizes are bytes, times are seconds.
+Knows only numbers; the module that a limit protects enforces it. Sizes are in bytes, times in seconds.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one end accepts. Every field is a keyword; `None` switches a time limit off.
+    """The limits of one end. All fields are keywords; `None` switches a time limit off.
 
     Raises:
-        ValueError: a field is not positive, or `max_depth` is over what a reply can be written with.
+        ValueError: a field is not positive, or `max_depth` is deeper than a reply can be encoded.
     """
 
-    #: One message, either way. A 4000 x 4000 RGB image raw, or a 3600 x 3600 float32 array, still fits as base64. What
-    #: messages take together is bounded by `max_held_size` for a connection and by `max_held_total` for a server.
+    #: One message, in either direction. A 4000 x 4000 RGB image raw, or a 3600 x 3600 float32 array, still fits as
+    #: base64. The memory of all messages is bounded by `max_held_size` for a connection, `max_held_total` for a server.
     max_message_size: int = 64 * MIB
 
-    #: Arrays and objects inside each other. Deeper than documents that people write, and under the 254 levels
-    #: that the JSON encoder can write, so that what came in can go out again.
+    #: The depth to which arrays and objects are nested. Deeper than documents that people write, and under the 254
+    #: levels that the JSON encoder can write, so that received values can be sent again.
     max_depth: int = 128
 
     #: Calls in one batch. One batch is answered in one message, so it must not take the loop for long:
     #: 1,000 small calls are about two milliseconds.
     max_batch: int = 1000
 
-    #: Calls of one connection that are being worked on (async or offloaded). Over it the connection is not read, so
-    #: the caller waits instead of the memory growing. Sized for a full batch.
+    #: Running calls of one connection (async or offloaded). Over it the connection is not read: the caller waits, and
+    #: the memory does not grow. Sized for a full batch.
     max_calls: int = 1024
 
-    #: Items of one stream that may be on their way to its reader, or wait for it. Enough to hide a round trip between
-    #: small items; each may be as large as a message, so not many.
+    #: The credit of a stream: items on their way to its reader, or waiting for it. Enough to hide a round trip between
+    #: small items; not many, since each may be as large as a message.
     stream_window: int = 16
 
     #: Topics, and patterns of topics, that one connection may subscribe to. Enough for one of each device in a
     #: building; each costs the server about a KiB (a pattern of 32 levels 20), and a program that subscribes in a
-    #: loop by mistake is told.
+    #: loop by mistake gets an error.
     max_subscriptions: int = 1024
 
-    #: Topics of one server that have a last value which is kept for later subscribers (`retain`). Enough for ten states
-    #: of a thousand devices; to look through so many for a pattern takes some 5 ms, and everybody waits for it.
+    #: Topics of one server with a retained event (`retain`). Enough for ten states of a thousand devices; to search so
+    #: many for a pattern takes some 5 ms, in which the event loop serves no other call.
     max_retained: int = 10_000
 
-    #: All these last values together, as messages. As much as one message may have, so that the largest can be kept,
-    #: and so little that nobody need think of it as memory.
+    #: All retained events together, as messages. As much as one message may have, so that the largest can be retained,
+    #: and little beside the other memory of a server.
     max_retained_size: int = 64 * MIB
 
     #: Methods that one client may offer at a hub. A program with more would be told to offer an object under one name;
@@ -64,20 +64,20 @@ class Limits:
 
     #: Memory of what all clients of a hub offer, tables and names included: 0.9 KiB for a method besides its
     #: description. Ten methods with schemas take some 14 KB: room for 9,000 clients, or for 140,000 methods without any
-    #: description. Besides these bytes the hub keeps the answers of `rpc.methods` and `rpc.discover` as they were asked
-    #: for last, each of `max_message_size` at most.
+    #: description. Besides these bytes the hub keeps the last answers to `rpc.methods` and `rpc.discover`, each of
+    #: `max_message_size` at most.
     max_offered_total: int = 128 * MIB
 
-    #: Calls of all connections that wait for a thread or a worker process. Over it callers are told that the server is
-    #: busy (-32002): they would wait for long, and each holds its arguments in memory.
+    #: Calls of all connections that wait for a thread or a worker process. Over it calls are refused with -32002: they
+    #: would wait for long, and each holds its arguments in memory.
     max_queue: int = 10_000
 
-    #: Open connections of one server, TLS handshakes that are not done among them. An idle one costs a few KiB, so the
+    #: Open connections of one server, those in their TLS handshake included. An idle one costs a few KiB, so the
     #: memory of 20,000 stays near 100 MiB; the system's limit of open files is usually met first.
     max_connections: int = 20_000
 
-    #: A connection on which nothing is sent, received or worked on. A simulation may pause for minutes while somebody
-    #: thinks; a connection that a vanished machine left behind must not stay for ever.
+    #: A connection on which nothing is sent or received and no call runs. A simulation may pause for minutes while its
+    #: user thinks; a connection that a vanished machine left behind must not stay for ever.
     idle_timeout: float | None = 3600.0
 
     #: From the first byte of a message to its last. A full message at 10 Mbit/s takes 54 s.
@@ -90,21 +90,21 @@ class Limits:
     #: busy, small enough that 1,000 stalled peers stay within 1 GiB.
     write_buffer: int = 1 * MIB
 
-    #: From the connection, its TLS handshake included, to the identity, where a server asks for one; also how long its
-    #: own function may take for that. Programs send their token at once, so this is for slow links; strangers hold a
-    #: connection for no longer.
+    #: From the connection, its TLS handshake included, to the end of the authentication, where a server asks for one;
+    #: also for its `authenticate` function alone. Clients send their token at once, so this is for slow links; a
+    #: stranger holds a connection for no longer.
     auth_timeout: float | None = 10.0
 
-    #: One message of a peer that is not known yet. A token is a few KiB at most (a JWT with many claims); 20,000
+    #: One message of a peer that has not authenticated. A token is a few KiB at most (a JWT with many claims); 20,000
     #: strangers stay within 1.3 GiB.
     auth_message_size: int = 64 * KIB
 
-    #: Pixels of an image, looked at before its data is decoded. 64 megapixels as RGBA take 256 MiB; a bomb of
+    #: Pixels of an image, checked before its data is decoded. 64 megapixels as RGBA take 256 MiB; a bomb of
     #: 17 KB can claim more than twice that.
     max_image_pixels: int = 64_000_000
 
-    #: The result of a call in a worker process, pickled. A message's length, and as much as an image of so many pixels
-    #: takes before it is made small for the wire; it is held whole here, once for each worker.
+    #: The pickled result of a call in a worker process. As much as an image of `max_image_pixels` takes before it is
+    #: compressed for the wire; the server holds one such result for each worker.
     max_worker_result: int = 256 * MIB
 
     #: Pixels of all images of one message, each counted as 4,096 at least, a batch being one message. As many as one
@@ -112,64 +112,64 @@ class Limits:
     #: WebPs of 64 megapixels fit into 40 KB.
     max_message_pixels: int = 64_000_000
 
-    #: Bytes of text, colour profiles and EXIF that the images of one message may bring, inflated. A photo has some 100
+    #: Decompressed text, colour profiles and EXIF of the images of one message. A photo has some 100
     #: KB, a profile for printing 2 MB; text in a PNG can be a thousand times larger than it was sent.
     max_image_metadata: int = 16 * MIB
 
-    #: Bytes of memory for images at a server: those that calls at work hold, and what is being decoded, which takes up
-    #: to 16 bytes a pixel. Calls over it wait for their images. One message of any kind fits: 64 megapixels of WebP.
+    #: Memory for images at a server: those of running calls, and those being decoded, which take up to 16 bytes a
+    #: pixel. Calls over it wait for their images. One message of any kind fits: 64 megapixels of WebP.
     max_image_memory: int = 1024 * MIB
 
-    #: One event, as a message. It may wait for every subscriber at once: as much as 30 of them may have of the memory
-    #: for that (`max_waiting_total`), and a raw 2000 x 2000 RGB image.
+    #: One event, as a message. It may wait for every subscriber at once: 30 different ones fit into the memory for that
+    #: (`max_waiting_total`). A raw 2000 x 2000 RGB image fits.
     max_event_size: int = 16 * MIB
 
     #: Topics, and levels of patterns, that all connections have subscribed to together. Each takes some 0.7 KiB: 140
     #: MiB; enough for 2,000 connections with 100 topics.
     max_subscriptions_total: int = 200_000
 
-    #: Places at which a publisher looks for one connection's patterns, at most, whatever topic it publishes to: how far
-    #: its patterns overlap. Each costs some 0.5 us. `a.*` for a thousand different `a` are 3, and with `*.b` and `>` 6;
+    #: Lookups in the patterns of one connection for a published topic, in the worst case: the more patterns overlap,
+    #: the more there are. Each costs some 0.5 us. `a.*` for a thousand different `a` are 3, and with `*.b` and `>` 6;
     #: four patterns of 32 levels that match the same are as many as this.
     max_pattern_steps: int = 128
 
-    #: The same of all connections together: publishing costs everybody 2 ms at most.
+    #: The same of all connections together: to publish an event takes the event loop 2 ms at most.
     max_pattern_steps_total: int = 4096
 
-    #: Memory of all events that wait for connections which do not read fast enough; and as much again, at a hub, for
-    #: calls and notifications that wait for its clients. What waits for several counts once. Each connection may have
-    #: as much of it as is free, so that slow ones leave room for others. 30 subscribers may be sent nothing but
+    #: Memory of all events that wait for connections which do not read fast enough; and at a hub as much again for
+    #: calls and notifications that wait for its clients. A message that waits for several counts once. Each connection
+    #: may use as much of it as is free, so that slow ones leave room for others. 30 subscribers may be sent nothing but
     #: different large events; 1,000 may each be 1,000 small ones behind.
     max_waiting_total: int = 512 * MIB
 
     #: From the connection to the end of its TLS handshake. Two round trips and a millisecond of work at each end, so
-    #: this is for slow links; what has not come so far cannot be told from an attack.
+    #: this is for slow links; a connection without a handshake cannot be distinguished from an attack.
     handshake_timeout: float | None = 10.0
 
     #: Values of one message, counted in its bytes before it is parsed: a number counts one, a string two, an array or
-    #: an object four, since so they cost. Parsed, checked and searched for rich values, a million take at most some
-    #: 0.15 s on a small machine, in which nobody else is served, and 64 MiB. (Rows of a million numbers are better sent
+    #: an object four, by their cost. Parsed, checked and searched for rich values, a million take at most some 0.15 s
+    #: on a small machine, in which no other call is served, and 64 MiB. (Rows of a million numbers are better sent
     #: as arrays in any case, in a tenth of the time.)
     max_values: int = 1_000_000
 
-    #: Memory that the messages of one connection may take whose calls are at work, parsed; estimated, messages of less
-    #: than a KiB left out. Over it the next calls of the connection wait, as with `max_calls`; so one call may bring it
-    #: over: a message of `max_message_size` takes at most 192 MiB in ASCII (the line, its strings, its values).
+    #: Memory of the parsed messages of one connection whose calls are running; estimated, without messages of less than
+    #: a KiB. Over it the next calls of the connection wait, as with `max_calls`, so one call may exceed it: a message
+    #: of `max_message_size` takes at most 192 MiB in ASCII (the line, its strings, its values).
     max_held_size: int = 256 * MIB
 
-    #: The same for all connections of a server: half of it for messages whose calls are at work, and half for those
-    #: that wait or have come in part, and for items of streams (as bytes). Over it long messages are answered with
-    #: -32002: their callers would wait for long. Room for five messages at once of the largest kind, and for a thousand
+    #: The same for all connections of a server: half of it for messages of running calls, and half for those that wait
+    #: or are received in part, and for items of streams (as bytes). Over it long messages are refused with -32002,
+    #: since their callers would wait for long. Room for five messages at once of the largest kind, and for a thousand
     #: of a megabyte.
     max_held_total: int = 2048 * MIB
 
-    #: What all peers of a server leave unread together, counted from `write_buffer` on for each. Over it the connection
-    #: with most is closed: 30 that asked for the largest result and do not read it, and 2,000 that stall a little.
+    #: Unread bytes of all peers of a server together, counted from `write_buffer` on for each. Over it the connection
+    #: with most is closed. Room for 30 peers that do not read the largest result, and for 2,000 that stall a little.
     max_unread_total: int = 2048 * MIB
 
-    #: The items of generators that are being collected into one answer, since their callers asked for no stream: as
-    #: JSON, those of all connections together (of one connection: two messages of full size). Eight such answers at a
-    #: time; callers with more are told that the server is busy (-32002), and may ask for a stream.
+    #: Items of generators that are collected into one answer, since their callers asked for no stream: as JSON, those
+    #: of all connections together (of one connection: two messages of full size). Eight such answers at a time; further
+    #: calls are refused with -32002, and may ask for a stream.
     max_collected: int = 512 * MIB
 
     def __post_init__(self) -> None:
