@@ -1,1 +1,1 @@
-"""One end of a conversation: incoming messages to the dispatcher or to the calls that wait for them."""
+"""One end of a conversation over a connection: it takes and makes calls, and carries streams and control messages."""

@@ -37,7 +37,7 @@ class Bridge:
         """Raises RuntimeError if this thread runs the event loop, which would wait for itself for ever."""
         if self.is_here:
             raise RuntimeError(
-                "a blocking call in the event loop would wait for itself: make the handler async or offload it"
+                "a blocking call in the event loop would wait for itself: make the handler async, or offload it"
             )
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -1,7 +1,7 @@
-"""What a handler may ask for: `ctx: Context` among its parameters.
+"""The context of a call, which a handler gets as a parameter: `ctx: Context`.
 
-Owns what is known of one call while it runs: who asked, how long they wait, whether they still do. May be used from the
-thread that the handler runs in, wherever that is.
+Owns what is known of one call while it runs: the caller, the deadline, whether it was cancelled, progress. May be used
+from whatever thread the handler runs in.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class Context:
 
     @property
     def address(self) -> str:
-        """Of the caller: "127.0.0.1:50412"."""
+        """The address of the caller: "127.0.0.1:50412"."""
         return self._marshaller.address
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What came beside the call with HTTP, or with a WebSocket's handshake, by lower-case names; else empty."""
+        """The headers of the HTTP request or the WebSocket handshake, by lower-case names; else empty."""
         return self._session.headers
 
     @property
@@ -101,7 +101,7 @@ class Context:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The request's members beside those of JSON-RPC: "timeout", "traceparent", and what the caller added."""
+        """The members of the request beside those of JSON-RPC: "timeout", "traceparent", and the caller's own."""
         return MappingProxyType({name: value for name, value in self._message.items() if name not in _OWN_MEMBERS})
 
     @property
@@ -123,12 +123,12 @@ class Context:
         return self._is_cancelled or now() >= self._deadline
 
     def check(self) -> None:
-        """Raise CallCancelled if nobody waits any more; for loops in handlers that run in threads."""
+        """Raise CallCancelled if the caller has stopped waiting; for loops in handlers that run in threads."""
         if self.cancelled:
             raise CallCancelled()
 
     def progress(self, value: Any) -> None:
-        """Tell the caller how far the call is: any value; what `on_progress=` gets at the caller.
+        """Send any value to the caller, for `on_progress=` there: how far the call is, for example.
 
         Of values that follow each other faster than they can be sent only the latest is; the last one always is, before
         the result. Nothing is sent for a notification, and nothing after the result.
@@ -173,13 +173,13 @@ class Context:
     # -- what carries the call out ------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Nobody waits any more: what the handler's thread waits for ends."""
+        """Note that the caller has stopped waiting; what the handler's thread waits for is cancelled."""
         self._is_cancelled = True
         if self.bridge is not None:
             self.bridge.cancel()
 
     def finish(self) -> None:
-        """The handler is done, its reply comes next."""
+        """Note that the handler is done, and its reply comes next."""
         self._send_latest()
         self._is_over = True
 

@@ -1,7 +1,7 @@
-"""A call as bytes and its reply as a value: what every end that calls does alike, written once.
+"""Marshalling of calls: arguments to the bytes of a request, and replies to values; for all clients and for calls back.
 
-Owns the checks of arguments, the size limit of what goes out and the reading of replies and items. Pure: knows no
-socket, no thread, no event loop and no clock.
+Owns the checks of arguments, the size limit of messages that are sent, and the reading of replies and items. Pure:
+knows no socket, thread, event loop or clock.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .pending import PendingCall, PendingCalls
 
 _UNREADABLE = "The server's reply cannot be read"
 
-#: Results of these types are what they are: neither a tagged object nor a rounded integer is in them.
+#: Results of these types need no decoding: they hold neither tagged objects nor integers that were rounded.
 _PLAIN = frozenset((int, str, bool))
 
-#: Runs a function once the message that is being read has been handled whole.
+#: Runs a function when the message that is being read has been handled.
 Soon = Callable[[Callable[[], None]], object]
 
 
@@ -37,9 +37,9 @@ NOT_GIVEN: Any = _NotGiven()
 
 
 class Outgoing(Protocol):
-    """Something that is sent once and waits for its answer: a call, a raw request, a batch.
+    """A message that is sent and waits for its reply: a call, a raw request, a batch.
 
-    The order: `enter`, then `encode` and send; `leave` if the wait is given up; `outcome` when the answer is there.
+    The order: `enter`, then `encode` and send; `leave` if the wait is given up; `outcome` when the reply is there.
 
     Attributes:
         method: for errors.
@@ -58,7 +58,13 @@ class Outgoing(Protocol):
     def window(self) -> int | None: ...
 
     def enter(self, pending: PendingCalls, call: PendingCall, soon: Soon) -> None:
-        """Take a place in the table of calls that wait, so that `call` gets the reply."""
+        """Enter the table of calls that wait, so that `call` gets the reply.
+
+        Args:
+            pending: the table.
+            call: waits for the reply.
+            soon: runs a function when the message that is being read has been handled.
+        """
 
     @property
     def call_ids(self) -> Sequence[int | str]:
@@ -75,11 +81,11 @@ class Outgoing(Protocol):
         ...
 
     def leave(self, pending: PendingCalls) -> list[int | str]:
-        """Nobody waits any more; the ids of the calls that had no answer yet."""
+        """Leave the table, since the wait is given up; gives the ids of the calls that had no reply yet."""
         ...
 
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> Any:
-        """What the caller gets for the reply, or raises."""
+        """The value that the caller gets for the reply; raises the error that it gets."""
 
 
 class _Facts(NamedTuple):
@@ -94,7 +100,7 @@ class _Facts(NamedTuple):
 
 
 class Marshaller:
-    """Turns calls into bytes and replies into values, for one end.
+    """Turns calls into bytes and replies into values, for one end of connections to one address.
 
     Args:
         address: of the other end, for errors.
@@ -169,7 +175,11 @@ class Marshaller:
         return self.value_in(method, reply, tagged)
 
     def value_in(self, method: str, reply: dict[str, Any], tagged: bool) -> Any:
-        """The same for a reply of which it is known whether the message may hold tagged objects."""
+        """As `value`, for a reply that `values` has prepared.
+
+        Args:
+            tagged: the message may hold tagged objects.
+        """
         error = reply.get("error")
         if error is not None:
             raise self._error(method, error, tagged)
@@ -196,7 +206,7 @@ class Marshaller:
         return prepared
 
     def images(self, total: ImageTotal) -> AbstractContextManager[None]:
-        """Meanwhile values of a message are read that is read part by part."""
+        """Count the images that are decoded meanwhile as those of one message, which is read part by part."""
         return image_budget(self._codec.image_limits, total)
 
     def response(self, method: str, reply: dict[str, Any], line: bytes | bytearray) -> dict[str, Any]:
@@ -240,7 +250,7 @@ class Marshaller:
             raise TypeError(f"the result of {method!r} at {self.address} does not fit returns=: {error}") from None
 
     def _prepared(self, replies: list[dict[str, Any]], line: bytes | bytearray) -> tuple[list[dict[str, Any]], bool]:
-        """The replies in a message, as exact as they were sent, and whether there may be tagged objects in them."""
+        """The replies in a message, with exact integers, and whether there may be tagged objects in them."""
         facts = self._facts(line)
         if facts.is_deep:
             reason = f"it is nested deeper than {self._max_depth} levels (max_depth)"
@@ -252,7 +262,7 @@ class Marshaller:
         return replies, facts.tagged
 
     def _facts(self, line: bytes | bytearray) -> _Facts:
-        """What is to be known of a message before its replies are read; found once for all calls that share it."""
+        """The facts about a message that its replies are read by; found once for all calls that share it."""
         if not isinstance(line, payloads.SharedLine):
             return self._found(line)
         if line.facts is None:
@@ -339,7 +349,7 @@ class Call:
 
 
 class RawCall:
-    """A request object that goes out as it is, id included; the outcome is the whole response object.
+    """A request object that is sent as it is, id included; the outcome is the whole response object.
 
     Raises:
         ValueError: the id is no string and no integer.
@@ -379,7 +389,7 @@ class RawCall:
 
 
 def params_of(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | dict[str, Any] | None:
-    """The params of a call written as Python arguments; None for none.
+    """Turn Python arguments into the params of a call; None for none.
 
     Raises:
         TypeError: positional and named arguments together, which JSON-RPC cannot say (section 4.2).
@@ -394,7 +404,7 @@ def params_of(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lis
 
 
 def check_params(method: str, params: Any) -> Any:
-    """The explicit params of a call: list, dict or None; a tuple is taken as a list. TypeError for anything else."""
+    """Check explicit params of a call: list, dict or None; a tuple becomes a list. TypeError for anything else."""
     if isinstance(params, tuple):
         return list(params)
     if params is not None and not isinstance(params, list | dict):
@@ -403,7 +413,7 @@ def check_params(method: str, params: Any) -> Any:
 
 
 def told(left: float) -> float | None:
-    """What the request's "timeout" member says of the time (s) that is left to the caller."""
+    """The member "timeout" of a request, for the time (s) that is left to the caller."""
     return None if left == float("inf") else max(round(left, 3), 0.001)
 
 
@@ -415,7 +425,7 @@ def _exactly(line: bytes | bytearray) -> dict[tuple[type, Any], dict[str, Any]]:
 
 
 def _as_it_came(value: Any) -> Any:
-    """A broken value for an error's data; what is left out then was no JSON either."""
+    """A value that could not be decoded, for the data of an error; None if it cannot be written as JSON."""
     try:
         return payloads.with_strings(value)
     except (ValueError, RecursionError):

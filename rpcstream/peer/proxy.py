@@ -1,4 +1,4 @@
-"""Attribute sugar: `client.vision.vectorize(…)` for `client.call("vision.vectorize", …)`.
+"""Remote methods as attributes: `client.vision.vectorize(…)` for `client.call("vision.vectorize", …)`.
 
 Owns how attributes become method names. Does not know what a call is: sync, async, notification and batch give the
 function that makes it. Names that begin with an underscore are never remote, so that `copy`, `pickle`, `inspect` and
@@ -40,7 +40,7 @@ _bound = partial.args.__get__
 
 
 class Methods:
-    """All remote methods, for one way to call: `methods.name(…)`, or `methods("name", …)` for any name at all."""
+    """All remote methods, for one kind of call: `methods.name(…)`, or `methods("name", …)` for any name."""
 
     __slots__ = ("_make_call",)
 

@@ -1,7 +1,7 @@
-"""The other end as an object: `await peer.confirm("…")`, for handlers that call back and for servers that call.
+"""The remote peer as an object: `await peer.confirm("…")`, for handlers that call back and for servers that call.
 
-Owns what a call on one given connection looks like to its user, in an event loop (`Peer`) and in a thread
-(`BlockingPeer`). A client, which makes its connections itself, has the same surface.
+Owns the calls that users make on one given connection, in an event loop (`Peer`) and in a thread (`BlockingPeer`). The
+methods are those of a client, which makes its connections itself.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from .stream import Stream, StreamCall
 
 T = TypeVar("T")
 
-#: Has a function called when the reply of a handler is on its way.
+#: Calls a function when the reply of the handler is on its way.
 AfterReply = Callable[[Callable[[], object]], None]
 
 
 class Peer:
-    """The other end of one connection. For the event loop of the connection.
+    """The other end of one connection, for the event loop of the connection.
 
     Args:
-        after_reply: has something done when the reply of the handler that this is for is on its way.
+        session: the connection's.
+        after_reply: calls a function when the reply of the handler that this is for is on its way.
 
     Attributes:
         address: of the other end.
@@ -131,10 +132,18 @@ class Peer:
         return Stream(opened, call, seconds, on_progress)
 
     def _opened(self, method: str, *, answers: bool = True) -> ConversationState:
-        """The conversation, if it still goes on; and if an answer may still come, unless none is wanted."""
+        """The conversation, for a call of this method.
+
+        Args:
+            answers: a reply is wanted.
+
+        Raises:
+            ConnectionLost: the connection is over, or no reply can come any more.
+            InvalidRequest: the peer called over HTTP.
+        """
         session = self._session
         if session.channel is None or (answers and session.is_lasting and session.streams.has_ended):
-            reason = "the connection is over" if session.channel is None else "the peer says nothing more"
+            reason = "the connection is over" if session.channel is None else "the peer has closed its sending half"
             raise ConnectionLost(reason, method=method, address=self.address)
         if not session.is_lasting:
             reason = "a caller cannot be asked over HTTP: call this over a WebSocket or the line stream"
@@ -146,9 +155,10 @@ class Peer:
 
 
 class BlockingPeer:
-    """The same for a sync handler: `peer.confirm("…")` waits for the result, if it runs in a thread.
+    """As `Peer`, for a sync handler: `peer.confirm("…")` waits for the result if the handler runs in a thread.
 
     Args:
+        peer: makes the calls.
         bridge: runs coroutines in the connection's event loop.
     """
 
@@ -168,7 +178,7 @@ class BlockingPeer:
         return Method(self.call, remote_name(self, name))
 
     def call(self, method: str, /, *args: Any, **options: Any) -> Any:
-        """As `Peer.call`, and waits.
+        """As `Peer.call`, and wait for the result.
 
         Raises also:
             RuntimeError: it was called in the event loop, which cannot wait.

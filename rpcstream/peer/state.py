@@ -35,7 +35,7 @@ OnEvent = Callable[[dict[str, Any], bytes | bytearray], None]
 
 
 class ConversationState:
-    """One conversation, for all that takes part in it; `Session` adds the order in which messages are handled.
+    """The state of one conversation; `Session` adds the order in which messages are handled.
 
     Args:
         codec: encodes and decodes values.
@@ -208,13 +208,13 @@ class ConversationState:
     # -- room for calls -----------------------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Requests may be taken up."""
+        """Whether requests may be taken up now."""
         return (
             not self.write_gate.stalled and self.running.load < self._max_calls and self.running.held < self._max_held
         )
 
     def must_read(self) -> bool:
-        """The connection must be read although there is no room, since something that runs waits for the peer.
+        """Whether the connection must be read although there is no room, since something that runs waits for the peer.
 
         Also while the peer does not read: it may be waiting for the very same. (Not for credit, then, since no item
         could be sent.)
@@ -249,7 +249,7 @@ class ConversationState:
         self._schedule()
 
     def next_in_order(self) -> tuple[asyncio.Future[None] | None, asyncio.Future[None]]:
-        """A place for one more of the calls that keep their order: done when the call before is over, and its own."""
+        """Enter one more of the calls that keep their order; gives the future of the call before, and its own."""
         before, self._last_in_order = self._last_in_order, self.loop.create_future()
         return before, self._last_in_order
 
@@ -323,7 +323,7 @@ class Hold:
         self._hold: asyncio.Future[None] | None = state.hold()
 
     def release(self) -> None:
-        """Harmless at any time."""
+        """Let requests be taken up again. Harmless at any time."""
         hold, self._hold = self._hold, None
         if hold is not None and not self._state.loop.is_closed():
             self._state.release(hold)

@@ -1,7 +1,7 @@
-"""A stream at the end that asked for it: `async for item in client.stream.name(…)`.
+"""A stream of items, for its reader: `async for item in client.stream.name(…)`.
 
-Owns the life of one stream call: sent with the first item that is wanted, ended by its reply, or given up by whoever
-reads it. How items become values is the marshaller's matter, how many may come the receiver's.
+Owns the life of one such call: it is sent when the first item is wanted, and ended by its reply or by its reader. Does
+not know how items become values (`marshal`), nor how credit is counted (`flow_control`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Open = Callable[[float], Awaitable[ConversationState]]
 
 
 class StreamCall(Call):
-    """A call whose handler's items are wanted one by one. `returns` is the type of an item."""
+    """A call that asks for the items of a generator one by one. `returns` is the type of an item."""
 
     __slots__ = ("_window",)
 
@@ -50,7 +50,7 @@ class StreamCall(Call):
         return value if self._returns is NOT_GIVEN else self._marshaller.checked(self.method, value, self._returns)
 
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> Any:
-        """What the generator returned; raises what it raised."""
+        """The value that the generator returned; raises the error that it raised."""
         return self._marshaller.value(self.method, reply, line)
 
 
@@ -118,7 +118,7 @@ class Stream(AsyncIterator[Any]):
         self._abandon()
 
     def __del__(self) -> None:
-        # `break` out of the loop drops the stream: nobody else will say that it is not wanted.
+        # `break` out of the loop drops the stream, and nothing else says that it is not wanted any more.
         loop = self._loop
         if self._pending is not None and not self._has_ended and loop is not None and not loop.is_closed():
             self._has_ended = True

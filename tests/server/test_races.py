@@ -277,9 +277,9 @@ async def test_no_call_is_made_to_a_peer_that_says_nothing_more() -> None:
         peer = Peer(service.sessions[0])
         hand.transport.write_eof()
         await hand.hear()
-        with pytest.raises(ConnectionLost, match="says nothing more"):
+        with pytest.raises(ConnectionLost, match="has closed its sending half"):
             await peer.confirm()
-        with pytest.raises(ConnectionLost, match="says nothing more"):
+        with pytest.raises(ConnectionLost, match="has closed its sending half"):
             peer.stream.count(3)
         peer.notify.goodbye()
         assert (await hand.hear())[0]["method"] == "goodbye"
