@@ -1,9 +1,9 @@
-"""Accepting: sockets that listen, and connections until their protocol has them.
+"""Listening sockets, and accepted connections until their protocol takes over.
 
-Owns taking connections from the system, TLS handshakes that are not done, and what happens when the system gives no
-more file descriptors: nothing is accepted for a while, newcomers wait in the system's queue, and one line is logged now
-and then. The servers of the event loops are not used: asyncio's then logs thousands of errors each second; uvloop's
-closes newcomers without a word, or, where the whole system has run out, stops listening for good; and neither lets
+Owns accepting connections, TLS handshakes that are not complete, and what happens when the system has no more file
+descriptors: nothing is accepted for a while, new connections wait in the system's queue, and one line is logged now and
+then. The servers of the event loops are not used, because then asyncio's logs thousands of errors each second; uvloop's
+closes new connections silently, or, where the whole system has run out, stops listening for good; and neither lets
 handshakes be counted or ended. Knows neither messages nor how many connections there may be.
 """
 
@@ -25,17 +25,17 @@ from .connection import format_address
 
 log = logging.getLogger("rpcstream.server")
 
-#: Connections that the system keeps for us while the loop is busy. The common default of 100 is met by a test with
-#: 1,000 clients that start together.
+#: Connections that the system queues while the loop is busy. With the common default of 100, some of 1,000 clients that
+#: start together fail.
 BACKLOG = 4096
 
-#: Connections that are taken in one turn of the loop: some milliseconds.
+#: Connections accepted in one turn of the loop: some milliseconds.
 BURST = 64
 
-#: Seconds without accepting when there are no more descriptors; and when some of those in use were just given up.
+#: Seconds without accepting when there are no more descriptors; and when some connections were just closed for that.
 PAUSE, SHORT_PAUSE = 1.0, 0.05
 
-#: What `accept` fails with that is about one connection only (accept(2), "Error handling").
+#: Errors of `accept` that concern one connection only (accept(2), "Error handling").
 _OF_ONE = frozenset(
     (
         errno.ECONNABORTED,
@@ -52,10 +52,10 @@ _OF_ONE = frozenset(
 
 
 class Handshake:
-    """A connection whose TLS handshake is not done; a `Connection` of the listener.
+    """A connection whose TLS handshake is not complete; a `Connection` for the listener.
 
     Attributes:
-        task: carries it out.
+        task: performs the handshake.
     """
 
     def __init__(self, address: str) -> None:
@@ -70,7 +70,7 @@ class Handshake:
         return False
 
     def refuse(self, error: RpcError) -> None:
-        """There is no way to say why."""
+        """Close it: before the end of the handshake no reason can be sent."""
         self.abort(error.message)
 
     def drain(self) -> None:
@@ -80,7 +80,7 @@ class Handshake:
         pass
 
     def check(self, now: float) -> str | None:
-        """The event loop ends a handshake in its time."""
+        """As `Connection.check`. The event loop ends a handshake that takes too long."""
         return None
 
     def abort(self, reason: str) -> None:
@@ -90,16 +90,16 @@ class Handshake:
 
 
 class Acceptor:
-    """Takes connections from one listening socket, from `start` to `stop`.
+    """Accepts connections from one listening socket, from `start` to `stop`.
 
     Args:
-        make_protocol: makes the protocol of a connection, given the handshake that it comes out of (without TLS: None).
-        context: for TLS.
-        handshake_timeout: seconds; None: as long as the event loop has it (60 s).
-        on_handshake: called when a handshake is about to begin; gives whether it may.
-        on_handshake_over: called when it has failed, or its protocol has been made.
-        on_shortage: called when the system gives no connection for want of descriptors or memory. Gives whether some of
-            those that are open were ended for that.
+        make_protocol: makes the protocol of a connection; called with its handshake (without TLS: None).
+        context: for TLS; None: no TLS.
+        handshake_timeout: seconds; None: the default of the event loop (60 s).
+        on_handshake: called when a handshake is about to begin; returns whether it may.
+        on_handshake_over: called when a handshake has failed, or its protocol has been made.
+        on_shortage: called when the system has no descriptors or memory for a connection. Returns whether open ones
+            were closed for that.
     """
 
     def __init__(
@@ -123,9 +123,9 @@ class Acceptor:
         self._on_handshake_over = on_handshake_over
         self._on_shortage = on_shortage
         self._pause: asyncio.TimerHandle | None = None
-        #: Those that become connections at the moment; the event loop does not keep them.
+        #: Tasks of connections that are being set up; the event loop does not keep references to them.
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Where the loop cannot watch a socket (Windows) it accepts itself.
+        #: Accepts in place of this object where the loop cannot watch a socket (Windows).
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -139,7 +139,7 @@ class Acceptor:
             )
 
     def stop(self) -> None:
-        """Accept no more. What was accepted already becomes a connection still; see `wait`."""
+        """Stop accepting. Connections that were accepted already are still set up; see `wait`."""
         if self._pause is not None:
             self._pause.cancel()
         if self._server is not None:
@@ -149,7 +149,7 @@ class Acceptor:
         self._sock.close()
 
     async def wait(self) -> None:
-        """Wait until nothing that was accepted is on its way to its protocol, or to its end."""
+        """Wait until each accepted connection has its protocol, or has failed."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -164,7 +164,7 @@ class Acceptor:
                     continue
                 self._loop.remove_reader(self._sock.fileno())
                 pause = SHORT_PAUSE if self._on_shortage(error) else PAUSE
-                self._pause = self._loop.call_later(pause, self._go_on)
+                self._pause = self._loop.call_later(pause, self._resume)
                 return
             conn.setblocking(False)
             handshake = Handshake(format_address(address)) if self._tls else None
@@ -173,12 +173,12 @@ class Acceptor:
                 continue
             self._connect(conn, handshake)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._pause = None
         self._loop.add_reader(self._sock.fileno(), self._accept)
 
     def _connect(self, conn: socket.socket, handshake: Handshake | None) -> None:
-        """Let the connection have its protocol, soon or after its handshake."""
+        """Begin to set up an accepted connection, with its handshake."""
         task = self._loop.create_task(self._connected(conn, handshake))
         self._tasks.add(task)
         if handshake is not None:
@@ -196,9 +196,9 @@ class Acceptor:
     async def _connected(self, conn: socket.socket, handshake: Handshake | None) -> None:
         try:
             await self._loop.connect_accepted_socket(lambda: self._make_protocol(handshake), conn, **self._tls)
-        except OSError as error:  # with those of TLS: the peer is gone, or does not do as it should
+        except OSError as error:  # errors of TLS among them: the peer is gone, or breaks the protocol
             peer = handshake.address if handshake is not None else "a peer"
-            log.debug("a connection from %s did not come about: %s", peer, error)
+            log.debug("a connection from %s could not be set up: %s", peer, error)
             conn.close()
         except Exception:
             log.exception("a connection could not be set up")
@@ -209,10 +209,10 @@ class Acceptor:
 
 
 async def bound_tcp(host: str, port: int) -> list[socket.socket]:
-    """Sockets at all addresses of a host, "" for every address of this machine; not listening yet.
+    """Sockets bound to all addresses of a host ("" for all of this machine); not listening yet.
 
     Raises:
-        OSError: one of them cannot be had.
+        OSError: one of the addresses cannot be bound.
     """
     bound: list[socket.socket] = []
     absent: OSError | None = None
@@ -220,11 +220,11 @@ async def bound_tcp(host: str, port: int) -> list[socket.socket]:
         for family, kind, protocol, _, address in await _addresses(host, port):
             try:
                 sock = socket.socket(family, kind, protocol)
-            except OSError as error:  # the system has no such addresses
+            except OSError as error:  # the system has no addresses of this family
                 absent = error
                 continue
             bound.append(sock)
-            if os.name == "posix":  # so that a restart finds the port free; elsewhere it means something else
+            if os.name == "posix":  # so that a restart can bind the port; it has another meaning on Windows
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -245,7 +245,7 @@ async def bound_tcp(host: str, port: int) -> list[socket.socket]:
 
 
 async def _addresses(host: str, port: int) -> list[Any]:
-    """What `getaddrinfo` gives, each once; in a thread where a name must be looked up."""
+    """The results of `getaddrinfo` without duplicates; names are looked up in a thread."""
     how: dict[str, Any] = {"type": socket.SOCK_STREAM, "flags": socket.AI_PASSIVE}
     try:
         found = socket.getaddrinfo(
@@ -257,10 +257,10 @@ async def _addresses(host: str, port: int) -> list[Any]:
 
 
 def bound_unix(path: str, mode: int | None) -> socket.socket:
-    """A Unix socket with a file that has these permissions, and never had others. What a dead server left is removed.
+    """A Unix socket whose file has these permissions from the beginning. The socket of a dead server is removed.
 
     Raises:
-        OSError: the path is in use, or cannot be written.
+        OSError: another server uses the path, or it cannot be written.
     """
     _remove_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -277,7 +277,7 @@ def bound_unix(path: str, mode: int | None) -> socket.socket:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket that a dead server left behind; one that answers stays, and the bind will fail."""
+    """Remove a socket file that no server listens at. OSError (address in use) if one does."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             return
@@ -296,7 +296,7 @@ def _remove_stale(path: str) -> None:
 
 
 def remove_own(path: str, inode: int) -> None:
-    """Remove our socket's file, unless another server has put its own there meanwhile."""
+    """Remove the file of this server's socket, unless another server has replaced it."""
     with contextlib.suppress(FileNotFoundError):
         if os.stat(path).st_ino == inode:
             os.unlink(path)

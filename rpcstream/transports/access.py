@@ -1,7 +1,7 @@
-"""Which HTTP requests are answered at all: by the host that they name, and by the web page that sends them.
+"""Rules for which HTTP requests are answered: by the header Host, and by the origin of the web page that sends them.
 
-Owns what keeps a browser from being used against a server that its user can reach: a page may only call where its
-origin is allowed (CORS, and WebSockets alike), and no name that is not the server's leads to it (DNS rebinding). Pure.
+Owns the protection of a server against pages in the browsers of its users: a page may call only if its origin is
+allowed (CORS, and WebSockets alike), and only names of the server are accepted as Host (against DNS rebinding). Pure.
 """
 
 from __future__ import annotations
@@ -17,34 +17,36 @@ from ..wire.http_messages import Response, problem
 if TYPE_CHECKING:
     from ..wire.http_messages import Request
 
-#: Seconds for which a browser need not ask again. What Chromium takes at most.
+#: Seconds for which a browser may keep the response to a preflight request: the most that Chromium accepts.
 MAX_AGE = 7200
 
-#: A name cannot be longer (RFC 1035), and no origin that is compared either.
+#: Characters of a host name (RFC 1035); longer ones are not looked at.
 MAX_NAME = 253
 
-#: What a page of an allowed origin may send besides what it always may.
+#: Methods and headers that a page of an allowed origin may send.
 METHODS = "GET, HEAD, POST"
 HEADERS = "Accept, Authorization, Content-Type, Traceparent"
 
 _LABEL = r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
-_PLACE = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\[\]:/@\\?#\s,]+)(:(?P<port>[0-9]{1,5}))?")
-_ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<place>[^/]+)")
+_HOST_PORT = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\[\]:/@\\?#\s,]+)(:(?P<port>[0-9]{1,5}))?")
+_ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host_port>[^/]+)")
 _PORTS = {"http": 80, "https": 443}
 _LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 
 
 class AccessRules:
-    """What is allowed. Loopback names always are: localhost, names below it, 127.0.0.0/8, [::1].
+    """The hosts and origins that are allowed.
+
+    Always allowed are the loopback names (localhost, names below it, 127.0.0.0/8, [::1]), and pages of the host itself.
 
     Args:
-        hosts: further names: exact ones, "*.example.org" for all names below, "*" for any.
+        hosts: further host names: exact ones, "*.example.org" for all names below, "*" for any.
         origins: of pages that may call: exact ones, as browsers write them ("https://example.org:8443"); "*" for any;
-            "null" for pages without one, such as files, which "*" does not cover. A page of the host itself always may.
+            "null" for pages without one, such as files, which "*" does not cover.
 
     Raises:
-        ValueError: one of them is not what it should be.
+        ValueError: one of them is malformed.
     """
 
     def __init__(self, *, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
@@ -60,9 +62,10 @@ class AccessRules:
         self._origins = frozenset(_configured_origin(origin) for origin in origins if origin != "*")
 
     def at(self, host: str | None) -> AccessRules:
-        """The rules where a server listens at this host; None: at a Unix socket.
+        """The rules for a server that listens at this host, whose name is then allowed, too.
 
-        The address itself may be named there. At a Unix socket the host says nothing, and is not looked at.
+        Args:
+            host: None for a Unix socket, where the header Host is not checked.
         """
         rules = copy.copy(self)
         if host is None:
@@ -72,7 +75,7 @@ class AccessRules:
         return rules
 
     def joined(self, other: AccessRules) -> AccessRules:
-        """What either of both allows."""
+        """Rules that allow what either of the two allows."""
         rules = copy.copy(self)
         rules._any_host = self._any_host or other._any_host
         rules._any_origin = self._any_origin or other._any_origin
@@ -82,7 +85,7 @@ class AccessRules:
         return rules
 
     def check(self, request: Request) -> Response | None:
-        """Why a request is not answered, whatever its method; None if it is. Also for the handshake of a WebSocket."""
+        """The refusal of a request, of any method, that is not allowed, else None. Also for WebSocket handshakes."""
         headers = request.headers
         if not self._is_unix:
             refusal = self._check_host(request)
@@ -94,15 +97,15 @@ class AccessRules:
         return problem(403, f"The origin {_shown(origin)} is not allowed here (origins)")
 
     def cors(self, request: Request) -> list[tuple[str, str]]:
-        """Headers for the answer to a request that was not refused, so that the page which sent it may read it."""
+        """Headers of the response to a request that is allowed, so that the page which sent it may read it."""
         origin = request.headers.get("origin")
         if origin is not None and self._is_allowed(origin, request.headers.get("host", "")):
             return [("Access-Control-Allow-Origin", origin), ("Vary", "Origin")]
-        # What is kept of this answer must not be shown to a page of another origin.
+        # A cache must not give this response to a page of another origin.
         return [("Vary", "Origin")] if self._origins or self._any_origin else []
 
     def preflight(self, request: Request) -> Response | None:
-        """The answer to a browser that asks whether a page may send what it wants to; None if it does not ask that."""
+        """The response to a browser that asks whether a page may send a request; None for other requests."""
         if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
             return None
         if "origin" not in request.headers:
@@ -121,23 +124,23 @@ class AccessRules:
     def _check_host(self, request: Request) -> Response | None:
         host = request.headers.get("host")
         if host is None:
-            # No browser sends this.
+            # Browsers always send it.
             if request.is_http10 and "origin" not in request.headers:
                 return None
             return problem(400, "The header Host is missing")
         named = [host]
         if "://" in request.target and not request.target.startswith("/"):
-            # A whole URL, as for a proxy: what it names counts as well.
+            # An absolute URL, as for a proxy: its host is checked as well.
             found = _ORIGIN.match(request.target.lower())
-            named.append(found["place"] if found else "")
+            named.append(found["host_port"] if found else "")
         for each in named:
             if not self._is_ours(each):
                 return problem(403, f"The host {_shown(each)} is not this server's (hosts)")
         return None
 
-    def _is_ours(self, place: str) -> bool:
-        """Does a Host header name this server?"""
-        split = _split(place)
+    def _is_ours(self, host_port: str) -> bool:
+        """Whether the value of a Host header names this server."""
+        split = _split(host_port)
         if split is None:
             return False
         name = split[0]
@@ -156,25 +159,25 @@ class AccessRules:
         return self._is_same(parsed, host)
 
     def _is_same(self, origin: str, host: str) -> bool:
-        """Was the page loaded from the host that it calls?
+        """Whether a page was loaded from the host that it calls.
 
-        Only where the host is known by its name: any name can be made to lead here. The scheme does not count, since
-        TLS may end before us.
+        Only for hosts that are allowed by name, since any name can be made to lead here. The scheme is ignored, since a
+        proxy may end TLS.
         """
-        scheme, _, place = origin.partition("://")
+        scheme, _, host_port = origin.partition("://")
         if scheme not in _PORTS or not self._is_ours(host):
             return False
-        own, other = _split(host), _split(place)
+        own, other = _split(host), _split(host_port)
         if own is None or other is None:
             return False
         return (own[0], own[1] or _PORTS[scheme]) == (other[0], other[1] or _PORTS[scheme])
 
 
-def _split(place: str) -> tuple[str, int | None] | None:
-    """Host, in its one spelling, and port of "host:port"; None for anything else."""
-    if len(place) > MAX_NAME + len(":65535") or not place.isascii():
+def _split(host_port: str) -> tuple[str, int | None] | None:
+    """Host in canonical form, and port, of "host:port"; None for malformed text."""
+    if len(host_port) > MAX_NAME + len(":65535") or not host_port.isascii():
         return None
-    found = _PLACE.fullmatch(place.lower())
+    found = _HOST_PORT.fullmatch(host_port.lower())
     name = _canonical(found["host"]) if found else None
     if found is None or name is None:
         return None
@@ -183,9 +186,9 @@ def _split(place: str) -> tuple[str, int | None] | None:
 
 
 def _canonical(host: str) -> str | None:
-    """The one spelling of a host in lower case; None for what is none, or one that others read in another way."""
+    """The canonical form of a host in lower case; None if it is malformed, or could be read in several ways."""
     if host.startswith("["):
-        if "%" in host:  # a zone means nothing to others
+        if "%" in host:  # a zone has no meaning to other machines
             return None
         try:
             return f"[{ipaddress.IPv6Address(host[1:-1])}]"
@@ -194,7 +197,7 @@ def _canonical(host: str) -> str | None:
     if len(host) > MAX_NAME or not host.isascii() or not _NAME.fullmatch(host):
         return None
     last = host.rpartition(".")[2]
-    if last.isdigit() or last.startswith("0x"):  # an address in numbers: there is one way to write it
+    if last.isdigit() or last.startswith("0x"):  # an address: only the form with four decimal numbers
         try:
             return str(ipaddress.IPv4Address(host))
         except ValueError:
@@ -205,7 +208,7 @@ def _canonical(host: str) -> str | None:
 def _is_loopback(name: str) -> bool:
     if name == "localhost" or name.endswith(".localhost") or name == "[::1]":
         return True
-    # A name that ends in a number is an address.
+    # A canonical name that ends in a number is an address.
     return name.rpartition(".")[2].isdigit() and ipaddress.IPv4Address(name) in _LOOPBACK
 
 
@@ -214,9 +217,9 @@ def _is_unspecified(name: str) -> bool:
 
 
 def _parsed_origin(origin: str) -> str | None:
-    """An origin in its one spelling, without the port that its scheme has anyway."""
+    """The canonical form of an origin, without the default port of its scheme; None if it is malformed."""
     found = _ORIGIN.fullmatch(origin)
-    split = _split(found["place"]) if found else None
+    split = _split(found["host_port"]) if found else None
     if found is None or split is None:
         return None
     name, port = split
@@ -228,7 +231,7 @@ def _configured_host(host: str, given: str) -> str:
     name = _canonical(f"[{host}]" if ":" in host and not host.startswith("[") else host.lower())
     if name is None:
         raise ValueError(
-            f'hosts: {given!r} is no name of a host; write "example.org", without scheme or port, '
+            f'hosts: {given!r} is not a host name; write "example.org", without scheme or port, '
             '"*.example.org" for all names below, or "*" for any'
         )
     return name
@@ -240,12 +243,12 @@ def _configured_origin(origin: str) -> str:
     parsed = _parsed_origin(origin.lower())
     if parsed is None:
         raise ValueError(
-            f'origins: {origin!r} is no origin; write "https://example.org" or "https://example.org:8443", '
+            f'origins: {origin!r} is not an origin; write "https://example.org" or "https://example.org:8443", '
             'without a path, "*" for any, or "null"'
         )
     return parsed
 
 
 def _shown(text: str) -> str:
-    """What a stranger wrote, fit for an answer."""
+    """Text of a caller, shortened and in ASCII, for a response."""
     return ascii(text[:100])

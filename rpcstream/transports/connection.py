@@ -1,7 +1,7 @@
-"""One connection of any protocol: its asyncio transport, and why it ended.
+"""The base of all connections, of any protocol: an asyncio transport, its write buffer, and why it ended.
 
-Owns what line stream, WebSocket and HTTP share: reading or not reading, writing without copies, how much may wait to be
-read by the peer, and the end at once. Knows neither messages nor how bytes are cut into them.
+Owns what the line stream, WebSocket and HTTP share: pausing and resuming, writing without copies, how much the peer may
+leave unread, and closing at once. Knows neither messages nor how bytes are cut into them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..peer.memory import UnreadBytes
 from .paced_transport import PacedTransport, is_copying
 from .timeouts import Timeouts
 
-#: Bytes; a message that comes alone, or a piece of one, is written without a copy when it is longer than this.
+#: Bytes; a longer message, or part of one, is written without a copy; shorter ones are joined.
 JOIN_MAX = 64 * 1024
 
-#: Bytes; what was joined to be written together and came out longer has a long message in it, whose copy is not kept
-#: until the peer has read it. (The replies of one turn are at most `write_buffer` and one message more.)
+#: Bytes; joined messages that are longer have a long one among them: they are written separately, so that no copy of it
+#: is kept until the peer has read it. (The replies of one turn are at most `write_buffer` and one message more.)
 JOINED_MAX = 4 * 1024 * 1024
 
-#: What TLS has to say of a certificate (RFC 8446, 6.2), as the names of errors of `ssl` end.
+#: Alerts of TLS about a certificate (RFC 8446, 6.2), as at the end of the names of errors of `ssl`.
 _REFUSALS = frozenset(
     (
         "BAD_CERTIFICATE",
@@ -37,13 +37,13 @@ _REFUSALS = frozenset(
 
 
 class SocketConnection(asyncio.Protocol):
-    """An asyncio protocol that does not know yet what to do with bytes.
+    """An asyncio protocol, but for what is done with the bytes received.
 
     Attributes:
-        address: of the other end, for people; the peer's, where none is given.
-        reason: why this end closed the connection, when it did so on its own account.
-        over_limit: was that for a limit?
-        unread: the sum, for all connections of a server, of what waits to be read by their peers; None: not counted.
+        address: of the other end, for people; where none is given, that of the socket.
+        reason: why this end closed the connection; None if it did not.
+        over_limit: it did so because of a limit.
+        unread: counts the bytes that the peers of all connections of a server leave unread; None: not counted.
         opened: when the system gave the connection (seconds of the loop's clock), before any handshake.
     """
 
@@ -55,11 +55,11 @@ class SocketConnection(asyncio.Protocol):
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        #: The same where it is one that hands long messages over in shares.
+        #: The same, if it hands long messages over in parts.
         self._paced: PacedTransport | None = None
         self._closing = self._paused = self._is_full = self._writes_together = False
-        # Replies of a turn that began below the mark may bring it to twice the mark and one message more; on top of
-        # that may come what handlers finish that were at work then.
+        # Replies of a turn that began below `write_buffer` may bring it to twice that and one message more; replies of
+        # handlers that were running then come on top.
         self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
         self.opened = self._loop.time()
         self._timeouts = Timeouts(limits, self.opened)
@@ -71,7 +71,7 @@ class SocketConnection(asyncio.Protocol):
 
     @property
     def credentials(self) -> Credentials:
-        """What the connection tells of the peer. Looked up when it is asked for; little is known once it is lost."""
+        """What the connection tells of the peer. Looked up anew each time; little is known once it is lost."""
         return credentials_of(self._transport, address=self.address)
 
     @property
@@ -90,7 +90,7 @@ class SocketConnection(asyncio.Protocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def has_received(self) -> bool:
-        """Have bytes come since this was asked last? For an end that sets no time limits with `check`."""
+        """Whether bytes were received since the last call of this. For an end that does not use `check`."""
         return self._timeouts.has_received()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -101,7 +101,8 @@ class SocketConnection(asyncio.Protocol):
             self._paced = PacedTransport(cast(asyncio.Transport, transport), self)
         # asyncio's `writelines` (3.12, 3.13.0) forgets to say when the buffer is full.
         self._writes_together = self._paced is not None or not isinstance(transport, asyncio.Transport)
-        self._transport = self._paced or cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        # (uvloop's transports do not inherit from asyncio's.)
+        self._transport = self._paced or cast(asyncio.Transport, transport)
         self.address = self.address or format_address(transport.get_extra_info("peername"))
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer)
 
@@ -118,7 +119,7 @@ class SocketConnection(asyncio.Protocol):
             self._paced.resume()
 
     def set_full(self, is_full: bool) -> None:
-        """More waits to be read by the peer than `write_buffer`, or the peer has read most of that."""
+        """The peer leaves more than `write_buffer` unread, or has read most of it."""
         self._is_full = is_full
         if not is_full:
             self._count_unread(0)
@@ -152,7 +153,7 @@ class SocketConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def _write_parts(self, parts: Iterable[bytes]) -> None:
-        """Write what is long by itself, without copying it, and what is short together."""
+        """Write these bytes in order: long ones without a copy, short ones joined."""
         pieces: list[bytes] = []
         short: list[bytes] = []
         for part in parts:
@@ -169,9 +170,9 @@ class SocketConnection(asyncio.Protocol):
             self._write(piece)
 
     def _check_unread(self, transport: asyncio.Transport) -> None:
-        """Close the connection if its peer leaves too much unread; to be asked while the buffer is full.
+        """Close the connection if its peer leaves too much unread; called while the buffer is full.
 
-        Where all peers together do, that of which most is unread is closed, be it this or another.
+        If all peers together leave too much unread, the connection with the most is closed, this one or another.
         """
         size = transport.get_write_buffer_size()
         if size > self._unsent_max:
@@ -200,9 +201,9 @@ class SocketConnection(asyncio.Protocol):
 
 
 def why_lost(error: Exception) -> str:
-    """Why a connection was lost, in words.
+    """A text that says why a connection was lost.
 
-    With TLS 1.3 a client learns only after its handshake that it should have shown a certificate, or another one.
+    With TLS 1.3 a client learns only after its handshake that its certificate is missing or refused.
     """
     _, _, alert = (getattr(error, "reason", None) or "").partition("_ALERT_")
     if alert == "CERTIFICATE_REQUIRED":

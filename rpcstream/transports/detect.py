@@ -1,6 +1,6 @@
-"""The door of a connection: what its first bytes say about the protocol that is spoken on it.
+"""Protocol detection: what is spoken on a connection, by its first bytes.
 
-Owns a connection until they have come, and hands it on then, once and for good. Knows the protocols by name only.
+Owns a connection until these have come; then the protocol takes over. Knows the protocols by how they begin only.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .timeouts import Timeouts
 
 log = logging.getLogger("rpcstream.server")
 
-#: Seconds after which a connection that is refused, and has said nothing, is told so as a line.
+#: Seconds after which a connection that is refused, and has sent nothing, is told so as a line.
 REFUSAL = 0.2
 
-#: How HTTP begins. (What a web page may send without asking first begins so, too: it never is a line.)
+#: How HTTP begins. (All that a web page can send unasked begins so, too, so it is never taken for a line.)
 METHODS = (b"POST ", b"GET ", b"HEAD ", b"OPTIONS ", b"PUT ", b"DELETE ", b"PATCH ", b"CONNECT ", b"TRACE ", b"PRI ")
 
 #: How TLS begins: a handshake record, and the version.
@@ -32,14 +32,14 @@ TLS_HANDSHAKE = b"\x16\x03"
 
 
 class ProtocolDetector(asyncio.Protocol):
-    """A connection of which nobody knows yet what it will speak.
+    """A connection whose protocol is not known yet.
 
     Args:
-        make_line, make_http: make the protocols that it may become.
-        on_open, on_close: called with this object when the connection is made, and when it ends before it is known.
-        on_known: called with this object and what it has become.
-        patience: seconds from the connection, with the handshake of TLS in them, until something must have been said,
-            besides the idle time; None for no limit of its own.
+        make_line, make_http: make the protocols that may take over.
+        on_open, on_close: called with this object when the connection is made, and when it ends undetected.
+        on_known: called with this object and the protocol that takes over.
+        patience: seconds from the connection, including the TLS handshake, until the first bytes must have come, beside
+            the idle time; None for no limit of its own.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class ProtocolDetector(asyncio.Protocol):
         self._on_close = on_close
         self._on_known = on_known
         self._transport: asyncio.Transport | None = None
-        #: The first letters of what may be a method of HTTP.
+        #: First letters that may begin a method of HTTP.
         self._begun = b""
         self._refusal: RpcError | None = None
         self._patience = patience
         self._timer: asyncio.TimerHandle | None = None
-        # This object is made when the system has given the connection, before the handshake of TLS.
+        # This object is made when the connection is accepted, before the TLS handshake.
         self.opened = asyncio.get_running_loop().time()
         self._timeouts = Timeouts(limits, self.opened)
 
-    # -- what asyncio says ------------------------------------------------------------------------------------
+    # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -87,8 +87,8 @@ class ProtocolDetector(asyncio.Protocol):
         if self._begun:
             data = self._begun + data
         if data.startswith(TLS_HANDSHAKE):
-            # Nobody there could read a word of ours; the client is told by the end that this is no TLS.
-            log.info("closed a connection from %s: it speaks TLS, and this server does not", self.address)
+            # The client could not read a message in plain text: closing tells it that there is no TLS.
+            log.info("closed a connection from %s: the client speaks TLS, this server does not", self.address)
             transport.abort()
             return
         is_http = data.startswith(METHODS)
@@ -103,7 +103,7 @@ class ProtocolDetector(asyncio.Protocol):
             known.data_received(data)
 
     def eof_received(self) -> bool:
-        """Nothing was asked: close. A few letters without an end are a line, which is told what is wrong with it."""
+        """The client sends nothing more: close. A few letters go to the line stream, which answers with an error."""
         transport = self._transport
         if not self._begun or transport is None:
             return False
@@ -133,7 +133,7 @@ class ProtocolDetector(asyncio.Protocol):
         self.over_limit = True
         self.abort(f"not authenticated after {self._patience:g} s (auth_timeout)")
 
-    # -- what a listener says (Connection) --------------------------------------------------------------------
+    # -- for the listener (Connection) ------------------------------------------------------------------------
 
     @property
     def is_known(self) -> bool:
@@ -144,7 +144,7 @@ class ProtocolDetector(asyncio.Protocol):
         asyncio.get_running_loop().call_later(REFUSAL, self._say_refusal)
 
     def drain(self) -> None:
-        """Nothing was asked: close."""
+        """As `Connection.drain`: nothing was asked, so close."""
         if self._transport is not None:
             self._transport.close()
 

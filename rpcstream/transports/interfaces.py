@@ -1,4 +1,4 @@
-"""What a listener asks of a connection, whatever is spoken on it."""
+"""Connections as the listener sees them, whatever protocol is spoken on them."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from ..errors import RpcError
 
 
 class Connection(Protocol):
-    """Something with a name, that will end."""
+    """A connection, or its TLS handshake."""
 
     #: Of the other end, for people.
     address: str
 
-    #: Why this end closed it, when it did so on its own account; was that for a limit?
+    #: Why this end closed it; None if it did not. And whether that was because of a limit.
     reason: str | None
     over_limit: bool
 
-    #: When the system gave the connection (seconds of the loop's clock), before any handshake.
+    #: When the connection was accepted (seconds of the loop's clock), before any handshake.
     opened: float
 
     @property
     def is_known(self) -> bool:
-        """Has the peer shown who it is?"""
+        """Whether the peer is authenticated."""
 
     def refuse(self, error: RpcError) -> None:
-        """Say why this connection is not served, and close it."""
+        """Send the reason why this connection is not served, and close it."""
 
     def drain(self) -> None:
         """Take no more requests; close when those that were read are answered."""
 
     def probe(self) -> None:
-        """See whether a peer that says nothing more still listens; if not, the connection will be lost."""
+        """Find out whether a peer that sends nothing more still listens; if not, the connection will be lost."""
 
     def check(self, now: float) -> str | None:
         """Close the connection if it is over a time limit at `now` (seconds); returns the reason if so."""
@@ -42,7 +42,7 @@ class Connection(Protocol):
 
 
 class ProtocolConnection(Connection, Protocol):
-    """One that is an asyncio protocol."""
+    """A connection that is an asyncio protocol."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
 

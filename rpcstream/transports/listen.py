@@ -34,7 +34,7 @@ from .websocket import WebSocketStream
 
 log = logging.getLogger("rpcstream.server")
 
-#: Seconds between two looks at the certificate's files.
+#: Seconds between two checks of the certificate's files.
 RENEWAL = 1.0
 
 
@@ -104,10 +104,13 @@ class Listener:
         """Listen; returns the address in the form that clients take.
 
         Args:
-            unix_mode: the permissions of the socket's file, from the moment it is there; by the umask where not given.
+            host: name or address; None for all addresses of this machine.
+            port: 0 for one that is free.
+            unix: the path of a Unix socket, in place of host and port.
+            unix_mode: the permissions of its file, from the moment it exists; None: by the umask.
 
         Raises:
-            OSError: the address is in use, or not ours; the text names it.
+            OSError: the address is in use, or not one of this machine; the text names it.
         """
         path = os.path.abspath(unix) if unix is not None else ""
         access = self._access.at(None if path else host)
@@ -151,17 +154,17 @@ class Listener:
 
     @property
     def is_listening(self) -> bool:
-        """There is an address at which callers may come."""
+        """Whether connections are accepted at any address."""
         return bool(self._acceptors)
 
     @property
     def connections(self) -> frozenset[Connection]:
-        """All that are open, whatever they speak, handshakes among them."""
+        """All open connections of any protocol, TLS handshakes among them."""
         return self._connections.all()
 
     @property
     def sessions(self) -> set[Session]:
-        """Those with a connection, and those whose handlers have not ended."""
+        """Sessions that have a connection, or whose handlers still run."""
         return self._sessions
 
     async def stop_accepting(self) -> None:
@@ -175,7 +178,7 @@ class Listener:
             remove_own(path, inode)
         self._unix_paths.clear()
         self._connections.drain()
-        # What was accepted a moment ago becomes a connection in the next turns, and is closed then.
+        # Connections that were accepted a moment ago are set up in the next turns, and closed then.
         for acceptor in acceptors:
             await acceptor.wait()
 
@@ -186,13 +189,13 @@ class Listener:
             await self._all_gone.wait()
 
     def abort(self, reason: str) -> None:
-        """Close every connection at once and cancel every handler; what still becomes a connection ends so, too."""
+        """Close every connection at once, later ones, too, and cancel every handler."""
         for session in list(self._sessions):
             session.running.cancel_all()
         self._connections.abort(reason)
 
     def make_stream(self) -> LineStream:
-        """The protocol of one more connection that speaks the line stream, and its session."""
+        """Make the protocol of one more connection with the line stream, and its session."""
         return self._make_line(on_open=self._connections.opened)
 
     def _make_detector(self, router: HttpRouter, handshake: Handshake | None) -> ProtocolDetector:
@@ -253,10 +256,10 @@ class Listener:
             self._all_gone.set()
 
     def _renew(self) -> None:
-        """Read the certificate anew when its files have changed."""
+        """Read the certificate again if its files have changed; check that again later."""
         if self._certificates is None:
             return
         error = self._certificates.refresh()
         if error is not None:
-            log.error("the certificate has changed and cannot be used, the old one stays: %s", error)
+            log.error("the certificate's files have changed and cannot be used, the one before stays in use: %s", error)
         self._renewal = asyncio.get_running_loop().call_later(RENEWAL, self._renew)

@@ -1,7 +1,7 @@
-"""Two asyncio transports joined in memory, for tests: the same protocols as on a socket, without a port.
+"""Two asyncio transports joined in memory, for tests: protocols talk as over a socket, without a port.
 
-Owns what a socket would do between them: order, delivery in a later turn of the loop, flow control, both ways of
-ending. Knows nothing of messages.
+Owns what a socket does between them: order, delivery in a later turn of the loop, flow control, closing and aborting.
+Knows nothing of messages.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class MemoryTransport(asyncio.Transport):
         return self._reading and not self._closing
 
     def _deliver(self) -> None:
-        """What a readable socket does: hand over what is there, then the end of the stream."""
+        """Pass what was received to the protocol, then the end of the stream, as for a readable socket."""
         protocol, other = self._protocol, self._other
         if protocol is None or self._closing or not self._reading:
             return
@@ -123,7 +123,7 @@ class MemoryTransport(asyncio.Transport):
         protocol, self._protocol = self._protocol, None
         other, self._other = self._other, None
         if other is not None and not other._closing:
-            # Nobody reads at this end any more: what the other end still writes goes nowhere, what waits there neither.
+            # This end reads nothing more: what the other end writes, or has waiting, is dropped.
             other._other = None
             if other._writing_paused:
                 other._end(ConnectionResetError("the other end is closed"))

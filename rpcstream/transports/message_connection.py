@@ -1,7 +1,7 @@
-"""A connection that carries one conversation, however its messages are cut out of the bytes.
+"""The base of connections that carry one conversation: the line stream and WebSocket.
 
-Owns what line stream and WebSocket share: the life of the session with the connection, its time limits, and who sees
-the messages. Knows neither how bytes become messages nor how the connection says that it is over.
+Owns what the two share: the life of the session with the connection, the time limits, and tracing. Knows neither how
+bytes become messages nor how the protocol ends a connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..wire.framing import Oversize
 from .connection import SocketConnection
 from .paced_transport import undelivered
 
-#: Seconds after which a peer that is gone has said so.
+#: Seconds between the two writes that find out whether a peer is gone: its system answers the first one within these.
 SECOND_BLANK = 0.1
 
 #: Called with "receive" or "send" and the bytes of each message (a message that was too long: with its head).
@@ -25,7 +25,7 @@ Trace = Callable[[str, bytes], None]
 
 
 def trace_all(trace: Trace, direction: str, messages: Iterable[Any]) -> None:
-    """Show messages of any kind to whoever wants to see them."""
+    """Call the trace function with each of these messages."""
     for message in messages:
         trace(direction, message.head if isinstance(message, Oversize) else bytes(message))
 
@@ -36,7 +36,7 @@ class MessageConnection(SocketConnection):
     Args:
         session: gets the messages.
         on_open, on_close: called with this object when the connection is made and after it is lost.
-        address: how errors name the other end; the peer's address where it is not given.
+        address: of the other end, for errors; None: that of the socket.
         trace: sees every message.
     """
 
@@ -58,7 +58,7 @@ class MessageConnection(SocketConnection):
         self._on_close = on_close
         self._probing: asyncio.TimerHandle | None = None
 
-    # -- what asyncio says ------------------------------------------------------------------------------------
+    # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -94,7 +94,7 @@ class MessageConnection(SocketConnection):
         """As `Connection.is_known`."""
         return self.session.identity is not None
 
-    # -- what a listener or a client says ---------------------------------------------------------------------
+    # -- for the listener or the client -----------------------------------------------------------------------
 
     def drain(self) -> None:
         """Take no more requests; close when those that were read are answered."""
@@ -106,9 +106,9 @@ class MessageConnection(SocketConnection):
         if transport is None:
             return None
         self.probe()
-        # While closing, too, what is left is the peer's to read.
+        # While closing, too, the peer has to read what is left.
         unread = undelivered(transport) if self._closing or self._is_full else 0
-        # A message whose rest we do not read is not the peer's fault.
+        # While reading is paused, an incomplete message is not the peer's fault.
         partial = self._is_partial and not self._paused
         busy = self.session.busy or bool(self.session.pending)
         reason = self._timeouts.overdue(now, partial=partial, unread=unread, busy=busy)
@@ -118,7 +118,7 @@ class MessageConnection(SocketConnection):
 
     @property
     def _is_partial(self) -> bool:
-        """A message has begun and its end has not come."""
+        """Part of a message has been received."""
         raise NotImplementedError
 
     def send(self, messages: list[Any]) -> None:

@@ -1,9 +1,9 @@
-"""Long messages for transports that copy what they are given, handed over in shares.
+"""A transport in front of one that copies what it is given: long messages are handed over in parts.
 
-Owns what waits until such a transport takes more. TLS encrypts all that it is given into buffers of its own at once,
-and asyncio in the clear (Python 3.11, Windows) copies what the system does not take: a message for many readers that
-are slow would be in memory as often as there are readers. What waits here refers to the message itself. Knows neither
-messages nor the protocol that is spoken.
+Owns the bytes that wait until that transport takes more. TLS encrypts all that it is given into buffers of its own at
+once, and asyncio without TLS (Python 3.11, Windows) copies what the system does not take: a message for many slow
+readers would be in memory as often as there are readers. Here references to it wait. Knows neither messages nor the
+protocol.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TURN = 4 * SHARE
 #: Bytes up to which a piece is copied to those that wait: less than an object of its own would need besides.
 COPY_MAX = 4 * 1024
 
-#: Seconds that the other end of TLS has to say goodbye, once all that was sent has arrived.
+#: Seconds that the other end of TLS has to end the connection, once all that was sent has arrived.
 GOODBYE = 2.0
 
 
@@ -32,11 +32,11 @@ class Writer(Protocol):
     """A protocol that writes to a `PacedTransport`."""
 
     def set_full(self, is_full: bool) -> None:
-        """More waits than the peer should leave unread; or it has read enough of that."""
+        """The peer leaves more unread than it should (True), or has read enough of it (False)."""
 
 
 def is_copying(transport: asyncio.BaseTransport) -> bool:
-    """Does this transport copy all that it is given at once?"""
+    """Whether this transport copies all that it is given."""
     if transport.get_extra_info("ssl_object") is not None:
         return True
     copies = sys.version_info < (3, 12) or sys.platform == "win32"
@@ -44,14 +44,14 @@ def is_copying(transport: asyncio.BaseTransport) -> bool:
 
 
 class PacedTransport(asyncio.Transport):
-    """Stands before a transport that copies, and is used in its place.
+    """A transport that is used in place of one that copies.
 
-    Its protocol calls `pause` and `resume` where the transport calls `pause_writing` and `resume_writing`, and `lost`
-    in `connection_lost`; it is told by `set_full` what these say otherwise.
+    The protocol forwards `pause_writing` and `resume_writing` of that transport to `pause` and `resume` here, and
+    `connection_lost` to `lost`; in their place it gets `set_full`.
 
     Args:
-        transport: the other one.
-        writer: its protocol.
+        transport: the one that copies.
+        writer: the protocol.
     """
 
     def __init__(self, transport: asyncio.Transport, writer: Writer) -> None:
@@ -63,7 +63,7 @@ class PacedTransport(asyncio.Transport):
         self._waiting: deque[Any] = deque()
         self._size = 0
         self._high, self._low = 4 * SHARE, SHARE
-        #: The transport takes no more; the writer knows that more waits than should; `close` or `write_eof` was called.
+        #: The transport takes no more; `set_full(True)` was called; `close` or `write_eof` was called.
         self._is_blocked = self._is_full = self._is_closing = self._ends = False
         self._turn: asyncio.Handle | None = None
         self._goodbye: asyncio.TimerHandle | None = None
@@ -84,7 +84,7 @@ class PacedTransport(asyncio.Transport):
             self._transport.write(b"".join(pieces))
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The writer is told when so much waits altogether; what the transport takes itself is less than two shares."""
+        """Set when `set_full` is called, in bytes of all that waits; less than two shares are in the transport."""
         self._high = 4 * SHARE if high is None else high
         self._low = self._high // 4 if low is None else low
         self._transport.set_write_buffer_limits(high=min(SHARE // 2, self._high))
@@ -111,7 +111,7 @@ class PacedTransport(asyncio.Transport):
         self._tell()
 
     def _feed(self) -> None:
-        """Hand over what the transport takes, as far as this turn goes."""
+        """Hand over what the transport takes, at most `TURN` bytes."""
         transport, waiting = self._transport, self._waiting
         left = TURN
         while waiting and not self._is_blocked:
@@ -134,7 +134,7 @@ class PacedTransport(asyncio.Transport):
         self._tell()
 
     def _share(self) -> Any:
-        """Take the next bytes: a part of a long piece, or short ones together."""
+        """Take out the next bytes to hand over: a part of a long piece, or several short ones joined."""
         waiting = self._waiting
         first = waiting.popleft()
         size = len(first)
@@ -149,7 +149,7 @@ class PacedTransport(asyncio.Transport):
         return b"".join(pieces) if len(pieces) > 1 else first
 
     def _tell(self) -> None:
-        """Tell the writer when more waits than should, and when it does not any more."""
+        """Call `set_full` if more waits than should, or does not any more."""
         size = self.get_write_buffer_size()
         if not self._is_full:
             if size > 0 and size >= self._high:
@@ -159,7 +159,7 @@ class PacedTransport(asyncio.Transport):
             self._is_full = False
             self.writer.set_full(False)
 
-    # -- what the transport says, through its protocol ----------------------------------------------------------------
+    # -- callbacks of the transport, through its protocol --------------------------------------------------------------
 
     def pause(self) -> None:
         self._is_blocked = True
@@ -178,13 +178,13 @@ class PacedTransport(asyncio.Transport):
             self._goodbye.cancel()
 
     def at_eof(self) -> bool:
-        """The peer has said that it sends nothing more; to be called last in `eof_received`.
+        """The peer sends nothing more; to be called last in `eof_received`.
 
-        TLS drops what is written from the next moment on. So what waits is handed over now, unless that is more than
-        may wait unread (then the peer, which has not read it, sees that it does not get the whole).
+        TLS drops all that is written later. So what waits is handed over now, unless that is more than may wait unread
+        (then the peer, which has not read it, sees that it does not get the whole).
 
         Returns:
-            In the clear: something waits still, so the transport must not be left to close itself.
+            Whether, without TLS, bytes still wait, so that the transport must not close by itself.
         """
         if not self._waiting or self._transport.is_closing():
             return False
@@ -229,7 +229,7 @@ class PacedTransport(asyncio.Transport):
             self._finish()
 
     def _finish(self) -> None:
-        """Nothing waits any more: what was asked for then is done."""
+        """Do what was to be done once nothing waits any more: end, or close."""
         if self._transport.is_closing():
             return
         if self._ends:
@@ -241,13 +241,13 @@ class PacedTransport(asyncio.Transport):
                 self._goodbye = self._loop.call_later(GOODBYE, self._cut)
 
     def _cut(self) -> None:
-        """The peer has not said goodbye; unless it still has to read, do not wait for that."""
+        """Close at once if the peer has read everything, but has not ended the connection."""
         if undelivered(self):
             self._goodbye = self._loop.call_later(GOODBYE, self._cut)
         else:
             self._transport.abort()
 
-    # -- as the transport has it --------------------------------------------------------------------------------------
+    # -- as of the transport -------------------------------------------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._transport.get_extra_info(name, default)
@@ -269,7 +269,7 @@ class PacedTransport(asyncio.Transport):
 
 
 def undelivered(transport: asyncio.Transport) -> int:
-    """Bytes that were written and have not arrived at the peer's system, as far as ours can tell."""
+    """Bytes that were written and have not arrived at the peer's system, as far as this system knows."""
     unsent = transport.get_write_buffer_size()
     sock = transport.get_extra_info("socket")
     if unsent or sock is None:
@@ -279,5 +279,5 @@ def undelivered(transport: asyncio.Transport) -> int:
         import termios
 
         return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4), sys.byteorder)
-    except (ImportError, OSError, AttributeError):  # not Linux, or no socket any more
+    except (ImportError, OSError, AttributeError):  # not Linux, or the socket is closed
         return unsent

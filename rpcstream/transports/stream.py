@@ -1,7 +1,7 @@
-"""The line stream: one asyncio connection that carries JSON messages with a delimiter (wire page, "Line stream").
+"""The line stream: a connection that carries JSON messages with a delimiter (wire page, "Line stream").
 
-Owns the bytes of one connection, in both directions. Hands whole messages to its session and writes what that gives
-it; knows neither methods nor what a message means.
+Owns the bytes of one connection, in both directions. Passes whole messages to its session and writes those that the
+session sends; knows neither methods nor what a message means.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LineStream(MessageConnection):
     Args:
         session: gets the messages.
         on_open, on_close: called with this object when the connection is made and after it is lost.
-        address: how errors name the other end; the peer's address where it is not given.
+        address: of the other end, for errors; None: that of the socket.
         trace: sees every message.
     """
 
@@ -49,7 +49,7 @@ class LineStream(MessageConnection):
         self._delimiter = delimiter
         self._peer_ended = False
 
-    # -- what asyncio says ------------------------------------------------------------------------------------
+    # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
     def _connect_session(self) -> None:
         self.session.connected(self, splits_values=True)
@@ -86,7 +86,7 @@ class LineStream(MessageConnection):
         self._reception.over()
         super().connection_lost(exc)
 
-    # -- what the session says (Channel) ----------------------------------------------------------------------
+    # -- for the session (Channel) ----------------------------------------------------------------------------
 
     def send(self, messages: list[Encoded]) -> None:
         transport = self._transport
@@ -119,7 +119,7 @@ class LineStream(MessageConnection):
         if self._closing:
             return
         self._closing = True
-        # Closing a socket with bytes in it that nobody read makes the system throw away what was not yet delivered.
+        # Closing a socket with unread bytes in it makes the system drop what was not yet delivered.
         if self._paused and not self._peer_ended:
             self.resume()
         self._close_when_delivered()
@@ -135,13 +135,13 @@ class LineStream(MessageConnection):
             self._loop.call_later(0.02, self._close_when_delivered)
 
     def restrict(self, max_message_size: int | None) -> None:
-        """Take messages up to this size (bytes) from now on; None: up to the limit of everybody."""
+        """Take messages up to this size (bytes) from now on; None: up to `max_message_size`."""
         self._framer.limit(max_message_size or self._limits.max_message_size)
 
-    # -- what a listener or a client says ---------------------------------------------------------------------
+    # -- for the listener or the client -----------------------------------------------------------------------
 
     def refuse(self, error: RpcError) -> None:
-        """Say why this connection is not served, and close it."""
+        """As `Connection.refuse`."""
         self.send([orjson.dumps(error_reply(None, error))])
         self.close()
 
@@ -150,12 +150,12 @@ class LineStream(MessageConnection):
         return self._framer.partial
 
     def probe(self) -> None:
-        """See whether a peer still listens that said its last word, or is not read: if not, nobody wants what runs.
+        """As `Connection.probe`, for a peer that has ended its half of the connection, or is not read.
 
-        That shows only when something is written: a blank, which may stand before any message.
+        Whether it still listens shows only when something is written: a blank, which may stand before any message.
         """
         unheard = self._peer_ended or (self._paused and not self._is_full)
         if unheard and self.session.running:
             self._write(b" ")
-            # The first is taken even where nobody listens any more; what comes back then is seen with the second.
+            # A system takes the first one even for a socket that is closed; its answer shows with the second.
             self._probing = self._loop.call_later(SECOND_BLANK, self._write, b" ")

@@ -1,7 +1,7 @@
-"""When a connection has taken too long: a message that does not end, replies nobody reads, nothing at all.
+"""Time limits of a connection: for an incomplete message, unread replies, and idleness.
 
-Owns the time limits of one connection. Pure: whoever watches says what the time is, every now and then, so a message
-costs no timer and no clock.
+Owns these limits for one connection. Pure: the time is passed in now and then, so that a message costs neither a timer
+nor a look at the clock.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ from ..limits import Limits
 
 
 class Timeouts:
-    """Remembers since when a connection has been in the state that a time limit is for.
+    """Remembers since when a connection has been in a state that has a time limit.
 
-    The transport sets the flags as things happen; `overdue` is called now and then and looks at them. A limit is
-    therefore enforced with the precision of those calls, never too early.
+    The connection sets the flags; `overdue` is called now and then and looks at them. So a limit is enforced with the
+    precision of these calls, never too early.
+
+    Attributes:
+        heard: bytes were received without completing a message, or something was sent, since the last `overdue`.
+        completed: a message was completed since the last `overdue`.
+        received: bytes were received without completing a message since the last `has_received`.
     """
 
     __slots__ = ("_limits", "_since", "_state", "_unread", "completed", "heard", "received")
@@ -23,27 +28,24 @@ class Timeouts:
         self._state = "idle"
         self._since = now
         self._unread = 0
-        #: Bytes were received, though no whole message, or something was sent since the last look.
         self.heard = False
-        #: A whole message was received since the last look.
         self.completed = False
-        #: Bytes were received, though no whole message, since `has_received` was asked last.
         self.received = False
 
     def has_received(self) -> bool:
-        """Have bytes come since this was asked last? For an end that does not ask `overdue`, which forgets it too."""
+        """Whether bytes were received since the last call. For an end that does not use `overdue`, which resets it."""
         has_received = self.completed or self.received
         self.completed = self.received = False
         return has_received
 
     def overdue(self, now: float, *, partial: bool, unread: int, busy: bool) -> str | None:
-        """The reason to close the connection, or None.
+        """The reason to close the connection, if a limit is exceeded, else None.
 
         Args:
             now: seconds, of any monotonic clock.
-            partial: a message has begun and its end has not come.
-            unread: bytes that wait to be read by the peer while it is not being listened to; 0 when it reads.
-            busy: a handler works for the connection.
+            partial: part of a message has been received.
+            unread: bytes that the peer leaves unread; 0 while it reads.
+            busy: a handler runs for the connection.
         """
         limits = self._limits
         if unread:
@@ -68,7 +70,7 @@ _REASONS = {
 
 
 def interval(limits: Limits) -> float | None:
-    """Seconds between two looks: a quarter of the shortest time limit, but no more often than 20 times a second."""
+    """Seconds between two checks: a quarter of the shortest time limit, from 0.05 to 5; None without limits."""
     times = [limits.idle_timeout, limits.message_timeout, limits.write_timeout]
     shortest = min((time for time in times if time is not None), default=None)
     return None if shortest is None else min(max(shortest / 4, 0.05), 5.0)

@@ -1,7 +1,7 @@
-"""A WebSocket after its handshake: one asyncio connection that carries a JSON message in each frame.
+"""A WebSocket after its opening handshake: a connection that carries a JSON message in each frame.
 
-Owns the bytes of one connection, in both directions, and its closing handshake. Hands whole messages to its session and
-writes what that gives it; knows neither methods nor what a message means, nor how the connection became a WebSocket.
+Owns the bytes of one connection, in both directions, and its closing handshake. Passes whole messages to its session
+and writes those that the session sends; knows neither methods nor what a message means, nor the opening handshake.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .connection import JOIN_MAX, JOINED_MAX
 from .message_connection import SECOND_BLANK, MessageConnection, Trace, trace_all
 from .paced_transport import undelivered
 
-#: Seconds that the peer has to answer a close frame that it has received, and to close the connection after that.
+#: Seconds that the peer has to answer a close frame, and to close the connection after that.
 CLOSE_TIME = 2.0
 
-#: Seconds that a peer that says goodbye is heard out, and between two looks whether it was.
-HEAR_TIME = 1.0
-GLANCE = 0.01
+#: Seconds for which messages that came before a close frame are processed, and between two checks whether they were.
+DRAIN_TIME = 1.0
+DRAIN_CHECK = 0.01
 
 _TEXT_HEADS = [head(TEXT, size) for size in range(126)]
 
@@ -48,9 +48,9 @@ class WebSocketStream(MessageConnection):
 
     Args:
         session: gets the messages.
-        client: this end is the client, and masks what it sends.
+        client: this end is the client, which masks what it sends.
         on_open, on_close: called with this object when the connection is made and after it is lost.
-        address: how errors name the other end; the peer's address where it is not given.
+        address: of the other end, for errors; None: that of the socket.
         trace: sees every message.
     """
 
@@ -69,26 +69,26 @@ class WebSocketStream(MessageConnection):
         self._client = client
         self._reception = Reception(session.memory)
         self._reader = FrameReader(masked=not client, max_size=limits.max_message_size, reception=self._reception)
-        #: Nothing of the peer is understood any more; the session was told that it is over. (While `_closing` nothing
-        #: is sent any more but what ends the connection.)
-        self._is_deaf = self._is_lost = False
-        #: Of a peer that does not read only the last ping is answered, when it reads again (RFC 6455, 5.5.3).
+        #: What the peer sends is ignored; the session was told that it is lost. (While `_closing`, only what ends the
+        #: connection is sent.)
+        self._ignores_input = self._is_lost = False
+        #: The last ping of a peer that does not read: only this one is answered when it reads again (RFC 6455, 5.5.3).
         self._last_ping: bytes | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def restrict(self, max_message_size: int | None) -> None:
-        """Take messages up to this size (bytes) from now on; None: up to the limit of everybody."""
+        """Take messages up to this size (bytes) from now on; None: up to `max_message_size`."""
         self._reader.limit(max_message_size or self._limits.max_message_size)
 
-    # -- what asyncio says ------------------------------------------------------------------------------------
+    # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._is_deaf:
+        if self._ignores_input:
             return
         reader = self._reader
         messages: list[Any] = reader.feed(data)
         if reader.pings:  # before the messages: they may have come between the fragments of one
-            self._answer(reader.pings)
+            self._answer_pings(reader.pings)
         if messages and not self._closing:
             self._timeouts.completed = True
             if self._trace is not None:
@@ -102,7 +102,7 @@ class WebSocketStream(MessageConnection):
             self._peer_closed(reader.closed)
 
     def eof_received(self) -> bool:
-        """Without a closing handshake, or at the end of it: nobody reads any more."""
+        """The peer reads nothing more: with or without a closing handshake, the connection ends."""
         self._closing = True
         self._lose_session()
         return False
@@ -111,7 +111,7 @@ class WebSocketStream(MessageConnection):
         super().set_full(is_full)
         if not is_full and self._last_ping is not None:
             ping, self._last_ping = self._last_ping, None
-            self._answer([ping])
+            self._answer_pings([ping])
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -124,7 +124,7 @@ class WebSocketStream(MessageConnection):
             self._is_lost = True
             super()._lose_session()
 
-    # -- what the session says (Channel) ----------------------------------------------------------------------
+    # -- for the session (Channel) ----------------------------------------------------------------------------
 
     def send(self, messages: list[Encoded]) -> None:  # noqa: PLR0912 (one path of a write)
         transport = self._transport
@@ -158,31 +158,31 @@ class WebSocketStream(MessageConnection):
             self._check_unread(transport)
 
     def close(self) -> None:
-        """All is answered. The other end says goodbye, too, when it has read what was written."""
+        """As `Channel.close`, with the closing handshake: the peer answers it when it has read what was written."""
         if self._reader.closed is not None:
             self._answer_close(self._reader.closed)
         else:
-            self._say_close(Close(NORMAL if self._client else GOING_AWAY))
+            self._send_close(Close(NORMAL if self._client else GOING_AWAY))
 
-    # -- what a listener or a client says ---------------------------------------------------------------------
+    # -- for the listener or the client -----------------------------------------------------------------------
 
     def refuse(self, error: RpcError) -> None:
-        """Say why this connection is not served, and close it."""
-        self._say_close(Close(TRY_LATER, error.message))
+        """As `Connection.refuse`."""
+        self._send_close(Close(TRY_LATER, error.message))
 
     @property
     def _is_partial(self) -> bool:
         return self._reader.partial
 
     def probe(self) -> None:
-        """See whether a peer still listens that is not read: if not, nobody wants what runs.
+        """As `Connection.probe`, for a peer that is not read.
 
-        That shows only when something is written: a pong that nobody asked for, which needs no answer.
+        Whether it still listens shows only when something is written: an unsolicited pong, which needs no answer.
         """
         if self._paused and not self._is_full and not self._closing and self.session.running:
             pong = frame(PONG, b"", masked=self._client)
             self._write(pong)
-            # The first is taken even where nobody listens any more; what comes back then is seen with the second.
+            # A system takes the first one even for a socket that is closed; its answer shows with the second.
             self._probing = self._loop.call_later(SECOND_BLANK, self._write_open, pong)
 
     def _write_open(self, data: bytes) -> None:
@@ -191,7 +191,7 @@ class WebSocketStream(MessageConnection):
 
     # -- control frames ---------------------------------------------------------------------------------------
 
-    def _answer(self, pings: list[bytes]) -> None:
+    def _answer_pings(self, pings: list[bytes]) -> None:
         if self._closing:
             return
         if self._is_full:
@@ -199,7 +199,7 @@ class WebSocketStream(MessageConnection):
         else:
             self._write(b"".join([frame(PONG, ping, masked=self._client) for ping in pings]))
 
-    def _say_close(self, close: Close) -> None:
+    def _send_close(self, close: Close) -> None:
         """Begin the closing handshake, and go on reading.
 
         The peer's close frame ends the handshake; and a socket that is closed with unread bytes makes the system drop
@@ -214,7 +214,7 @@ class WebSocketStream(MessageConnection):
         self._timer = self._loop.call_later(CLOSE_TIME, self._give_up)
 
     def _give_up(self) -> None:
-        """The peer has not closed the connection in time; unless it still has to read, which `check` limits."""
+        """The peer has not closed the connection in time: close, unless it still has to read, which `check` limits."""
         transport = self._transport
         if transport is None:
             return
@@ -224,46 +224,46 @@ class WebSocketStream(MessageConnection):
             self._timer = self._loop.call_later(CLOSE_TIME, self._give_up)
 
     def _fail(self, fault: Close) -> None:
-        """The peer broke the rules: nothing that it says is understood from here on."""
-        self._is_deaf = True
+        """The peer broke the protocol: ignore what it sends from now on, and close."""
+        self._ignores_input = True
         self.reason = fault.reason
-        self._say_close(fault)
+        self._send_close(fault)
         self._lose_session()
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        # It need not answer, but it will see the end. TLS has an end of its own, which `close` says and waits for.
+        # The peer need not answer, but sees the end of the connection. TLS has an end of its own, for `close` to send.
         if transport.can_write_eof():
             transport.write_eof()
         else:
             transport.close()
 
     def _peer_closed(self, close: Close) -> None:
-        """The peer says goodbye: it reads nothing more, so nobody wants what runs for it."""
-        self._is_deaf = True
+        """The peer has sent a close frame: it reads nothing more, so what runs for it is cancelled."""
+        self._ignores_input = True
         if self._closing:
             self._end()
             return
         if close.code not in (NORMAL, GOING_AWAY, NO_CODE):
             self.reason = f"the peer closed the connection ({close})"
         self.session.end(self._lost)
-        self._hear_out(close, self._loop.time() + HEAR_TIME)
+        self._drain_received(close, self._loop.time() + DRAIN_TIME)
 
-    def _hear_out(self, close: Close, until: float) -> None:
-        """What the peer has said before goodbye is taken up; notifications among it are carried out."""
+    def _drain_received(self, close: Close, until: float) -> None:
+        """Process messages received before the close frame, such as notifications; then answer it."""
         if self._transport is None or self._closing:
             return
         if self.session.queue and self._loop.time() < until:
-            self._timer = self._loop.call_later(GLANCE, self._hear_out, close, until)
+            self._timer = self._loop.call_later(DRAIN_CHECK, self._drain_received, close, until)
         else:
             self._answer_close(close)
 
     def _answer_close(self, close: Close) -> None:
-        self._say_close(close)
+        self._send_close(close)
         self._end()
 
     def _end(self) -> None:
-        """Both sides have said goodbye: the server closes the connection, the client waits for that."""
+        """Both sides have sent a close frame: the server closes the connection, the client waits for that."""
         self._lose_session()
         if not self._client and self._transport is not None:
             self._transport.close()
