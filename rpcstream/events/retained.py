@@ -37,11 +37,13 @@ class Retained:
         before = self._messages.get(topic)
         if before is None and len(self._messages) >= self._max_topics:
             limit = self._max_topics
-            raise ServerBusy(f"Server busy: {limit} topics have a last value that is kept", {"limit": limit})
+            raise ServerBusy(
+                f"Server busy: {limit} topics have a last value, no more may (max_retained)", {"limit": limit}
+            )
         size = self._size + len(message) - (0 if before is None else len(before))
         if size > self._max_bytes:
             limit = self._max_bytes
-            text = f"Server busy: the last values that are kept would be {size} bytes, and {limit} are allowed"
+            text = f"Server busy: the last values would take {size} bytes, {limit} are allowed (max_retained_size)"
             raise ServerBusy(text, {"limit": limit, "size": size})
         self._messages.pop(topic, None)
         self._messages[topic] = message

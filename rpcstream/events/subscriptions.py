@@ -185,10 +185,12 @@ class SubscriptionTable:
         limits = self._limits
         if len(subscriber.topics) >= limits.max_subscriptions:
             limit = limits.max_subscriptions
-            raise ServerBusy(f"Server busy: this connection has {limit} subscriptions", {"limit": limit})
+            text = f"Server busy: this connection may have {limit} subscriptions (max_subscriptions)"
+            raise ServerBusy(text, {"limit": limit})
         if self.weight + weight_of(topic) > limits.max_subscriptions_total:
             limit = limits.max_subscriptions_total
-            raise ServerBusy(f"Server busy: all connections have {limit} subscriptions together", {"limit": limit})
+            text = f"Server busy: all connections may have {limit} subscriptions together (max_subscriptions_total)"
+            raise ServerBusy(text, {"limit": limit})
         subscriber.add(topic, denied)
         self.count += 1
         self.weight += weight_of(topic)
@@ -210,10 +212,10 @@ class SubscriptionTable:
             return
         own, every = self._limits.max_pattern_steps, self._limits.max_pattern_steps_total
         if subscriber.steps > own:
-            text = f"Server busy: too many patterns of this connection match the same topics, over {own} steps"
+            text = "Server busy: too many patterns of this connection match the same topics (max_pattern_steps)"
             raise ServerBusy(text, {"limit": own})
         if self.patterns.steps > every:
-            text = f"Server busy: too many patterns of all connections match the same topics, over {every} steps"
+            text = "Server busy: too many patterns of all connections match the same topics (max_pattern_steps_total)"
             raise ServerBusy(text, {"limit": every})
 
     def remove(self, subscriber: Subscriber, topic: str) -> None:

@@ -272,7 +272,7 @@ class HubDispatcher(Dispatcher):
         try:
             return bytes(self._serialize(payloads.with_strings(message)))
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidParams("Invalid params: they cannot be sent on", {"reason": str(error)}) from None
+            raise InvalidParams("Invalid params: they cannot be passed on", {"reason": str(error)}) from None
 
     def _provider(self, route: Route, name: str, session: ConversationState) -> Member:
         """Choose the member that carries a call out.

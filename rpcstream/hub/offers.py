@@ -99,7 +99,8 @@ def read_offers(methods: list[Any], components: dict[str, Any], *, owner: str, l
         ServerBusy: they are more than one client may offer.
     """
     if len(methods) > limits.max_offered:
-        raise ServerBusy(f"Server busy: a client may offer {limits.max_offered} methods", {"limit": limits.max_offered})
+        limit = limits.max_offered
+        raise ServerBusy(f"Server busy: a client may offer {limit} methods (max_offered)", {"limit": limit})
     offers = {}
     for place, method in enumerate(methods):
         offer = _read_offer(method, f"methods[{place}]", owner)

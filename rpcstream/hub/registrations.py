@@ -141,20 +141,21 @@ class Registrations:
         known_again = {name: known[name] for name in schemas if name in known}
         if len(offered) + len(offers) - len(again) > limits.max_offered:
             limit = limits.max_offered
-            raise ServerBusy(f"Server busy: a client may offer {limit} methods", {"limit": limit})
+            raise ServerBusy(f"Server busy: a client may offer {limit} methods (max_offered)", {"limit": limit})
         size = member.offered_size + sum([offer.size for offer in offers.values()])
         size += sum(map(len, schemas.values())) - sum(map(len, known_again.values()))
         size -= sum([offer.size for offer in again])
         if size > limits.max_offered_size:
             limit = limits.max_offered_size
-            raise ServerBusy(f"Server busy: a client's descriptions may have {limit} bytes", {"limit": limit})
+            text = f"Server busy: the descriptions of a client's methods may have {limit} bytes (max_offered_size)"
+            raise ServerBusy(text, {"limit": limit})
         cost = sum([offer.cost for offer in offers.values()]) - sum([offer.cost for offer in again])
         cost += sum(itertools.starmap(schema_cost, schemas.items()))
         cost -= sum(itertools.starmap(schema_cost, known_again.items()))
         cost -= leaving.offered_cost if leaving is not None else 0
         if cost > 0 and self._directory.offered_cost + cost > limits.max_offered_total:
             limit = limits.max_offered_total
-            text = f"Server busy: what all clients offer may take {limit} bytes of memory"
+            text = f"Server busy: the offers of all clients may take {limit} bytes of memory (max_offered_total)"
             raise ServerBusy(text, {"limit": limit})
 
     def _check_permitted(self, member: Member, name: str, offers: Collection[str]) -> None:

@@ -91,7 +91,7 @@ class Rule:
                     raise ValueError(f"{field}: {pattern!r:.100} {fault}")
             object.__setattr__(self, field, patterns)
         if self.name is not None and not any(getattr(self, field) for field in PATTERN_FIELDS):
-            raise ValueError("it neither allows nor denies anything")
+            raise ValueError("the rule neither allows nor denies anything")
 
 
 #: The fields of a rule that hold patterns.
@@ -148,7 +148,9 @@ class Rules:
             ValueError: there is no such action, or no name.
         """
         if action not in ACTIONS or not names:
-            raise ValueError(f"an action ({', '.join(ACTIONS)}) and at least one name, please; got {action!r}, {names}")
+            raise ValueError(
+                f"expected an action ({', '.join(ACTIONS)}) and at least one name, got {action!r}, {names}"
+            )
         who = _names_of(identity)
         if who is None:
             return self._decide(_NO_IDENTITY, action, names, unless)
@@ -266,9 +268,9 @@ def _texts(field: str, value: Any) -> tuple[str, ...]:
     texts = tuple(value)
     for text in texts:
         if not isinstance(text, str):
-            raise TypeError(f"{field}: must have texts in it, got {type(text).__name__}")
+            raise TypeError(f"{field}: must hold texts only, got {type(text).__name__}")
         if not text:
-            raise ValueError(f"{field}: has an empty text in it")
+            raise ValueError(f"{field}: holds an empty text")
     return texts
 
 

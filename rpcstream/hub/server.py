@@ -94,7 +94,7 @@ class Hub(Server):
         check_balance(balance)
         super().__init__(title=title, **options)
         if rules is not None and self._authenticator is None:
-            raise ValueError("rules need callers that are known: give the hub token= or authenticate=")
+            raise ValueError("rules need callers that are authenticated: give the hub token= or authenticate=")
         self._rules = rules if isinstance(rules, Rules) or rules is None else Rules(rules)
         #: The members, their names and the routes to their methods.
         self.directory = Directory(self._registry, QueueMemory(self.limits.max_waiting_total))

@@ -52,7 +52,7 @@ def test_too_many_topics() -> None:
 def test_too_many_bytes() -> None:
     retained = kept(max_bytes=10)
     retained.keep("a", b"x" * 6)
-    with pytest.raises(ServerBusy, match="would be 11 bytes, and 10 are allowed") as caught:
+    with pytest.raises(ServerBusy, match="would take 11 bytes, 10 are allowed") as caught:
         retained.keep("b", b"x" * 5)
     assert caught.value.data == {"limit": 10, "size": 11}
     retained.keep("a", b"x" * 10)

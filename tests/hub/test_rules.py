@@ -260,9 +260,9 @@ class TestFaults:
         ("fields", "kind", "words"),
         [
             ({"who": ()}, ValueError, "who: has no names"),
-            ({"who": ""}, ValueError, "who: has an empty text"),
+            ({"who": ""}, ValueError, "who: holds an empty text"),
             ({"who": None}, TypeError, "who: must be a text, or several, got NoneType"),
-            ({"who": [7]}, TypeError, "who: must have texts in it, got int"),
+            ({"who": [7]}, TypeError, "who: must hold texts only, got int"),
             ({"who": "a", "call": b"x"}, TypeError, "call: must be a text, or several, got bytes"),
             ({"who": "a", "call": {"x": 1}}, TypeError, "call: must be a text, or several, got dict"),
             ({"who": "a", "call": True}, TypeError, "call: must be a text, or several, got bool"),

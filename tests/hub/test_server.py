@@ -92,8 +92,8 @@ async def test_nobody_reads_tokens_and_keys_in_the_log(caplog: pytest.LogCapture
         ({"registration_timeout": float("nan")}, "registration_timeout must be positive or None, got nan"),
         ({"ping_interval": 0}, "ping_interval must be positive or None, got 0"),
         ({"keepalive_timeout": 5, "ping_interval": 5}, "ping_interval must be shorter than keepalive_timeout"),
-        ({"rules": []}, "rules need callers that are known"),
-        ({"rules": [Rule("*", call="*")]}, "rules need callers that are known"),
+        ({"rules": []}, "rules need callers that are authenticated"),
+        ({"rules": [Rule("*", call="*")]}, "rules need callers that are authenticated"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
