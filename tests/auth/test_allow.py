@@ -225,7 +225,7 @@ async def test_a_token_has_a_name_too() -> None:
 
 def test_a_server_that_knows_nobody_has_no_rules() -> None:
     server = Server()
-    with pytest.raises(RegistrationError, match="erase: allow needs callers that are known"):
+    with pytest.raises(RegistrationError, match="erase: allow needs callers that are authenticated"):
         server(name="erase", allow="admin")(lambda: None)
     with pytest.raises(RegistrationError, match="allow needs"):
         server.add(lambda: None, name="x", allow=lambda identity: True)
