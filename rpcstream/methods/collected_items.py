@@ -1,8 +1,8 @@
-"""The items of a generator, collected for a caller that asked for no stream: one array, within `max_message_size`.
+"""Collects the items of a generator to one array, for a caller that wants no stream, within `max_message_size`.
 
-Owns how items become the text of that array while they come: a few are held as they are, the others only as JSON, which
-is counted. So what is held is bounded whatever the generator gives. Knows no event loop: `take` is called again and
-again, with something else in between.
+Owns how items become the JSON of that array while they come: a few are kept as they are, the others only as JSON, whose
+size is counted. So memory is bounded, however many items the generator gives. Knows no event loop: `take` is called
+again and again, and other work is done between.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ..peer.slices import SLICE
 from ..wire import envelope
 from ..wire.buffers import Encoded, MessageParts
 
-#: Items that are held as they are, at most. Encoding some together takes a tenth of the time of one by one.
+#: Items that are kept as they are, at most. Encoding so many together takes a tenth of the time of one by one.
 HELD = 256
 
-#: The same for items that are no plain numbers, of which each may take long to encode. So many small ones are encoded
-#: together, or answered without having been counted.
+#: The same for items other than plain numbers, each of which may take long to encode. So many are encoded together, or
+#: sent without being counted before.
 FEW = 32
 
-#: Items that are made before the clock is looked at, while they are made quickly; else it is after each.
+#: Items that are made between two looks at the clock, as long as they are made quickly.
 STEP = 32
 
 #: Bytes of JSON from which items are encoded one by one, and from which a part of the array is complete.
@@ -38,17 +38,17 @@ LARGE = 64 * 1024
 
 _NUMBERS = frozenset((int, float, bool, type(None)))
 
-#: What comes back from a worker process may be so many times `max_message_size`: a number takes up to 9 bytes there,
-#: and 2 on the wire.
+#: What a worker process sends may be so many times `max_message_size`, since a number that takes 2 bytes on the wire
+#: takes up to 9 there.
 PACKED = 4
 
 
 class CollectionBudget:
-    """The bytes of JSON that are being collected at the moment. May be used from several threads at once.
+    """Counts the bytes of JSON that are being collected, and limits them. May be used from several threads at once.
 
     Args:
-        of_one: what one connection may hold.
-        of_all: what all together may.
+        of_one: bytes for one connection.
+        of_all: bytes for all connections together.
     """
 
     def __init__(self, of_one: int, of_all: int) -> None:
@@ -59,7 +59,7 @@ class CollectionBudget:
         self._total = 0
 
     def take(self, owner: Hashable, size: int) -> None:
-        """Raises ServerBusy if that is too much."""
+        """Count so many bytes more. Raises ServerBusy if that is over a limit."""
         with self._lock:
             held = self._held.get(owner, 0) + size
             if held > self._of_one or self._total + size > self._of_all:
@@ -77,14 +77,15 @@ class CollectionBudget:
 
 
 class CollectedItems:
-    """The items of one call.
+    """Collects the items of one call.
 
     Args:
         check: checks and converts a list of items; None for no check.
         max_size: bytes of JSON.
         side: whose limit that is.
-        keeps: False: the items are dropped as they come, since nobody is answered (a notification).
-        budget, owner: what all connections, and the one of this call, may hold of such arrays.
+        keeps: False: the items are dropped as they come, since the call is a notification.
+        budget: counts the bytes, for `owner`.
+        owner: the connection of the call.
         held: items that were taken before.
     """
 
@@ -101,7 +102,7 @@ class CollectedItems:
         held: list[Any],
     ) -> None:
         self.keeps = keeps
-        #: Nobody wants the items any more; for a thread that collects, which nothing else stops.
+        #: Set to stop a thread in which `collect` runs.
         self.is_stopped = False
         self._serialize = codec.serialize
         self._check = check
@@ -118,7 +119,7 @@ class CollectedItems:
         self._size = self._booked = 0
 
     def take(self, items: Iterator[Any], seconds: float = SLICE) -> bool:
-        """Take items for so long; true if that was the last one.
+        """Take items for so many seconds; true if the generator is at its end.
 
         Raises:
             MessageTooLarge: they have no room in one message.
@@ -169,16 +170,16 @@ class CollectedItems:
 
     @property
     def few(self) -> list[Any] | None:
-        """All items as they are, if these are so few that they need not have been counted."""
+        """All items as they are, if they are few; else None."""
         return self._held if self.keeps and not self._size and are_few(self._held) else None
 
     def finish(self) -> bool:
-        """There are no more items: encode what is left, for the time of a slice; true if that was all."""
+        """After the last item: encode items that are left, for the time of a slice; true if all are encoded."""
         self._encode()
         return not self._held
 
     def collect(self, items: Iterator[Any]) -> None:
-        """Take all items, in a thread that may be kept; until `is_stopped`."""
+        """Take all items, in a thread, until `is_stopped`."""
         try:
             while not self.is_stopped and not self.take(items):
                 pass
@@ -196,13 +197,13 @@ class CollectedItems:
         return reply
 
     def release(self) -> None:
-        """The call is over: what was collected is sent, or dropped."""
+        """Stop counting the bytes, since the reply was sent or dropped."""
         if self._booked:
             self._budget.give_back(self._owner, self._booked)
             self._booked = 0
 
     def _encode(self) -> None:
-        """Make JSON of what is held; of what may take long, as much as the time of a slice is enough for."""
+        """Encode the items that are kept; if that takes long, for the time of a slice."""
         held = self._held
         if _NUMBERS.issuperset(map(type, held)):
             if held:
@@ -224,7 +225,7 @@ class CollectedItems:
         self._book()
 
     def _book(self) -> None:
-        """Have counted what is held now."""
+        """Tell the budget of the bytes that were added."""
         self._budget.take(self._owner, self._size - self._booked)
         self._booked = self._size
 
@@ -254,16 +255,16 @@ class CollectedItems:
 
 
 def _drop(item: Any) -> None:
-    """Nobody wants it."""
+    """Ignore an item."""
 
 
 def are_few(items: list[Any]) -> bool:
-    """Are these all items so few that they need not be counted before they are encoded?"""
+    """True if so few items may be sent without counting their bytes before."""
     return len(items) <= FEW or (len(items) <= HELD and _NUMBERS.issuperset(map(type, items)))
 
 
 def first_items(items: Iterator[Any]) -> tuple[list[Any], bool]:
-    """The first items, `HELD` at most, of a slice of time; and whether these are all."""
+    """Take items for a slice of time, `HELD` at most; gives them, and whether these are all."""
     found: list[Any] = []
     since = perf_counter()
     end = since + SLICE
@@ -282,7 +283,7 @@ def first_items(items: Iterator[Any]) -> tuple[list[Any], bool]:
 
 
 def close_generator(items: Any) -> None:
-    """Let a generator that is not at its end tidy up."""
+    """Close a generator, so that its `finally` runs; any other iterator is left alone."""
     end = getattr(items, "close", None)
     if end is not None:
         end()
@@ -300,9 +301,9 @@ def collect_packed(
     *args: Any,
     **kwargs: Any,
 ) -> list[bytes]:
-    """In a worker: the items of a generator, pickled some together.
+    """Collect the items of a generator in a worker process, pickled in groups.
 
-    Nothing can stop it from outside, so it ends by itself.
+    It cannot be stopped from outside, so it ends by itself when its limits are reached.
 
     Args:
         max_size: bytes of JSON that the items may take, as far as that can be told here: rich values are counted as

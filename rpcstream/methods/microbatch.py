@@ -28,7 +28,7 @@ from .registry import MethodRegistry
 from .threads import DaemonThreads, HandlerFailed
 
 #: Bytes of arrays that are stacked for one run: in a thread as much as four full messages, beside the arrays that came;
-#: in the event loop what is copied in some 10 ms, since everybody waits for it. A larger item is a run of its own.
+#: in the event loop, which is blocked meanwhile, what is copied in some 10 ms. A larger item is a run of its own.
 MAX_STACKED = 256 * MIB
 MAX_STACKED_IN_LOOP = 32 * MIB
 
@@ -68,7 +68,7 @@ class BatchedMethod:
         self._items = ItemSignature(function, method=method, namespace=namespace)
         self._clock = clock
         self._counters = BatchCounters()
-        # A run is nobody's own call, so it sees no caller's context.
+        # A run belongs to several calls, so it has the context variables of none of them.
         self._context = contextvars.copy_context()
         self._queue: MicrobatchQueue | None = None
         #: What is registered.
@@ -85,7 +85,7 @@ class BatchedMethod:
         return {**self._counters.as_dict(), "waiting": queue.waiting if queue is not None else 0}
 
     def retire(self) -> None:
-        """Another method took the place of this one: end with the calls that still wait. From any thread."""
+        """End when the calls that wait are done, since the method was replaced. From any thread."""
         if self._queue is not None:
             try:
                 self._queue.loop.call_soon_threadsafe(self._queue.retire)
@@ -93,7 +93,7 @@ class BatchedMethod:
                 pass
 
     def close(self) -> None:
-        """Cancel what waits and what runs; the next call begins anew, in whatever event loop."""
+        """Cancel all calls and runs. The method may be called again, also in another event loop."""
         queue, self._queue = self._queue, None
         if queue is not None:
             queue.close()
@@ -133,7 +133,7 @@ class BatchedMethod:
             args, kwargs = self._items.together(items)
             returned = self._function(*args, **kwargs)
             return self._items.results(await returned if inspect.isawaitable(returned) else returned, len(items))
-        except SystemExit as error:  # no wish to end the program
+        except SystemExit as error:  # a handler must not end the server
             raise HandlerFailed("SystemExit") from error
 
     def _run(self, items: list[ItemValues]) -> list[Any]:
@@ -196,15 +196,15 @@ class BatchedMethods(Mapping[str, BatchedMethod]):
         self._by_name[name] = method
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Of each batched method."""
+        """The statistics of each batched method, by name."""
         return {name: batcher.stats() for name, batcher in self.items()}
 
     def close(self) -> None:
-        """The server ends: nobody waits any more. It may be started again, in another event loop."""
+        """Cancel all calls and runs, at the end of the server, which may be started again."""
         for batcher in self._by_name.values():
             batcher.close()
 
     def _is_current(self, name: str, batcher: BatchedMethod) -> bool:
-        """Is it still the method of this name? A plain function may have taken its place."""
+        """True if it is still the method of this name, and not replaced by another one."""
         method = self._registry.get(name)
         return method is not None and method.function is batcher.single

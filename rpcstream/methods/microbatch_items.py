@@ -1,7 +1,7 @@
-"""A handler of many items as a function of one: the signature that callers see, and the lists that the handler gets.
+"""The signature of a batched handler: one item for callers, lists or stacked arrays for the handler.
 
-Owns what the hints of such a handler mean: `list[T]` is T for a caller, an array is one row of it. Reads them once, at
-registration. Knows neither when a handler is run nor who waits for it.
+Owns what the hints of such a handler mean: `list[T]` is T for a caller, an array is one row of it. They are read once,
+at registration. Does not know when a handler is run.
 """
 
 from __future__ import annotations
@@ -21,16 +21,22 @@ from ..errors import RegistrationError
 from .arguments import Arguments
 from .introspect import hints_of, signature_of
 
-#: What one call brought, in the order of the parameters.
+#: The arguments of one call, in the order of the parameters.
 ItemValues = tuple[Any, ...]
 
 
 class WrongResults(ValueError):
-    """What a handler returned cannot be shared out: it is not one result for each item."""
+    """A handler did not return one result for each item."""
 
 
 class ItemParameter(NamedTuple):
-    """One parameter of the handler: a value from each item, in a list or stacked to an array."""
+    """One parameter of the handler, which gets a value from each item.
+
+    Attributes:
+        by_name: it is keyword-only.
+        stacked: the values are stacked to an array, not put in a list.
+        default: of one item.
+    """
 
     name: str
     by_name: bool
@@ -39,7 +45,7 @@ class ItemParameter(NamedTuple):
 
 
 class ItemSignature:
-    """What a handler of many items takes and gives, item by item.
+    """The signature of a handler of many items, and the way between one item and many.
 
     Args:
         function: takes lists (`list[T]`, `Sequence[T]`) and arrays of equal length, returns one result for each item.
@@ -47,7 +53,7 @@ class ItemSignature:
         namespace: names for string hints that are not in the function's module.
 
     Raises:
-        RegistrationError: a hint or a default that says nothing about one item; the text names the parameter.
+        RegistrationError: a hint or a default does not fit many items; the text names the parameter.
     """
 
     def __init__(self, function: Callable[..., Any], *, method: str, namespace: dict[str, Any] | None = None) -> None:
@@ -75,7 +81,7 @@ class ItemSignature:
         self._stacked = [place for place, column in enumerate(self._columns) if column.stacked]
 
     def of_one(self, call: Callable[[ItemValues], typing.Awaitable[Any]], function: Callable[..., Any]) -> Any:
-        """An async function of one item, with the name and the text of the handler, that awaits `call(values)`."""
+        """An async function of one item that awaits `call(values)`, with the name and docstring of the handler."""
 
         async def single(*args: Any, **kwargs: Any) -> Any:
             return await call(self._values(args, kwargs))
@@ -88,16 +94,16 @@ class ItemSignature:
         return single
 
     def _values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ItemValues:
-        """The arguments of one call, defaults put in."""
+        """The arguments of one call, with defaults."""
         missing = (column.default for column in self._by_position[len(args) :])
         return (*args, *missing, *(kwargs.get(column.name, column.default) for column in self._by_keyword))
 
     def kind(self, values: ItemValues) -> Hashable:
-        """Items of equal kind can be in one run: what is stacked has the same shape and dtype."""
+        """Shapes and dtypes of the stacked values; items for which they are equal can be in one run."""
         return tuple((values[place].shape, values[place].dtype) for place in self._stacked)
 
     def copied(self, values: ItemValues) -> int:
-        """Bytes of one item that are copied when items are put together: its arrays."""
+        """Bytes of one item that are copied for a run: those of its arrays."""
         return sum(values[place].nbytes for place in self._stacked)
 
     def together(self, items: Sequence[ItemValues]) -> Arguments:
@@ -154,7 +160,7 @@ def _item_parameter(parameter: Parameter, hint: Any) -> tuple[Any, ItemParameter
 
 
 def _item_default(default: Any, stacked: bool) -> Any:
-    """The default is that of a batch of one, so that the function means the same when it is called directly."""
+    """The default of one item: the handler's own default is for a batch of one, so that it can be called directly."""
     if not (getattr(default, "shape", ()) if stacked else isinstance(default, list | tuple)):
         kind = "an array" if stacked else "a list or tuple"
         raise TypeError(f"its default must be that of a batch of one: {kind} of one item, not {default!r}")

@@ -1,8 +1,8 @@
-"""Items to runs: who waits for whom and how long, how many run at once, and who gets what a run gave.
+"""The queue of one batched method: gathers the items of calls to runs, and gives each caller its result.
 
-Owns the queue of one batched method in one event loop. The wait starts with the first item; a full queue does not wait;
-cancelled callers leave. `_settle` decides what starts, in one place, after every change. Knows neither hints nor
-requests, and not how a handler is run.
+Owns how long items wait and how many runs there are at a time, in one event loop. The wait starts with the first item;
+a full queue does not wait; cancelled callers leave. `_settle` decides after every change what starts. Knows neither
+hints nor requests, and not how a handler is run.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class QueueOptions:
 
 
 class _PendingItem:
-    """One call that waits."""
+    """The item of one call that waits for its result."""
 
     __slots__ = ("arrived", "future", "run", "started", "values")
 
@@ -68,7 +68,7 @@ class _PendingItem:
         self.started = False
 
     def settle(self, result: Any) -> None:
-        """Give the caller its result; an exception is raised there."""
+        """Give the caller its result; an exception is raised at the caller."""
         if self.future.done():  # cancelled meanwhile
             return
         if not isinstance(result, BaseException):
@@ -76,17 +76,17 @@ class _PendingItem:
             return
         error = result
         if not isinstance(error, Exception) or isinstance(error, StopIteration):
-            # A future cannot carry the one; the others would end more than this call.
+            # A future cannot carry StopIteration; KeyboardInterrupt and SystemExit would end more than this call.
             error = HandlerFailed(type(result).__name__)
             error.__cause__ = result
         elif isinstance(error, RpcError):
-            # A handler may keep one object for all such answers: each raise would lengthen its traceback for ever.
+            # A handler may return one object many times, whose traceback would grow with each raise.
             error.__traceback__ = None
         self.future.set_exception(error)
 
 
 class _Run:
-    """Items that go to the handler together."""
+    """Items that are given to the handler together."""
 
     __slots__ = ("is_retry", "items", "task")
 
@@ -105,7 +105,7 @@ class MicrobatchQueue:
         kind: items of equal kind can be in one run.
         copied: bytes of one item, the same for its kind, that are copied when a run is put together.
         max_copied: bytes that one run may copy; what would bring it over goes to the next one.
-        can_stop: a run that nobody waits for any more can be cancelled.
+        can_stop: a run whose callers are all gone can be cancelled.
         places: runs at the same time.
         clock: seconds, monotonic.
         on_close: called by `close`, to end what `handle` uses.
@@ -144,12 +144,12 @@ class MicrobatchQueue:
         self._counters = counters
         self._clock = clock
         self._on_close = on_close
-        #: In the order they came; a dict, so that anybody can leave. A timer runs for the first until it is due. It is
-        #: not started anew when the first leaves: then the others wait a little less.
+        #: Items in the order of arrival; a dict, so that any item can be removed. A timer runs until the first is due.
+        #: It is not started anew when the first is removed: the others then wait a little less.
         self._waiting: OrderedDict[_PendingItem, None] = OrderedDict()
         self._timer: asyncio.Handle | None = None
         self._is_due = False
-        #: Gathered already; each wants a place. And those that have one.
+        #: Runs that are gathered and wait to be started; and runs that have been started.
         self._ready: deque[_Run] = deque()
         self._running: set[_Run] = set()
         self._is_retired = False
@@ -174,12 +174,12 @@ class MicrobatchQueue:
             raise
 
     def retire(self) -> None:
-        """No more calls are expected: close with the last one."""
+        """Close as soon as the last call is done."""
         self._is_retired = True
         self._settle()
 
     def close(self) -> None:
-        """Cancel whoever waits, and the runs. Nothing of the loop is kept."""
+        """Cancel all calls and runs."""
         self._disarm()
         runs = [*self._ready, *self._running]
         items = [*self._waiting, *(item for run in runs for item in run.items)]
@@ -192,7 +192,7 @@ class MicrobatchQueue:
                 run.task.cancel()
         self._on_close()
 
-    # -- who waits --------------------------------------------------------------------------------------------------
+    # -- items that wait --------------------------------------------------------------------------------------------
 
     def _put(self, values: ItemValues) -> _PendingItem:
         if len(self._waiting) >= self._max_queue:
@@ -204,7 +204,7 @@ class MicrobatchQueue:
         return item
 
     async def _leave(self, item: _PendingItem) -> None:
-        """The caller was cancelled: out of the queue; the last one of a run ends it, and waits for its end."""
+        """Remove the item of a cancelled caller; the last caller of a run cancels the run, and waits for its end."""
         if not item.started:
             self._counters.cancelled += 1
         self._waiting.pop(item, None)
@@ -213,14 +213,14 @@ class MicrobatchQueue:
         run = item.run
         if run is None or run.task is None or run.task.done() or not self._can_stop:
             return
-        # Cancelled once: a second time would end its cleaning up.
+        # Cancelled only once: a second cancel would interrupt the clean-up of the handler.
         if not run.task.cancelling() and all(other.future.done() for other in run.items):
             run.task.cancel()
         if run.task.cancelling():
             await asyncio.wait({run.task})
 
     def _arm(self) -> None:
-        """Have the first item wait as long as it may; the others with it."""
+        """Start the timer for the first item, with which the others wait."""
         first = next(iter(self._waiting))
         left = first.arrived + self._max_wait - self._clock()
         if left > 0:
@@ -229,7 +229,7 @@ class MicrobatchQueue:
             self._timer = self.loop.call_soon(self._wake, context=self._context)
 
     def _wake(self) -> None:
-        # The clock is not asked again: it need not agree with that of the loop.
+        # Without asking the clock, which may differ from that of the loop.
         self._timer = None
         self._is_due = True
         self._settle()
@@ -243,7 +243,7 @@ class MicrobatchQueue:
     # -- what runs --------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Start what is due, as far as there are places; then see when the next will be due."""
+        """Start the runs that are due, as far as there are places; then start the timer for the next one."""
         while len(self._running) < self._places and self._gather():
             self._start(self._ready.popleft())
         if self._waiting and not self._is_due and self._timer is None:
@@ -252,7 +252,7 @@ class MicrobatchQueue:
             self.close()
 
     def _gather(self) -> bool:
-        """Is there a run that is ready? If not, one or more are made of the items that have waited long enough."""
+        """Make runs of the items that have waited long enough; true if a run is ready to be started."""
         if not self._ready and self._waiting and (self._is_due or len(self._waiting) >= self._max_size):
             kinds: dict[Hashable, list[_PendingItem]] = {}
             for _ in range(min(self._max_size, len(self._waiting))):
@@ -272,7 +272,7 @@ class MicrobatchQueue:
         run.task.add_done_callback(lambda task: self._ended(run, task))
 
     async def _run(self, run: _Run) -> list[Any]:
-        # Callers may have been cancelled since, or in this very turn.
+        # Callers may have been cancelled since the run was gathered.
         run.items = [item for item in run.items if not item.future.done()]
         if not run.items:
             return []
@@ -285,7 +285,7 @@ class MicrobatchQueue:
             self._counters.count_run([now - item.arrived for item in run.items])
         return await self._handle([item.values for item in run.items])
 
-    # -- what came of it --------------------------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------------------------
 
     def _ended(self, run: _Run, task: asyncio.Task[list[Any]]) -> None:
         self._running.discard(run)
@@ -298,7 +298,7 @@ class MicrobatchQueue:
         self._settle()
 
     def _failed(self, items: list[_PendingItem], error: BaseException) -> None:
-        """A run gave no results: find out whose fault it is, if it can be found out."""
+        """A run raised: run its items again one by one, if that is wanted, or fail all its calls."""
         if isinstance(error, WrongResults):
             self._log.error(None, "method %r got %d items: %s", self._method, len(items), error)
         elif len(items) == 1:

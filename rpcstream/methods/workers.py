@@ -1,9 +1,9 @@
-"""Worker processes: each runs one call at a time, and the loss of one is the loss of its call alone.
+"""A bounded pool of worker processes: each runs one call at a time, and when it dies only its own call fails.
 
-Owns the processes and the pipes to them: when one is started, how long none is started after one died, and the end of
-all. The standard library's pool fails every call, those that wait too, when one of its processes dies, and can wait for
-ever for the rest of a result whose writer was killed; so this one is made of `multiprocessing`'s processes and pipes.
-Knows neither messages nor the event loop.
+Owns the processes and the pipes to them: when one is started, the pause after one died, and how all are ended. The
+standard library's pool fails every call, even those that wait, when one of its processes dies, and can wait for ever
+for the rest of a result whose writer was killed; so this one is made of `multiprocessing`'s processes and pipes. Knows
+neither messages nor the event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import logging
 import pickle
 import signal
 import threading
-import traceback
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -25,34 +24,32 @@ from multiprocessing.context import SpawnProcess
 from time import monotonic, sleep
 from typing import Any
 
-from ..errors import InternalError, RpcError
-from ..wire import envelope
-from .threads import DaemonThreads, HandlerFailed
+from ..errors import InternalError
+from .threads import DaemonThreads
+from .worker_process import READY, serve_calls, unpacked
 
 log = logging.getLogger("rpcstream.server")
 
-#: Seconds that a worker must have lived for its death not to count as one of a row.
+#: Seconds; a worker that dies before this age counts as an early death.
 LONG_LIFE = 10.0
 
-#: Seconds from the first early death in a row to the next start, doubled with each, up to the longest.
+#: Seconds of the pause after the first early death in a row, doubled with each, up to the longest pause.
 SHORTEST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 
 #: Seconds from SIGTERM to SIGKILL for a worker that does not end.
 PATIENCE = 1.0
 
-_READY = b"ready"
-
 
 class WorkerLost(InternalError):
-    """The worker process ended before the call had a result: it was killed, or it crashed."""
+    """The worker process was killed or crashed before the call had a result."""
 
     def __init__(self) -> None:
         super().__init__(data={"reason": "worker lost"})
 
 
 class WorkerNotStarted(InternalError):
-    """No worker process could be started for a call: it was not begun."""
+    """No worker process could be started for a call, which was not begun."""
 
     def __init__(self) -> None:
         super().__init__(data={"reason": "no worker process could be started"})
@@ -74,11 +71,11 @@ class WorkerCall:
         self._call: tuple[Any, ...] | None = (function, args, kwargs)
 
     def give_up(self) -> None:
-        """Not to be begun any more. A worker that has it already goes on to the end."""
+        """Do not begin the call. A worker that runs it already goes on to its end."""
         self._call = None
 
     def packed(self) -> bytes | None:
-        """For the pipe, once: nothing is kept here then. None if it was given up."""
+        """The pickled call, once: it is not kept here after that. None if it was given up."""
         call, self._call = self._call, None
         return None if call is None else pickle.dumps(call)
 
@@ -92,16 +89,16 @@ class Workers:
     """
 
     def __init__(self, size: int, max_result: int) -> None:
-        # A thread for each process: it waits for the result, and writes and reads what would keep the loop for long.
+        # One thread for each process: it writes the call and waits for the result, which would block the event loop.
         self._threads = DaemonThreads(size, "rpcstream-worker")
-        self._places = [WorkerSlot(max_result) for _ in range(size)]
-        #: Guards what follows, and the choice among the places.
+        self._slots = [WorkerSlot(max_result) for _ in range(size)]
+        #: Guards the attributes below, and the choice of a slot.
         self._changed = threading.Condition()
-        #: Places that no call has. The last one is taken first, so that few workers do what few can do.
-        self._idle = list(self._places)
+        #: Slots without a call. The last one is taken first, so that no more workers run than are needed.
+        self._idle = list(self._slots)
         self._failed_starts = 0  # in a row
         self._no_start_before = 0.0
-        self._is_trying = False  # one thread tries again to start a worker
+        self._is_trying = False  # after failed starts, one thread tries again
         self._is_closed = False
 
     @property
@@ -111,117 +108,115 @@ class Workers:
 
     @property
     def process_ids(self) -> list[int]:
-        """The workers that run."""
-        processes = [place.process for place in self._places]
+        """The ids of the workers that run."""
+        processes = [slot.process for slot in self._slots]
         return [process.pid for process in processes if process is not None and process.pid and process.is_alive()]
 
     def submit(self, call: WorkerCall) -> Future[Any]:
         """Run a call in a worker; the future gives its result, or raises what the call raised.
 
-        Besides:
-            WorkerLost: the worker ended before there was a result.
-            WorkerNotStarted: no worker runs, and none can be started.
-            RpcError: -32001, the pickled result is over `max_result`.
+        The future may also raise WorkerLost if the worker ended before there was a result, WorkerNotStarted if no
+        worker runs and none can be started, and MessageTooLarge if the pickled result is over `max_result`.
         """
         _open_pools.add(self)
         return self._threads.submit(functools.partial(self._run, call))
 
     def close(self, *, wait: bool = False) -> None:
-        """End all workers: calls that wait are cancelled, those at work are lost. A worker that does not end is killed.
+        """End all workers, by force if need be: calls that wait are cancelled, those that run are lost.
 
         Args:
-            wait: until all have ended, up to `PATIENCE`. Else the program waits for that when it ends.
+            wait: return when all have ended, at most `PATIENCE` later. Else the program waits for them at its end.
         """
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-            for place in self._places:
-                place.is_closed = True
-            for place in self._idle:
-                place.hang_up()
+            for slot in self._slots:
+                slot.is_closed = True
+            for slot in self._idle:
+                slot.hang_up()
         self._threads.close()
         _open_pools.discard(self)
-        processes = [process for place in self._places if (process := place.process) is not None]
+        processes = [process for slot in self._slots if (process := slot.process) is not None]
         for process in processes:
             process.terminate()
         if wait:
-            _see_the_end(processes)
+            _end_or_kill(processes)
         elif processes:
-            threading.Thread(target=_see_the_end, args=(processes,), name="rpcstream-workers-end").start()
+            threading.Thread(target=_end_or_kill, args=(processes,), name="rpcstream-workers-end").start()
 
     # -- in the threads ---------------------------------------------------------------------------------------------
 
     def _run(self, call: WorkerCall) -> Any:
         packed: bytes | None = None
         while True:
-            place = self._take()
+            slot = self._take()
             try:
                 packed = packed or call.packed()
                 if packed is None:
-                    return None  # nobody waits for it
-                answer = place.ask(packed, call.method)
+                    return None  # its caller has given it up
+                answer = slot.ask(packed, call.method)
             finally:
                 with self._changed:
                     if self._is_closed:
-                        place.hang_up()
-                    self._idle.append(place)
+                        slot.hang_up()
+                    self._idle.append(slot)
                     self._changed.notify()
             if answer is not None:
                 return unpacked(*answer)
 
     def _take(self) -> WorkerSlot:
-        """A place with a worker that runs. Waits for another call's worker, or for the end of a pause."""
-        while not (place := self._choose()).has_worker():
+        """Take a slot with a running worker; wait for one that another call has, or for the end of a pause."""
+        while not (slot := self._choose()).has_worker():
             is_started = False
             try:
-                is_started = place.start()
+                is_started = slot.start()
             finally:
                 with self._changed:
                     self._is_trying = False
                     self._failed_starts = 0 if is_started else self._failed_starts + 1
                     if not is_started:
                         self._no_start_before = monotonic() + pause(self._failed_starts)
-                        self._idle.insert(0, place)
-                    elif self._is_closed and place.process is not None:
-                        place.process.kill()
+                        self._idle.insert(0, slot)
+                    elif self._is_closed and slot.process is not None:
+                        slot.process.kill()
                     self._changed.notify_all()
             if is_started:
                 break
-        return place
+        return slot
 
     def _choose(self) -> WorkerSlot:
-        """A place with a worker, or one in which a worker may be started now."""
+        """Choose a slot with a worker, or one in which a worker may be started now."""
         with self._changed:
             while True:
                 if self._is_closed:
                     raise WorkerLost
-                for place in reversed(self._idle):
-                    if place.has_worker():
-                        self._idle.remove(place)
-                        return place
-                now, place = monotonic(), min(self._idle, key=lambda place: place.not_before)
-                left = place.not_before - now
+                for slot in reversed(self._idle):
+                    if slot.has_worker():
+                        self._idle.remove(slot)
+                        return slot
+                now, slot = monotonic(), min(self._idle, key=lambda slot: slot.not_before)
+                left = slot.not_before - now
                 if self._failed_starts:
                     left = max(left, self._no_start_before - now)
                 if self._is_trying:
                     self._changed.wait()
                 elif left <= 0:
-                    self._idle.remove(place)
+                    self._idle.remove(slot)
                     self._is_trying = self._failed_starts > 0
-                    return place
+                    return slot
                 elif self._failed_starts and not self.process_ids:
-                    raise WorkerNotStarted  # it was tried a moment ago; for each call anew would be for ever
+                    raise WorkerNotStarted  # it was tried a moment ago, and is not tried again for each call
                 else:
                     self._changed.wait(left)
 
 
 class WorkerSlot:
-    """A place for one worker, which may die and be followed by another.
+    """A slot of the pool, for one worker at a time.
 
     Attributes:
-        process: the worker; None where there is none.
-        not_before: no worker is started before this (`monotonic`), since the last ones died early.
-        is_closed: the end of the worker is wanted, and not worth a word in the log.
+        process: the worker; None if there is none.
+        not_before: no worker is started before this time (`monotonic`), since the last ones died early.
+        is_closed: the pool is closed, so the end of the worker is not logged.
     """
 
     def __init__(self, max_result: int) -> None:
@@ -234,7 +229,7 @@ class WorkerSlot:
         self._early_deaths = 0
 
     def has_worker(self) -> bool:
-        """Is there a worker that runs?"""
+        """True if the slot has a worker that runs."""
         if self.process is None:
             return False
         if not self.process.is_alive():
@@ -242,8 +237,8 @@ class WorkerSlot:
         return self.process is not None
 
     def start(self) -> bool:
-        """Start a worker, and wait until it takes calls. False if it does not come so far; the log says why."""
-        # Forking a process that has threads and an event loop is not safe: each worker is started afresh.
+        """Start a worker, and wait until it takes calls. False if that fails; the log says why."""
+        # Not forked, which is unsafe in a process with threads and an event loop.
         context = get_context("spawn")
         try:
             ours, theirs = context.Pipe()
@@ -261,21 +256,24 @@ class WorkerSlot:
             theirs.close()
         self.process, self._connection, self._since = process, ours, monotonic()
         with contextlib.suppress(EOFError, OSError):
-            if ours.recv_bytes(len(_READY)) == _READY:
+            if ours.recv_bytes(len(READY)) == READY:
                 return True
         self._bury("before it was ready; what it said is on standard error")
         return False
 
     def ask(self, packed: bytes, method: str) -> tuple[bytes, bytes] | None:
-        """What `run_packed` gives in the worker. None: it ended before it had the call.
+        """Run a pickled call in the worker; gives what `run_packed` gives there.
+
+        Returns:
+            None if the worker had ended before it got the call, which may be run by another one.
 
         Raises:
-            WorkerLost: it ended before it had answered.
+            WorkerLost: the worker ended before it had sent a result.
         """
         assert self._connection is not None
         try:
             self._connection.send_bytes(packed)
-        except OSError:  # it cannot have read the whole of it
+        except OSError:  # the worker cannot have read the whole call
             self._bury("while it had nothing to do")
             return None
         try:
@@ -283,17 +281,17 @@ class WorkerSlot:
         except (EOFError, OSError):
             self._bury(f"while it ran {method!r}")
             raise WorkerLost from None
-        except BaseException:  # no memory for the result: what is left of it in the pipe is of no use
+        except BaseException:  # such as no memory for the result, whose rest is still in the pipe
             self._bury(f"since the result of {method!r} could not be read")
             raise
 
     def hang_up(self) -> None:
-        """Let the worker end by itself: there are no more calls. Only while none is at work."""
+        """Close the pipe, so that the worker ends by itself. To be called only while it runs no call."""
         if self._connection is not None:
             self._connection.close()
 
     def _bury(self, when: str) -> None:
-        """The worker is dead, or has closed its pipe: say how, and when the next may be started."""
+        """Remove a worker that is dead or has closed its pipe; log that, and set the time of the next start."""
         process, self.process = self.process, None
         assert process is not None
         self.hang_up()
@@ -303,7 +301,7 @@ class WorkerSlot:
             process.join()
         lived = monotonic() - self._since
         self._early_deaths = 0 if lived > LONG_LIFE else self._early_deaths + 1
-        # One early death may be anything, an operator who ends them all perhaps: the next worker is started at once.
+        # After the first early death, which may be an operator's doing, the next worker is started at once.
         left = pause(self._early_deaths - 1)
         self.not_before = monotonic() + left
         if self.is_closed:
@@ -312,18 +310,18 @@ class WorkerSlot:
             "worker process %s ended %s: %s%s",
             process.pid,
             when,
-            _words(process.exitcode),
+            _describe_exit(process.exitcode),
             f"; the next one starts in {left:.1f} s" if left else "",
         )
 
 
 def pause(early: int) -> float:
-    """Seconds until the next start after so many workers in a row that did not live long."""
+    """Seconds until the next start, after so many early deaths in a row."""
     return min(SHORTEST_PAUSE * 2 ** (min(early, 30) - 1), LONGEST_PAUSE) if early > 0 else 0.0
 
 
-def _words(status: int | None) -> str:
-    """How a process ended."""
+def _describe_exit(status: int | None) -> str:
+    """A text for the exit status of a process."""
     if status is None:
         return "its status is not known"
     if status >= 0:
@@ -348,7 +346,7 @@ def _ended(processes: list[SpawnProcess], seconds: float) -> bool:
     return True
 
 
-def _see_the_end(processes: list[SpawnProcess]) -> None:
+def _end_or_kill(processes: list[SpawnProcess]) -> None:
     """Wait for processes that were asked to end, and kill those that do not."""
     if _ended(processes, PATIENCE):
         return
@@ -371,47 +369,3 @@ def end_all_workers() -> None:
 # `multiprocessing` waits for all processes when the program ends: so this must come first, and therefore be asked for
 # after `multiprocessing.util` was imported, which `multiprocessing.connection` does.
 atexit.register(end_all_workers)
-
-
-# -- in a worker ----------------------------------------------------------------------------------------------------
-
-
-def serve_calls(connection: Connection, max_result: int) -> None:
-    """Run what comes, one call after the other, until the other end is closed."""
-    # Ctrl-C goes to the whole group of processes; the server alone decides when its workers end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(EOFError, OSError):
-        connection.send_bytes(_READY)
-        while True:
-            kind, result = run_packed(connection.recv_bytes(), max_result)
-            connection.send_bytes(kind)
-            connection.send_bytes(result)
-            del result  # a worker that waits holds nothing
-
-
-def run_packed(packed: bytes, max_result: int) -> tuple[bytes, bytes]:
-    """Run a pickled call, and pickle what came of it here, where a failure is this call's alone."""
-    try:
-        function, args, kwargs = pickle.loads(packed)
-        del packed
-        result = pickle.dumps(function(*args, **kwargs))
-        if len(result) > max_result:
-            raise envelope.oversize(len(result), max_result, side="server")
-        return b"result", result
-    except RpcError as error:
-        try:
-            return b"error", pickle.dumps((error.code, error.message, error.data))
-        except Exception as unfit:
-            return b"failed", pickle.dumps(f"the data of an error cannot be sent between processes: {unfit}")
-    except BaseException as error:
-        return b"failed", pickle.dumps("".join(traceback.format_exception(error)))
-
-
-def unpacked(kind: bytes, packed: bytes) -> Any:
-    """The result of `run_packed`, or its error raised."""
-    outcome = pickle.loads(packed)
-    if kind == b"error":
-        raise RpcError(*outcome)
-    if kind == b"failed":
-        raise HandlerFailed(outcome)
-    return outcome
