@@ -1,8 +1,8 @@
-"""Methods that are called with one item and run with many: what models want.
+"""Micro-batching: methods that callers call with one item, and whose handlers get many items at a time.
 
-Owns the batched methods of a server, their options, and where their handlers run. Each is registered as an async
-function of one item, so that checks, errors, deadlines and cancellation are those of every other method. What one item
-is says `items`, who waits for whom `queue`.
+Owns the batched methods of a server, and where their handlers run. Each is registered as an async function of one item,
+so that checks, errors, deadlines and cancellation are those of every other method. The signature of one item is made by
+`microbatch_items`, items are gathered by `microbatch_queue`.
 """
 
 from __future__ import annotations
