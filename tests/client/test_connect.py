@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,6 +30,7 @@ from rpcstream.cli.call import main
 from rpcstream.testing import serve_in_thread
 from rpcstream.tls import TLS
 
+from ..waiting import until_in_thread
 from .scripted_http import CountedConnections, ScriptedHttpConnection, answered
 
 KINDS = ["tcp", "tls", "unix", "http", "https", "http+unix", "ws", "wss"]
@@ -149,14 +149,6 @@ def client(place: Place, make_client: MakeClient) -> Any:
     return make_client(place.uri, **place.options)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that will be so."""
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 # -- the same everywhere --------------------------------------------------------------------------------------------
 
 
@@ -188,7 +180,7 @@ def test_many_at_once_and_in_a_batch(client: Any) -> None:
 def test_notifications(client: Any, place: Place) -> None:
     name = f"{place.kind} {id(client)}"
     client.notify("note", name)
-    until(lambda: name in client.call("ended"))
+    until_in_thread(lambda: name in client.call("ended"))
 
 
 def test_time_is_over(client: Any, place: Place) -> None:
@@ -197,7 +189,7 @@ def test_time_is_over(client: Any, place: Place) -> None:
     assert client.call("ended") is not None  # so that the time is not spent on connecting
     with pytest.raises((CallTimeout, DeadlineExceeded)):
         client.call("never", name, timeout=0.5)
-    until(lambda: name in client.call("ended"))
+    until_in_thread(lambda: name in client.call("ended"))
 
 
 def test_progress(client: Any) -> None:

@@ -30,6 +30,7 @@ from rpcstream.testing import serve_in_thread
 from rpcstream.transports.memory import join
 
 from ..internals import client_connections, connection_at_hub
+from ..waiting import until
 from .fake_hub import FakeHub
 
 Scripted = Callable[[Callable[[Any], None]], str]
@@ -50,12 +51,6 @@ async def hub() -> FakeHub:
 async def address(hub: FakeHub) -> AsyncIterator[str]:
     async with hub.server.listening(port=0) as address:
         yield address
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that happens by itself; the time-out of the test ends it."""
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 def offer_add(client: AsyncClient) -> None:

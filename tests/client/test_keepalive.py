@@ -19,6 +19,7 @@ from rpcstream.testing import FakeTimeLoop, memory_client, serve_in_thread
 from rpcstream.transports.memory import join
 
 from ..internals import client_connections
+from ..waiting import until
 
 Scripted = Callable[[Callable[[Any], None]], str]
 
@@ -30,11 +31,6 @@ def silent() -> Iterator[str]:
     """The address of a socket that accepts connections, as the system does for it, and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 async def test_a_silent_server_is_given_up(silent: str) -> None:

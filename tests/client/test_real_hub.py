@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from rpcstream import AsyncClient, Backoff, Client, ConnectFailed, Hub, InvalidP
 from rpcstream.testing import serve_in_thread
 
 from ..internals import client_connections, connection_at_hub
+from ..waiting import until
 
 AT_ONCE = Backoff(first=0.001, longest=0.01)
 
@@ -22,11 +23,6 @@ AT_ONCE = Backoff(first=0.001, longest=0.01)
 async def address() -> AsyncIterator[str]:
     async with Hub(drain_timeout=0.2).listening(port=0) as address:
         yield address
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 def cut(client: AsyncClient) -> None:

@@ -68,12 +68,6 @@ async def take(events: Any, count: int) -> list[Any]:
     return [await anext(events) for _ in range(count)]
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that happens by itself; the time-out of the test ends it."""
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
 def tables_of(client: AsyncClient) -> tuple[Any, Any]:
     subscriptions = client._subscriptions
     return subscriptions._subscribers, subscriptions._confirmed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -24,6 +24,7 @@ from rpcstream.client.retry import Backoff
 from rpcstream.testing import serve_in_thread
 
 from ..internals import engine_of
+from ..waiting import until_in_thread
 from .fake_hub import FakeHub
 from .test_fork import in_child
 
@@ -42,12 +43,6 @@ def hub() -> FakeHub:
 def address(hub: FakeHub) -> Iterator[str]:
     with serve_in_thread(hub.server) as address:
         yield address
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = threading.Event()
-    while not condition():
-        end.wait(0.001)
 
 
 def offer_add(client: Client) -> None:
@@ -122,7 +117,7 @@ def test_again_when_the_connection_was_lost(hub: FakeHub, address: str) -> None:
         client.offer()
         for times in range(2, 4):
             client.cut_soon()
-            until(lambda times=times: len(hub.sessions) == times)  # type: ignore[misc]
+            until_in_thread(lambda times=times: len(hub.sessions) == times)  # type: ignore[misc]
             assert client.ask("gpu-1", "add", [times, 1]) == times + 1
         assert hub.registrations[-1] == {"name": "gpu-1", "key": "key of gpu-1", "methods": ["add"]}
 
@@ -135,7 +130,7 @@ def test_waiting_until_it_is_closed(hub: FakeHub, address: str, caplog: pytest.L
     thread = threading.Thread(target=lambda: ended.set_result(client.wait_closed()))
     thread.start()
     client.cut_soon()
-    until(lambda: len(hub.sessions) == 2)
+    until_in_thread(lambda: len(hub.sessions) == 2)
     assert client.who() == "gpu-1"
     assert not ended.done()
     client.close()

@@ -7,7 +7,7 @@ import itertools
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from rpcstream.events.delivery import SHARE
 from rpcstream.events.event_queue import Policy
 
 from ..internals import open_connections, subscription_table
+from ..waiting import until
 
 
 def message(method: str, params: Any = None, **members: Any) -> bytes:
@@ -80,12 +81,6 @@ async def read_until(raw: Any, *expected: Any) -> list[Any]:
         reply = await raw.reply()
         seen.append(reply["id"] if "id" in reply else reply["params"]["value"])
     return seen
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that the server does by itself; the time-out of the test ends it."""
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 # -- the reply comes first ---------------------------------------------------------------------------------------------

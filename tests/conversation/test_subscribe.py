@@ -30,6 +30,8 @@ from rpcstream.peer.blocking import BlockingStream, Bridge
 from rpcstream.testing import memory_client
 from rpcstream.transports.memory import join
 
+from ..waiting import until
+
 Scripted = Callable[[Callable[[Any], None]], str]
 Joined = tuple[Server, AsyncClient]
 
@@ -72,12 +74,6 @@ async def joined(request: pytest.FixtureRequest) -> AsyncIterator[Joined]:
 
 async def take(events: Any, count: int) -> list[Any]:
     return [await anext(events) for _ in range(count)]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that happens by itself; the time-out of the test ends it."""
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 def tables_of(client: AsyncClient) -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -27,6 +27,8 @@ from rpcstream import (
     Shape,
 )
 from rpcstream.testing import memory_client, serve_in_thread
+
+from ..waiting import until
 
 Row = Annotated[NDArray[np.float32], Shape(None, 3)]
 Numbers = Annotated[NDArray[np.float64], Shape(None)]
@@ -80,12 +82,6 @@ class Gate:
 async def at_once(*calls: Any) -> list[Any]:
     """The results of these calls; exceptions in the place of results."""
     return await asyncio.gather(*calls, return_exceptions=True)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def requests(method: str, items: Sequence[Any]) -> list[dict[str, Any]]:

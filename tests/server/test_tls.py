@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ import trustme
 from rpcstream import Limits, Server
 from rpcstream.tls import TLS, Certificates, client_context
 from rpcstream.transports import listen
+
+from ..waiting import until
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}\n'
 PONG = {"jsonrpc": "2.0", "id": 1, "result": "pong"}
@@ -115,12 +116,6 @@ async def test_a_refused_certificate_cannot_be_talked_over(files: Files, goes_on
         writer.close()
         assert not called
         assert server.counters.connections_total == 0
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_new_certificate_is_shown_without_a_restart(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ from rpcstream.transports.http import HttpConnection
 from rpcstream.transports.http_router import HttpRouter
 
 from ..internals import listener_of
-from .raw_http import RawHttpConnection, until
+from ..waiting import until
+from .raw_http import RawHttpConnection
 
 
 class HttpService:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import orjson
@@ -109,10 +108,3 @@ class RawHttpConnection:
             await self.writer.wait_closed()
         except ConnectionError:
             pass
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait until the condition holds."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.002)

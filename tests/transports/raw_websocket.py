@@ -238,10 +238,3 @@ class RawWebSocket:
             self._inbox += [orjson.loads(message) for message in self._frames.feed(data)]
             assert self._frames.fault is None, self._frames.fault
         return bool(data)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until the condition holds."""
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)

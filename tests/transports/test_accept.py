@@ -25,6 +25,7 @@ from rpcstream.transports import accept
 from rpcstream.transports.open_connections import UnauthenticatedConnections
 
 from ..internals import listener_of
+from ..waiting import until
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}\n'
 SHOW_TOKEN = b'{"jsonrpc":"2.0","id":1,"method":"rpc.authenticate","params":["secret"]}\n'
@@ -85,12 +86,6 @@ async def ends(server: Server, ca: Path | None = None) -> AsyncIterator[Any]:
         finally:
             for writer in opened:
                 writer.transport.abort()
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 # -- no more descriptors --------------------------------------------------------------------------------------------

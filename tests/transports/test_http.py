@@ -11,8 +11,9 @@ import pytest
 from rpcstream import Context
 from rpcstream.wire.http_messages import HttpError, Request, Response, problem
 
+from ..waiting import until
 from .conftest import HttpService, ServeHttp
-from .raw_http import Answer, RawHttpConnection, call, chunked, get, post, until
+from .raw_http import Answer, RawHttpConnection, call, chunked, get, post
 
 pytestmark = pytest.mark.usefixtures("nothing_is_logged")
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from ..waiting import until
 from .conftest import HttpService, ServeHttp
-from .raw_http import RawHttpConnection, call, chunked, get, post, until
+from .raw_http import RawHttpConnection, call, chunked, get, post
 
 pytestmark = pytest.mark.usefixtures("nothing_is_logged")
 

@@ -25,7 +25,8 @@ from rpcstream.wire.upgrade import UpgradeRefusedError, accept_upgrade, check_re
 
 from ..example_count import example_count
 from ..internals import running_state
-from .raw_websocket import serving, until, websocket_connect
+from ..waiting import until
+from .raw_websocket import serving, websocket_connect
 
 GOOD = {
     "host": "localhost",

@@ -22,7 +22,8 @@ from rpcstream.wire.framing import HEAD_SIZE, Oversize
 from rpcstream.wire.http_messages import Request
 from rpcstream.wire.upgrade import accept_upgrade
 
-from .raw_websocket import CONTINUATION, RawWebSocket, fragment, frame_head, serving, until, websocket_connect
+from ..waiting import until
+from .raw_websocket import CONTINUATION, RawWebSocket, fragment, frame_head, serving, websocket_connect
 
 
 def with_first(first: int, payload: bytes = b"") -> bytes:

@@ -17,7 +17,8 @@ from rpcstream.wire.frames import BINARY, PING, TEXT, FrameReader, frame
 from rpcstream.wire.framing import HEAD_SIZE, Oversize
 
 from ..example_count import example_count
-from .raw_websocket import CONTINUATION, RawWebSocket, fragment, frame_head, serving, until, websocket_connect
+from ..waiting import until
+from .raw_websocket import CONTINUATION, RawWebSocket, fragment, frame_head, serving, websocket_connect
 
 LIMIT = 10_000
 
