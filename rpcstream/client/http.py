@@ -132,6 +132,7 @@ class HttpChannel:
         """Send a message as a POST, as soon as there is a connection for it.
 
         Args:
+            message: the body of the POST.
             method: for errors.
             call_ids: of its calls; none for a notification.
             window: items of a stream that its reader has room for; None where none is asked for.

@@ -144,6 +144,8 @@ def response_parts(
     """The bytes of a response in order: its head, and its body unless the request was HEAD.
 
     Args:
+        response: what is answered.
+        request: the method and version of this one matter.
         keeps: the connection stays open.
         more: headers besides those of the response.
     """

@@ -125,6 +125,7 @@ class HttpRouter:
         """What a request asks for, by its head.
 
         Args:
+            head: up to and with the empty line.
             max_size: bytes of a body.
 
         Raises:

@@ -82,7 +82,8 @@ class OpenConnections:
         """Add a connection; refuse it where there is no room.
 
         Args:
-            handshake: the TLS handshake that it comes out of.
+            connection: the new one.
+            handshake: the TLS handshake that it comes out of; None without TLS.
         """
         if handshake is not None:
             self._discard(handshake)
