@@ -270,7 +270,7 @@ class GatedSession(Session):
 
 
 def _credentials_of(session: Session) -> Credentials:
-    """What the connection shows of the peer; of one in memory only the address."""
+    """The credentials that the connection shows; only the address if it has no others."""
     shown = getattr(session.channel, "credentials", None)
     if isinstance(shown, Credentials):
         return shown

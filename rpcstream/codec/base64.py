@@ -58,7 +58,7 @@ def decode_head(text: str | Payload, count: int) -> bytes:
 
 
 def decoded_size(text: object) -> int:
-    """How many bytes the text stands for, looking at its length and padding only."""
+    """The number of bytes that the text stands for, by its length and padding only."""
     checked = _checked(text)
     return len(checked) // 4 * 3 - _last(checked, 2).count(b"=")
 

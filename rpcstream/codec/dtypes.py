@@ -1,4 +1,4 @@
-"""Which element types of numpy go over the wire, and what a hint says about them.
+"""Element types of arrays: which of numpy go over the wire, and which a hint allows.
 
 Owns the white list (the wire page, "Rich values") and its two directions. On the wire a dtype is numpy's `dtype.str`,
 or the name for the types of ml_dtypes (little-endian). Knows neither payloads nor tagged objects.
@@ -85,7 +85,7 @@ def _from_text(text: str) -> DType:
 
 
 def is_extension(dtype: DType) -> bool:
-    """Is it a dtype of ml_dtypes, such as bfloat16?"""
+    """True for a dtype of ml_dtypes, such as bfloat16."""
     return dtype.type.__module__.partition(".")[0] == "ml_dtypes"
 
 

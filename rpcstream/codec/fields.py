@@ -1,4 +1,4 @@
-"""Classes with typed fields: which they are, and what their fields are called, hold and default to.
+"""Classes with typed fields: the names, hints and defaults of the fields.
 
 Dataclasses, msgspec Structs, TypedDicts, NamedTuples and attrs classes look alike from here. Knows nothing of rich
 types and of how a field is checked.
@@ -14,7 +14,7 @@ import msgspec
 
 
 class Field(NamedTuple):
-    """A field of a class: how it is called, on the wire too, and what stands in where it is missing."""
+    """A field of a class: its name, its name on the wire, and its default, as arguments of `msgspec.field`."""
 
     name: str
     encode_name: str
@@ -108,7 +108,7 @@ def required(hint: Any) -> Any:
 
 
 def expanded(hint: Any) -> Any:
-    """What stands behind a `type` alias (Python 3.12), with its arguments; numpy's NDArray is one there."""
+    """Resolve `type` aliases (Python 3.12), with their arguments; numpy's NDArray is one there."""
     origin = get_origin(hint)
     if origin is Annotated:
         inner, *metadata = get_args(hint)

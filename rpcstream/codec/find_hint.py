@@ -78,7 +78,7 @@ def find_rich_hint(
 
 
 def _without_aliases(hint: Any) -> Any:
-    """What an alias made with `type` stands for, its parameters filled in. numpy's NDArray is one since 2.5."""
+    """Resolve aliases made with `type`, with their arguments; numpy's NDArray is one since 2.5."""
     while type(alias := typing.get_origin(hint) or hint).__name__ == "TypeAliasType":
         arguments = typing.get_args(hint)
         try:

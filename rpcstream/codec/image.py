@@ -109,7 +109,7 @@ def _is_opaque(image: Image.Image) -> bool:
 
 
 def _transparent_colour(image: Image.Image) -> Any:
-    """What PNG calls tRNS: one colour, or the alpha of each colour of a palette; None if there is none that counts."""
+    """The transparent colour (tRNS of PNG), or the alpha of each colour of a palette; None if the mode has none."""
     colour = image.info.get("transparency")
     kinds: dict[str, type | tuple[type, ...]] = {"1": int, "L": int, "I;16": int, "RGB": tuple, "P": (int, bytes)}
     return colour if isinstance(colour, kinds.get(image.mode, ())) else None

@@ -1,7 +1,7 @@
-"""What the images of one message may cost: pixels, passes over them, metadata; and where they may be decoded.
+"""Limits of what the images of one message may cost: pixels, passes over them, metadata; and where they are decoded.
 
-Owns the sums. A budget is begun for a message by whoever reads its values, and found here by the hints, which are
-called without a context. Knows no file format.
+Owns the sums. A budget is begun before the values of a message are read, and kept in a context variable, since hints
+are called without further arguments. Knows no file format.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class TooMuchImage(ValueError):
 
 
 class DecodeElsewhere(Exception):
-    """More is to be decoded than may be in this thread; nothing is wrong with it."""
+    """Raised where more pixels must be decoded than may be in this thread; nothing is wrong with the image."""
 
 
 class ImageTotal:
-    """What the images of a message have cost that is read part by part, such as a batch. For one thread.
+    """The cost of all images of a message that is read part by part, such as a batch. For one thread.
 
     Attributes:
         pixels: as they count, at least `LEAST` an image.
         metadata: bytes.
-        is_tagged: may there be tagged objects in the message?
-        has_images: may some of these be images?
+        is_tagged: there may be tagged objects in the message.
+        has_images: some of these may be images.
     """
 
     __slots__ = ("has_images", "is_tagged", "metadata", "pixels", "work")
@@ -72,7 +72,7 @@ class ImageTotal:
 
 
 class ImageBudget:
-    """What the images of one message, or of one part of it, cost as they are decoded. For one thread at a time.
+    """The cost of the images of one message, or of a part of it, as they are decoded. For one thread at a time.
 
     Args:
         total: of the message, where this is for one part of it. `close` adds to it.
@@ -149,24 +149,24 @@ class ImageBudget:
         self.metadata += size
 
     def again(self) -> None:
-        """The values are read once more from the beginning; what was decoded before is dropped."""
+        """Begin anew, since the values are read once more."""
         self.pixels = self.work = self.metadata = 0
 
     def close(self) -> None:
-        """The part of the message is read."""
+        """Add the cost of this part to that of the message."""
         if self._total is not None:
             self._total.pixels += self.pixels
             self._total.work += self.work
             self._total.metadata += self.metadata
 
 
-#: The budget of the values that are being read in this context; None where nobody has begun one.
+#: The budget of the values that are being read in this context; None if none has begun.
 reading: ContextVar[ImageBudget | None] = ContextVar("rpcstream_image_budget", default=None)
 
 
 @contextmanager
 def image_budget(limits: ImageLimits, total: ImageTotal | None = None) -> Iterator[None]:
-    """What is read meanwhile is one message, or one part of one; unless it is part of another that is being read."""
+    """Begin a budget for the values that are read in the block, unless one has begun already."""
     if reading.get() is not None:
         yield
         return

@@ -1,4 +1,4 @@
-"""What an image file would cost, seen in its structure before Pillow opens it.
+"""The cost of an image file, found in its structure before Pillow opens it; and the memory that images will take.
 
 Pillow keeps and inflates whatever metadata a file has, and walks through its parts in Python; what that takes is a
 matter of the file's author alone. Owns one walk for each format that Pillow reads here: the number of parts (chunks,
@@ -135,7 +135,7 @@ def _jpeg(data: bytes, budget: ImageBudget) -> int:
 
 
 def _scans(data: bytes, at: int, parts: _Parts) -> int:
-    """How many there are, from the first one on; up to the end of the image."""
+    """The number of scans, from the first one on, up to the end of the image."""
     count = 0
     while at + 4 <= len(data):
         parts.count()

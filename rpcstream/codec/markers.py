@@ -31,7 +31,7 @@ def dec_hook(kind: type, value: Any) -> Any:
 
 
 def marker(name: str, decode: Convert, schema: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """What stands in a lowered hint for a type that msgspec cannot check.
+    """Make a marker: a class that stands in a lowered hint for a type that msgspec cannot check.
 
     Args:
         name: for errors.
@@ -67,7 +67,7 @@ def is_untyped(lowered: Any) -> bool:
 
 
 class _Findings:
-    """What a lowered hint contains, as far as it matters for checking a value.
+    """The parts of a lowered hint that matter for how values are checked.
 
     Attributes:
         markers: there are markers, so `dec_hook` is needed.

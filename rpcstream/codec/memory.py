@@ -1,4 +1,4 @@
-"""What the C library does with memory that long messages have used, and the collector with what they are parsed to.
+"""Memory of long messages: keeps what the C library would give back, and pauses the garbage collector.
 
 glibc gives back each big block as soon as it is free, and the system clears every page of the next one: for arrays of a
 megabyte and more that takes longer than all else that is done to them.

@@ -50,7 +50,7 @@ def _memory(array: Array) -> Any:
 
 
 def to_array(value: Any) -> Array:
-    """What numpy makes of an object with `__array__` or `__dlpack__`. EncodeError if it makes nothing of it."""
+    """Make an array of an object with `__array__` or `__dlpack__`. Raises EncodeError if numpy cannot."""
     if isinstance(value, np.ndarray):
         return value
     try:
@@ -189,7 +189,7 @@ def _converted(array: Array, dtype: np.dtype[Any]) -> Array | None:
 
 
 def _shape_in(hint: Any) -> Shape | None:
-    """What the first argument of `np.ndarray[...]` says: `tuple[int, int]` is any array of two dimensions."""
+    """The shape in the first argument of `np.ndarray[...]`: `tuple[int, int]` is any array of two dimensions."""
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is not tuple or Ellipsis in arguments:
         return None

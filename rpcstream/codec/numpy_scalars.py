@@ -117,7 +117,7 @@ def _limits(dtype: Any) -> tuple[int, int]:
 
 
 def _is_kind(value: object, dtype: np.dtype[Any]) -> bool:
-    """May a plain number of this type stand for the dtype?"""
+    """True if a plain number of this type may stand for the dtype."""
     if dtype.kind == "b":
         return isinstance(value, bool)
     if isinstance(value, bool) or dtype.kind in "mM":

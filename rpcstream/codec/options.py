@@ -1,4 +1,4 @@
-"""What users say about arrays and images: the shape in a hint, the format in which images are sent.
+"""Options for arrays and images: the shape in a hint, the format in which images are sent.
 
 Plain frozen data. Knows neither numpy nor Pillow, so that saying it costs no import.
 """
@@ -12,7 +12,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """How images are sent. What the format cannot hold goes as PNG, and what PNG cannot hold goes raw.
+    """The format of images that are sent. What it cannot hold goes as PNG, and what PNG cannot hold goes raw.
 
     So only a lossy format loses something, and only what it is known to lose; `codec.image` has the table.
 
@@ -71,7 +71,7 @@ class Shape:
         object.__setattr__(self, "dims", dims)
 
     def matches(self, shape: tuple[int, ...]) -> bool:
-        """Has an array of this shape the asked one?"""
+        """True if an array of this shape fits."""
         dims = self.dims
         if Ellipsis in dims:
             here = dims.index(Ellipsis)

@@ -70,7 +70,7 @@ class TooManyValues(orjson.JSONDecodeError):
         self.limit = limit
 
     def stand_in(self, line: bytes | bytearray) -> Oversize:
-        """What stands for this message from now on."""
+        """The `Oversize` that takes the place of this message."""
         return Oversize(len(line), bytes(line[:HEAD_SIZE]), self.limit, values=self.values)
 
 
@@ -93,7 +93,7 @@ class CutLine(SharedLine):
 
     @property
     def has_escapes(self) -> bool:
-        """Is a character besides the long strings written by its number?"""
+        """True if a character outside the long strings is written by its number."""
         return self.count(_NUMBERED) != len(self.strings)
 
 
@@ -161,7 +161,7 @@ def _part_of(line: CutLine, part: bytes, unseen: set[int]) -> CutLine:
 
 
 def is_json(line: bytes | bytearray) -> bool:
-    """Is a line that was parsed before JSON throughout? Of its payloads that is not known yet."""
+    """True if the payloads of a line that was parsed before are JSON as well, which is not known yet."""
     if not isinstance(line, CutLine) or not line.payloads:
         return True
     # Most lines have no escape at all. To see that copies nothing, and is done once for all strings; but the payloads
@@ -290,7 +290,7 @@ class _Filling:
 
 
 def _is_string(string: memoryview, has_escapes: bool) -> bool:
-    """Is this a string of JSON? Most often it is ASCII without escapes, which is seen in no time.
+    """True for a string of JSON. Most often it is ASCII without escapes, which is seen at once.
 
     Args:
         has_escapes: perhaps.

@@ -18,7 +18,7 @@ MODES = {"RGB": 3, "RGBA": 4}
 
 
 def is_there() -> bool:
-    """Is the package installed (extra `qoi`)?"""
+    """True if the package is installed (extra `qoi`)."""
     return find_spec("qoi") is not None
 
 

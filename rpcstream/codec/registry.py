@@ -1,7 +1,7 @@
 """The codec: rich values to JSON and back, with the types that the user registered.
 
-Owns the table of tags. Which encoder takes which class is `encoders`'s, how a message becomes bytes `encoding`'s, what
-a hint asks for `leaves`'s, and each family has a module of its own. Knows no method, message or connection.
+Owns the table of tags. The table of encoders is in `encoders`, how a message becomes bytes in `encoding`, hints are in
+`find_hint`, and each kind of value has a module of its own. Knows no method, message or connection.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Codec:
         return line
 
     def is_exact(self, value: object) -> bool:
-        """Does JSON say the value as it is, with no null in the place of a NaN or an infinity?
+        """True if JSON has the value as it is, with no null in the place of a NaN or an infinity.
 
         Raises:
             EncodeError: something in it has no form on the wire.
@@ -205,7 +205,7 @@ class Codec:
             raise ValueError("the value is nested too deep") from None
 
     def holds_tags(self, line: bytes | bytearray) -> bool:
-        """May there be a tagged object in this JSON text? At most a few passes at the speed of memory."""
+        """True if there may be a tagged object in this JSON text. Takes a few passes at the speed of memory at most."""
         # One byte first: finding it takes a thirtieth of the time, and most messages have none.
         if _DOLLAR in line and _QUOTED_KEY in line:
             return True
@@ -215,11 +215,11 @@ class Codec:
         return _NUMBERED in line if len(line) >= LONG else _ESCAPED_KEY.search(line) is not None
 
     def holds_images(self, line: bytes | bytearray) -> bool:
-        """May an image be among the tagged objects in this JSON text?"""
+        """True if an image may be among the tagged objects in this JSON text."""
         return _IMAGE in line or _BACKSLASH in line
 
     def rich_hint(self, hint: object) -> RichHint | None:
-        """What a hint that names one rich type asks for; None for every other hint.
+        """Find the rich type that a hint names; None for any other hint.
 
         Raises:
             TypeError: the hint can never be met, such as an array of objects.
@@ -291,7 +291,7 @@ class Codec:
 
 
 class _MisplacedError(ValueError):
-    """What is wrong with a tagged object, and the way to it from the inside out."""
+    """A tagged object is wrong; `path` is the way to it, from the inside out."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -1,4 +1,4 @@
-"""What a hint that names one rich type offers (a leaf of the tree of hints), and the sentences that leaves share.
+"""The interface of a hint that names one rich type, and the errors and schemas that such hints share.
 
 Knows no type in particular.
 """
@@ -16,7 +16,7 @@ class RichHint(Protocol):
 
     @property
     def name(self) -> str:
-        """What is expected, for messages: "float32 ndarray of shape (*, 3)", "image", "bytes"."""
+        """The name for error messages: "float32 ndarray of shape (*, 3)", "image", "bytes"."""
 
     def decode(self, value: object) -> object:
         """The value that came over the wire, as the hint wants it.

@@ -47,7 +47,7 @@ def add_own_methods(
         return orjson.Fragment(codec.dumps(described(changes)))
 
     def discover() -> dict[str, Any]:
-        """What is offered here, as an OpenRPC document."""
+        """The methods that are offered here, as an OpenRPC document."""
         return cast(dict[str, Any], written(registry.version))
 
     def ping() -> str:
@@ -55,7 +55,7 @@ def add_own_methods(
         return "pong"
 
     def counted() -> dict[str, Any]:
-        """What was counted here since the start."""
+        """The counters of this end since its start."""
         return stats()
 
     for name, function in (("discover", discover), ("ping", ping), ("stats", counted)):

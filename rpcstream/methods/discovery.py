@@ -1,6 +1,6 @@
-"""What a server offers, as an OpenRPC document (https://spec.open-rpc.org, version 1.3).
+"""Describes the methods of a server as an OpenRPC document (https://spec.open-rpc.org, version 1.3).
 
-Written from the same compiled signatures that check the parameters, so it says what is really asked for.
+Written from the compiled signatures that also check params, so the two always agree.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _parameter(parameter: RemoteParameter, codec: Codec, components: dict[str, A
 
 
 def _default(parameter: RemoteParameter, codec: Codec) -> dict[str, Any]:
-    """What a caller may send in the place of the default; where there is no such JSON, the default as text."""
+    """The default as JSON that a caller may send, or as text under `x-default` where JSON cannot say it."""
     try:
         if codec.is_exact(parameter.default):
             default = orjson.loads(codec.dumps(parameter.default))

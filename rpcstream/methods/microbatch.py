@@ -75,7 +75,7 @@ class BatchedMethod:
         self.single = self._items.of_one(self._call, function)
 
     def stats(self) -> dict[str, Any]:
-        """What was counted since the method was registered. From any thread.
+        """Statistics since the method was registered. From any thread.
 
         `runs`, `items` in them, `retries` (items run again, alone), `cancelled` (items whose caller left before), and
         `waiting` now; `largest`, `mean_size`, `sizes` (how many runs by size: "8" counts those of 5 to 8 items);

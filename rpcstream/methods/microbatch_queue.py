@@ -30,7 +30,7 @@ Handle = Callable[[list[ItemValues]], Coroutine[Any, Any, list[Any]]]
 
 @dataclass(frozen=True, kw_only=True)
 class QueueOptions:
-    """How the calls of one method are gathered: the options of `MicrobatchOptions` that are not those of any method."""
+    """Options of the queue of one method; for their meaning see `MicrobatchOptions`."""
 
     max_size: int
     max_wait: float

@@ -234,7 +234,7 @@ class MethodRegistry(Mapping[str, Method]):
 
 
 class _Kind(NamedTuple):
-    """What kind of function a handler is, behind partials, wrappers and callable objects."""
+    """The kind of a handler's function, behind partials, wrappers and callable objects."""
 
     is_async: bool
     is_generator: bool

@@ -12,7 +12,7 @@ from ..errors import DeadlineExceeded, InvalidRequest
 
 
 class TimeLimit(NamedTuple):
-    """How long a call may take (s), and when that time is over (loop time, s)."""
+    """The seconds that a call may take, and the loop time (s) when they are over."""
 
     seconds: float
     ends: float

@@ -24,7 +24,7 @@ _KEY = re.compile(rb'(?<="key":")[0-9a-f]{32}(?=")')
 
 
 class RunningServer:
-    """What exists from the start of a server to its end.
+    """A server from its start to its end.
 
     Args:
         routes: told when draining begins, so that `/readyz` says so.

@@ -57,33 +57,35 @@ class Server(ServerMethods):
     >>> server.run()  # doctest: +SKIP
 
     Args:
-        token: callers must show this token before they can call anything. Read it from where secrets are kept.
-        authenticate: in its place a function, sync or async, that is called with `Credentials` (a token, the names of a
-            certificate, the process at a Unix socket) and gives who that is: `ctx.identity`; None for nobody.
-        hosts: names, besides those of loopback, that an HTTP request may give as this server's: "example.org",
-            "*.example.org", or "*" for any.
-        origins: of web pages that may call: "https://example.org", or "*" for any.
-        path: where calls by HTTP (POST) and WebSocket are taken: "/rpc", or several, ["/", "/rpc"]; exactly these,
-            whatever the query. Where it is not given, POST to "/" and WebSockets anywhere.
-        limits: what is accepted; see `Limits`.
-        codec: the rich types; give one to register your own or to choose how images are sent.
-        lifespan: called with the server; an async context manager entered before the first connection is accepted and
-            left after the last one is closed. Put what handlers need on `server.state`.
-        debug: log every message, and show callers the exceptions of handlers. Never for strangers.
-        threads: handlers with `offload="thread"` that run at the same time.
-        processes: handlers with `offload="process"` that run at the same time.
+        token: a token that callers must show before they can call anything. Read it from where secrets are kept.
+        authenticate: instead of a token, a function, sync or async, that is called with `Credentials` (a token, the
+            names of a certificate, the process at a Unix socket). It returns the identity of the caller, which handlers
+            get as `ctx.identity`, or None for a caller that is refused.
+        hosts: names of this server, besides those of loopback, that an HTTP request may have as its host:
+            "example.org", "*.example.org", or "*" for any.
+        origins: web pages that may call the server: "https://example.org", or "*" for any.
+        path: the paths for calls by HTTP (POST) and WebSocket: "/rpc", or several, ["/", "/rpc"]; the query does not
+            matter. None: POST to "/", and WebSockets at any path.
+        limits: limits of size, number and time; see `Limits`.
+        codec: encodes and decodes rich values; give one to register your own types or to choose how images are sent.
+        lifespan: called with the server; gives an async context manager that is entered before the first connection is
+            accepted and left after the last one is closed. Put what handlers need on `server.state`.
+        debug: log every message, and show callers the exceptions of handlers. Not for servers that others can reach.
+        threads: the largest number of handlers with `offload="thread"` that run at a time.
+        processes: the same for `offload="process"`.
         delimiter: ends a message on the line stream.
-        tls: the server's certificate; every connection is encrypted then. Without, none is.
+        tls: the server's certificate; with it all connections are encrypted, without it none is.
         drain_timeout: seconds that calls in flight have to finish when the server stops.
-        drain_delay: seconds that a server which is to stop goes on as before, while `/readyz` says 503: so that whoever
-            shares out the load sends nobody any more.
+        drain_delay: seconds that a stopping server goes on as before, while `/readyz` says 503, so that a load balancer
+            sends no more connections to it.
         slow_call: seconds; a handler that keeps the event loop for longer is named in a warning.
-        event_queue: events of one subscription that may wait for a connection that does not take them.
-        event_policy: what is dropped when more would: "drop_oldest", "drop_newest", or "disconnect" the subscriber.
-        title, version: of the service, for `rpc.discover`.
+        event_queue: the number of events of one subscription that may wait for a connection that does not take them.
+        event_policy: what is dropped when that many wait: "drop_oldest", "drop_newest", or "disconnect" the subscriber.
+        title: of the service, for `rpc.discover`.
+        version: of the service, for `rpc.discover`.
     """
 
-    #: Topics that begin with this may be subscribed to though they begin with "rpc."; "" for none.
+    #: A prefix of topics that may be subscribed to although they begin with "rpc."; "" for none.
     SYSTEM_TOPICS = ""
 
     def __init__(
@@ -237,9 +239,11 @@ class Server(ServerMethods):
         executor (`asyncio.to_thread`) has daemon threads, which are waited for as long as cancelled handlers are.
 
         Args:
-            unix: listen at a Unix socket with this path, and at no port.
-            unix_mode: the permissions of its file, such as 0o660; by the umask where it is not given.
-            loop: "uvloop", "asyncio", or "auto": uvloop where it is installed.
+            host: the name or address to listen at; "" for all.
+            port: the port; 0 for one that is free.
+            unix: the path of a Unix socket to listen at, instead of host and port.
+            unix_mode: the permissions of its file, such as 0o660; None: by the umask.
+            loop: "uvloop", "asyncio", or "auto": uvloop if it is installed.
             on_listening: called once with the address, when connections are accepted.
 
         Raises:
