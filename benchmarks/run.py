@@ -1,4 +1,4 @@
-"""How far rpcstream is from the limit and from every peer: `python benchmarks/run.py [TOPIC ...]`, all without topics.
+"""Measure rpcstream beside the limits and other libraries: `python benchmarks/run.py [TOPIC ...]`, all without topics.
 
 Every server is a process of its own, on one core, the load on another; rounds in turn; every reply is checked. Ends
 with status 1 when something of rpcstream's own did not work; what a peer does, or a missed target, is only reported.

@@ -1,12 +1,12 @@
-"""Everything at once for minutes: does memory stay flat, are all files closed, is every answer right?
+"""Run all features at once for minutes, and check that memory stays flat, files are closed and answers are right.
 
     python benchmarks/soak.py --minutes 5
 
 A server and two programs of clients, one with an event loop and one with threads, and now and then a third one that is
-killed. They do all that there is: calls, batches, streams both ways, events, calls back, cancels, time-outs;
-connections that come, go, are torn off, are not read or say nonsense. Every few seconds all of it rests: then nothing
-may be left over, and memory, files and objects are counted. Ends with status 1 when anything was wrong or grows; what
-"grows" means stands in `soaking/verdict.py`. The same seed throws the same dice.
+killed. They use all features: calls, batches, streams both ways, events, calls back, cancels, time-outs;
+connections that open, close, are reset, are not read or send nonsense. Every few seconds all of it rests: then nothing
+may be left over, and memory, files and objects are counted. Exits with status 1 if an answer was wrong or a count grows
+(`soaking/verdict.py` defines that). The same seed gives the same choices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from soaking import coming, service, tasks, threads, verdict
+from soaking import churn, service, tasks, threads, verdict
 from soaking.tally import Tally, answer, obey
 
 #: Each thread of glibc's malloc has a cache, and a heap that it shares with few others. Both keep more and more of what
@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-assert coming  # its features are among those of `tasks`
+assert churn  # its features are among those of `tasks`
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,7 +1,7 @@
-"""What the peer scripts share: the command line, the ready line, the handlers, the topics and the closed loop.
+"""Shared parts of the peer scripts: the command line, the ready line, the handlers, the topics and the closed loop.
 
-Knows no peer. A driver gives the loop one function a connection, which makes one call and returns its reply; which
-arguments it gets, and what must come back, is the topic's matter. The output and the exit statuses are those of
+Knows no peer. A driver gives the loop one function a connection, which makes one call and returns its reply; its
+arguments and the expected reply come from the topic. The output and the exit statuses are those of
 native/load.c; 77 says that something is missing here.
 """
 

@@ -1,8 +1,8 @@
-"""Who answers the calls: a server by itself, or a client of a hub that offers the same methods there.
+"""The provider of the measured methods: a server by itself, or a client of a hub.
 
 `real` is rpcstream's own, `bare` the least that can answer a call: on uvloop, parsed and written by orjson, with no
 checks. As a program of its own (`_provider.py --port …`) it is a client of the hub at that port, and says when it has
-registered. With `--clients` there are so many besides it, each with methods of its own, that do nothing but answer the
+registered. With `--clients` there are so many besides it, each with methods of its own, that only answer the
 hub's pings.
 """
 

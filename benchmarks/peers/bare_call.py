@@ -1,4 +1,4 @@
-"""A limit for rpcstream's clients: the bytes of a call and of its reply on a blocking socket, neither made nor read.
+"""A limit for rpcstream's clients: the bytes of a call and of its reply on a blocking socket, not encoded or parsed.
 
 Only a driver; the server is rpcstream_.py. The messages are made beforehand and each reply is compared, so that what
 is measured is the least that any client in Python takes.

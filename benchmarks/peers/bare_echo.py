@@ -1,4 +1,4 @@
-"""A limit: sends back what comes, on uvloop, and neither parses nor checks. No asyncio server answers sooner."""
+"""A limit: sends received bytes back, on uvloop, without parsing or checks. No asyncio server answers sooner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pyzmq: one REP socket, a REQ socket for each connection; what is called and how an array looks goes as JSON.
+"""pyzmq: one REP socket, a REQ socket for each connection; the method and the form of an array go as JSON.
 
 An array follows as a second part that is not copied, as pyzmq's documentation sends numpy arrays.
 """

@@ -1,1 +1,1 @@
-"""The parts of `soak.py`: the server, the load, and what is to be seen of both while they rest."""
+"""The parts of `soak.py`: the server, the load, and the state of both at rest."""

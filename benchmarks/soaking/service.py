@@ -1,4 +1,4 @@
-"""The server of a soak: every kind of method there is. What is asked comes back in the answer."""
+"""The server of a soak, with every kind of method. Each answer has the arguments of its call in it."""
 
 from __future__ import annotations
 

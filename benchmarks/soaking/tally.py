@@ -1,6 +1,6 @@
-"""What one process of a soak counts, and what can be seen of it while it rests; and how it is told to rest.
+"""The counts of one process of a soak, the state that it reports at rest, and the commands that it obeys.
 
-Owns the words between the command and its processes: a line on stdin (`rest`, `go`, `end`), a line of JSON as answer.
+Owns the commands to the processes: a line on stdin (`rest`, `go`, `end`), answered by a line of JSON.
 """
 
 from __future__ import annotations

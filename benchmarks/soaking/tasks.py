@@ -1,7 +1,7 @@
-"""The load of a soak from an event loop: what the clients that stay do. Each worker repeats one thing, by its own dice.
+"""The load of a soak from an event loop, by clients that stay connected. Each worker repeats one feature at random.
 
 Owns the clients that stay and the workers that use them, and makes them rest. Connections that come and go, and those
-that misbehave, are the matter of `coming`.
+that misbehave, are in `churn`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the samples of a soak say: a table for people, and the reasons why it failed, if it did. Pure."""
+"""Evaluate the samples of a soak: a table, and the reasons for a failure. Pure."""
 
 from __future__ import annotations
 

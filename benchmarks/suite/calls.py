@@ -1,6 +1,6 @@
-"""What is called, in the words of each protocol: requests as `native/load.c` takes them, and what must come back.
+"""The measured calls in each protocol: templates of requests for `native/load.c`, and the expected replies.
 
-Where a number of seven digits belongs that is new in each call, the templates have their marks for it.
+The templates have marks for a number of seven digits that is new in each call.
 """
 
 from __future__ import annotations

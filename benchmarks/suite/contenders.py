@@ -1,6 +1,6 @@
-"""Who takes part: for each peer how it is served and how it is loaded, as its own documentation recommends.
+"""The contenders: for each library its server and its load, as its own documentation recommends.
 
-A driver is given a server that listens and gives back what measures it once. Knows no rounds and no table.
+A driver takes a listening server and returns a function that measures it once. Knows no rounds and no table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The machine that everything is measured on: its processors, what memory a process takes, the names and versions.
+"""The machine of the measurements: its processors, the memory of a process, names and versions.
 
-Reads Linux's `/proc` and `/sys`; elsewhere what cannot be known is None and nothing is pinned.
+Reads Linux's `/proc` and `/sys`; elsewhere unknown values are None and no process is pinned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a case is measured: every server started, warmed up and checked, then rounds in turn, one thing at a time.
+"""Measure a case: start, warm up and check every server, then measure them in turn, round by round.
 
 A contender that cannot be measured keeps its place in the table with the reason; the others go on.
 """
@@ -21,7 +21,7 @@ C = TypeVar("C")
 
 
 def nobody(text: str) -> None:
-    """For who does not want to be told."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What people and programs read: tables as text, and everything as JSON."""
+"""The report: tables as text, and all results as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured, as data: figures of each round, what follows from them, and nothing about how they came about."""
+"""The results as data: the figures of each round, and the values computed from them."""
 
 from __future__ import annotations
 

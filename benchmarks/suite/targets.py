@@ -1,4 +1,4 @@
-"""What the project must show, as data: the one place where these numbers stand."""
+"""The targets of the project, as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find out what a server replies, by a few real calls, and make of it what the load generator compares with.
+"""Make a template of the replies of a server from a few real calls, for the load generator to compare with.
 
 The values are checked once here, decoded; then each reply of the load must have the same bytes, but for its number.
 """

@@ -15,7 +15,7 @@ if sys.platform != "linux":
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(BENCHMARKS)
-    from soaking import coming, tasks, threads, verdict
+    from soaking import churn, tasks, threads, verdict
 
 
 def sample(**changed: Any) -> dict[str, Any]:
@@ -104,4 +104,4 @@ def test_a_soak_of_some_seconds() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("all is well\n")
     assert len(tasks.FEATURES) + len(threads.FEATURES) > 30
-    assert coming.liars in tasks.FEATURES.values()
+    assert churn.liars in tasks.FEATURES.values()

@@ -1,4 +1,4 @@
-"""What is measured, by name. Each topic gives its tables; most are cases whose contenders are measured in turn."""
+"""The topics of the benchmarks by name. Each returns its tables; most are cases whose contenders take turns."""
 
 from __future__ import annotations
 

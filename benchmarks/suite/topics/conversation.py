@@ -1,4 +1,4 @@
-"""What a conversation brings: calls gathered for a model, and streams in place of calls."""
+"""Micro-batches for a model, and streams in place of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an open connection on which nothing happens costs the server in memory."""
+"""The memory of an idle connection at the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where others speak, too: a small call over HTTP and over WebSocket, and a page that is always the same."""
+"""Beside web frameworks: a small call over HTTP and over WebSocket, and a page that is always the same."""
 
 from __future__ import annotations
 

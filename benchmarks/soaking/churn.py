@@ -1,6 +1,6 @@
-"""Connections that come and go, well or badly: closed, half-closed, torn off, not read, and worked by liars.
+"""The load of a soak by connections that open and end: closed, half-closed, reset, not read, or sending nonsense.
 
-Adds its features to those of `tasks`. Every one of them ends with its connection gone.
+Adds its features to those of `tasks`. Each of them ends its connection.
 """
 
 from __future__ import annotations
