@@ -32,7 +32,7 @@ class Context:
         method: the remote name.
         request_id: the caller's id for this call; None for a notification (and for the id null).
         identity: who calls, as the server's `authenticate` gave it when the call came ("token" with `Server(token=…)`);
-            None where nobody has to say.
+            None without authentication.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Context:
         self._deadline = INFINITE if timeout is None else now() + timeout
         self._message = message
         self._session = session
-        # Made here if need be, in the event loop, since a handler may be in a thread when it first says something.
+        # Made here, in the event loop, since a handler may be in a thread when it first sends something.
         self._marshaller = session.calls.marshaller
         self._loop_thread = threading.get_ident()
         #: For a sync handler: waits in the event loop for what its thread wants, and refuses where it is in the loop.

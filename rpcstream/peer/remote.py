@@ -132,10 +132,7 @@ class Peer:
         return Stream(opened, call, seconds, on_progress)
 
     def _opened(self, method: str, *, answers: bool = True) -> ConversationState:
-        """The conversation, for a call of this method.
-
-        Args:
-            answers: a reply is wanted.
+        """The conversation, for a call of this method; `answers`: a reply is wanted.
 
         Raises:
             ConnectionLost: the connection is over, or no reply can come any more.

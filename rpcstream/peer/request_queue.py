@@ -267,10 +267,9 @@ class RequestQueue:
         return True
 
     def keep_early(self, chunk: Chunk, early: EarlyMessage, *, is_over: bool) -> None:
-        """Have an early message of this chunk wait; dropped if too many of them do.
+        """Have an early message of this chunk wait; it is dropped if too many of them do.
 
-        Args:
-            is_over: as `is_over` says; then these have the same limits once more, for themselves.
+        While the queue is over its limits (`is_over`), early messages have the same limits once more, for themselves.
         """
         size = len(early.line)
         if is_over:
