@@ -58,7 +58,7 @@ def item_hint(hint: Any) -> Any:
 
 def takes_images(hint: Any, codec: Codec) -> bool:
     """True if the hint names a type whose values may hold an image."""
-    return _names_rich_type(hint, codec, set(), lambda leaf: leaf.name == IMAGE or isinstance(leaf, RegisteredHint))
+    return _names_rich_type(hint, codec, set(), lambda rich: rich.name == IMAGE or isinstance(rich, RegisteredHint))
 
 
 def hint_checker(hint: Any, codec: Codec) -> Convert:
@@ -103,9 +103,9 @@ class _Lowering:
         if isinstance(hint, str | typing.ForwardRef):
             raise TypeError(f"the name {hint!r} in the hint could not be resolved")
         hint = expanded(hint)
-        leaf = self._codec.rich_hint(hint)
-        if leaf is not None:
-            return marker(leaf.name, leaf.accept if self._result else leaf.decode, lambda _: leaf.schema())
+        rich = self._codec.rich_hint(hint)
+        if rich is not None:
+            return marker(rich.name, rich.accept if self._result else rich.decode, lambda _: rich.schema())
         if isinstance(hint, typing.TypeVar):
             return self.lower(hint.__bound__ or Any)
         if hasattr(hint, "__supertype__"):  # NewType
@@ -203,9 +203,9 @@ def _names_rich_type(hint: Any, codec: Codec, seen: set[Any], wanted: Callable[[
     hint = required(expanded(hint))
     if isinstance(hint, typing.TypeVar | str) or hint is Ellipsis or get_origin(hint) is typing.Literal:
         return False
-    leaf = codec.rich_hint(hint)
-    if leaf is not None:
-        return wanted(leaf)
+    rich = codec.rich_hint(hint)
+    if rich is not None:
+        return wanted(rich)
     origin = get_origin(hint)
     if any(_names_rich_type(argument, codec, seen, wanted) for argument in get_args(hint) if origin is not Annotated):
         return True
