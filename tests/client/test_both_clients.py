@@ -188,9 +188,10 @@ def test_ids_that_cannot_be_matched_are_refused(make_client: MakeClient, served:
 
 def test_an_id_that_waits_is_refused(served: str) -> None:
     with Client(served, reconnect=True) as client:  # so that both share a connection
+        assert client.sum(1, 2) == 3
         waiting = client.submit.never()
         with pytest.raises(ValueError, match="is waiting for its answer"):
-            client({"jsonrpc": "2.0", "method": "sum", "params": [1, 2], "id": 1})
+            client({"jsonrpc": "2.0", "method": "sum", "params": [1, 2], "id": 2})
         waiting.cancel()
 
 

@@ -193,6 +193,7 @@ def test_a_time_out_cancels_the_call(address: str, noted: Noted) -> None:
         with pytest.raises(CallTimeout):
             client.wait()
         assert [noted.next(), noted.next()] == ["waits", "waited"]
+        assert client.submit.add(1, 2, timeout=WAIT).result() == 3  # connecting takes time
         late = client.submit.wait()
         assert isinstance(late.exception(WAIT), CallTimeout)
         assert [noted.next(), noted.next()] == ["waits", "waited"]

@@ -230,6 +230,7 @@ def test_time_outs_of_futures(scripted: Scripted) -> None:
                 line.answer(request, request["params"][0])
 
     with Client(scripted(script)) as client:
+        assert client.submit.echo(0).result() == 0  # connecting takes time
         slow = client.submit.silence(timeout=None)
         quick = [client.submit.silence(timeout=0.01 * number) for number in range(1, 5)]
         for future in quick:
