@@ -1,7 +1,8 @@
 """rpcstream itself: typed handlers and default options; its clients as drivers.
 
 `load --client`: `sync` is a `Client` for each connection, `async` an `AsyncClient` for each, `submit` keeps
-`--in-flight` futures of each `Client` waiting, `pool` is one `Client(pool=connections)` that all threads share.
+`--in-flight` futures of each `Client` waiting, `pool` is one `Client(pool=connections)` that all threads share; each
+thread then uses a connection of its own.
 """
 
 from __future__ import annotations
