@@ -265,7 +265,7 @@ class TestWrongUse:
                 ["--hub", "--config", "rules.toml"],
                 "rules.toml: rules: rule 1: unknown field 'cal' (did you mean 'call'?)",
             ),
-            (["--hub", "--config", "open.toml"], "rules need callers that are known"),
+            (["--hub", "--config", "open.toml"], "rules need callers that are authenticated"),
         ],
     )
     def test_is_said_in_a_line(
