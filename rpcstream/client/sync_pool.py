@@ -93,24 +93,32 @@ class SyncPool:
 
     def put(self, connection: SyncConnection) -> None:
         """Give a connection back."""
+        if connection.lost is not None:
+            with self._lock:
+                self._drop(connection)
+            return
         self._free.append(connection)
-        if connection.lost is not None or self._line or self.is_retired:
+        if self._line or self.is_retired:
             self._sort()
 
     def _sort(self) -> None:
-        """Close free connections that are not to be lent any more; hand the others on to the threads that wait."""
+        """Hand free connections on to the threads in line; close them if the pool has retired."""
         with self._lock:
             for _ in range(len(self._free)):
                 try:
                     connection = self._free.pop(0)
                 except IndexError:  # another thread has it
                     return
-                if connection.lost is None and not self.is_retired:
-                    self._hand_on(connection)
+                if self.is_retired:
+                    self._drop(connection)
                 else:
-                    connection.close(RETIRED)
-                    self._connections.discard(connection)
-                    self._hand_on(None)
+                    self._hand_on(connection)
+
+    def _drop(self, connection: SyncConnection) -> None:
+        """Close a connection, which makes room for another one (the lock is held)."""
+        connection.close(RETIRED)
+        self._connections.discard(connection)
+        self._hand_on(None)
 
     def retire(self) -> None:
         """Lend nothing any more: each connection is closed as soon as it is free."""
