@@ -210,7 +210,7 @@ class SubmittedCall(PendingCall):
             self._clean_up()
 
     def _give_up(self) -> bool:
-        """The future was cancelled, by any thread."""
+        """Cancel the call, since its future was cancelled, in any thread; false if it has ended."""
         if not self._is_first():
             return False
         try:
@@ -227,7 +227,7 @@ class SubmittedCall(PendingCall):
         self._clean_up()
 
     def _is_first(self) -> bool:
-        """Take the right to end the call."""
+        """Whether the call is ended here, and not by another thread."""
         try:
             self._open.pop()
         except IndexError:
@@ -260,7 +260,7 @@ class SubmitQueue:
         self._context = free_context()
 
     def put(self, call: SubmittedCall) -> None:
-        """Begin the call soon, in the event loop."""
+        """Have the call sent soon, in the event loop."""
         bridge = self._bridge
         with bridge.lock:
             bridge.check_open()
@@ -270,7 +270,7 @@ class SubmitQueue:
                 bridge.loop.call_soon_threadsafe(self._begin, context=self._context)
 
     def fail_all(self) -> None:
-        """The event loop has ended: what was not begun never will be."""
+        """Fail the calls that were not sent before the event loop ended."""
         while self._calls:
             call = self._calls.popleft()
             call.fail(self._bridge.lost(call.method))

@@ -115,7 +115,7 @@ class LoopThread:
             raise
 
     def submit(self, outgoing: Outgoing, seconds: float | None, on_progress: OnProgress | None) -> CallFuture:
-        """Make a call whose outcome, of whatever kind, the future gets.
+        """Make a call; the future gets its result or error.
 
         Raises:
             LoopClosedError: the client is closed.
@@ -127,7 +127,7 @@ class LoopThread:
         return future
 
     def send(self, message: Encoded, method: str, seconds: float | None) -> None:
-        """Send something that has no answer."""
+        """Send a message that has no reply."""
         self._bridge.call(lambda: self._client._send(message, method, seconds), method)
 
     def stream(
@@ -213,7 +213,7 @@ def _run(client: _LoopClient, bridge: LoopBridge, submitted: SubmitQueue) -> Non
 
 
 async def _finish(client: AsyncClient) -> None:
-    """Close the client, then cancel what still runs; threads that wait for it learn it so."""
+    """Close the client, then cancel what still runs, so that threads that wait for it are woken."""
     await client.close()
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
@@ -244,7 +244,7 @@ _all: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """The program ends: what was sent is given a moment to leave."""
+    """Close all loop threads when the program ends; what was sent is given a moment to leave."""
     for loop_thread in list(_all):
         loop_thread.close(EXIT_TIME)
 

@@ -22,10 +22,15 @@ LONGEST = 24 * 3600.0
 
 
 def dial(address: Address, seconds: float | None, method: str) -> socket.socket:
-    """Connect to the address; `seconds` is the time that may take, for each address that a name stands for.
+    """Connect to a TCP or Unix address, and block until that is done.
+
+    Args:
+        address: of the server.
+        seconds: that this may take for each IP address of the host; None for no limit.
+        method: to be called next, for errors.
 
     Raises:
-        ConnectFailed: nobody is there; the error names the address and the method that was to be called.
+        ConnectFailed: the server cannot be reached.
         TimeoutError: the time is over.
     """
     try:
@@ -42,7 +47,7 @@ def dial(address: Address, seconds: float | None, method: str) -> socket.socket:
 
 
 def failure(error: OSError, seconds: float | None) -> str:
-    """Why no connection could be made, in words; `seconds` is the time it was given."""
+    """Describe why connecting failed; `seconds` is the time it was given."""
     if is_own_timeout(error) and seconds is not None:
         return f"could not connect within {seconds:g} s"
     refusal = getattr(error, "verify_message", None)
@@ -75,12 +80,12 @@ def _dial_unix(path: str, seconds: float | None) -> socket.socket:
 
 
 def milliseconds(seconds: float) -> int:
-    """For a `Wait`: rounded up, so that a short rest is slept and not spun away."""
+    """Give seconds in the unit of a `Wait`, rounded up: a wait of 0 does not sleep, and would be repeated in a loop."""
     return int(min(seconds, LONGEST) * 1000) + 1
 
 
 def waiter(sock: socket.socket, *, read: bool = False, write: bool = False) -> Wait:
-    """A function that waits for the socket; one thread at a time may call it."""
+    """Make a function that waits until the socket is ready; one thread at a time may call it."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(sock.fileno(), (select.POLLIN if read else 0) | (select.POLLOUT if write else 0))

@@ -190,7 +190,7 @@ class SyncConnection:
         self._write(message, deadline, method)
 
     def _give_up(self, outgoing: Outgoing, was_sent: bool) -> None:
-        """The thread waits no more: tell the server, if it has the call."""
+        """Forget a call without a reply, and cancel it at the server if it may have arrived there."""
         call_ids = outgoing.leave(self.pending)
         # A server cancels by itself when the connection is lost. Cancels that find no room are left out.
         if was_sent and self.lost is None and len(self._asides) < ASIDES_MAX:
@@ -200,13 +200,13 @@ class SyncConnection:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def abort(self, reason: str) -> None:
-        """Let the call fail that another thread makes on this connection; that thread then closes the socket."""
+        """End the connection while another thread uses it: its call fails, and it closes the socket."""
         if self.lost is None:
             self.lost = reason
         self._shut_down()
 
     def close(self, reason: str) -> None:
-        """Close the socket; the connection is in use no more."""
+        """Close the connection; no thread uses it now."""
         if self.lost is None:
             self.lost = reason
         self._shut_down()
@@ -224,7 +224,7 @@ class SyncConnection:
             pass
 
     def _lose(self, reason: str) -> None:
-        """The connection is over: what waits fails."""
+        """Note that the connection is over, and fail what waits."""
         if self.lost is None:
             self.lost = self.pending.explained(reason)
         self.pending.fail_all(self._loss)
@@ -233,7 +233,7 @@ class SyncConnection:
         return ConnectionLost(self.lost or "the connection is over", method=method, address=self._address)
 
     def _unsent(self, method: str) -> ConnectionLost:
-        """Nothing of the call was sent. A connection that was never good for anything is not worth another attempt."""
+        """The error of a call that was not sent: it may be tried again if the connection worked before."""
         kind = Unsent if self._was_used else ConnectionLost
         return kind(self.lost or "the connection is over", method=method, address=self._address)
 
@@ -314,7 +314,7 @@ class SyncConnection:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def _catch_up(self, method: str) -> None:
-        """Read what came since the last call: late replies perhaps, and perhaps the end. Unsent if it is."""
+        """Read what came since the last call, such as late replies. Raises Unsent if the connection has ended."""
         for _ in range(CATCH_UP_READS):
             self._read()
             if self.lost is not None:

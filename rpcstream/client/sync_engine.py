@@ -122,7 +122,7 @@ class SyncEngine:
         return self.loop_thread(method).send(message, method, _left(deadline))
 
     def submit(self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None) -> CallFuture:
-        """Make a call, and give a future that gets the outcome, of whatever kind."""
+        """Make a call, and give the future that gets its result or error."""
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
         if inherited() != INFINITE:
             seconds, outgoing.tells_time = time_left(seconds), True
@@ -140,7 +140,7 @@ class SyncEngine:
 
     @property
     def state(self) -> str:
-        """What the (first) connection is like, as the client shows it."""
+        """The state of the client, as in `Client.state`."""
         if self.pool.is_closed:
             return "closed"
         if self.pool.has_open:
@@ -158,7 +158,7 @@ class SyncEngine:
         return self.pool.dropped + (self._loop_thread.dropped if self._loop_thread is not None else 0)
 
     def move_to_loop(self) -> None:
-        """From now on all calls go by the loop thread; those that wait already come to their end where they are."""
+        """Make all calls by the loop thread from now on; those that wait already end on their own connections."""
         self.uses_loop = True
         self.pool.retire()
 
@@ -182,7 +182,7 @@ class SyncEngine:
         self.move_to_loop()
 
     def lasting_loop_thread(self, feature: str, method: str) -> LoopThread:
-        """The loop thread, for something that needs a connection that lasts; all calls go there from now on.
+        """Give the loop thread, for a feature that needs a lasting connection; all calls go there from now on.
 
         Args:
             feature: names it in the RuntimeError that is raised where the address has no such connection.
@@ -193,7 +193,7 @@ class SyncEngine:
         return self.loop_thread(method)
 
     def loop_thread(self, method: str) -> LoopThread:
-        """The loop thread, which is started with the first call that needs it.
+        """Give the loop thread, which is started with the first call that needs it.
 
         Raises:
             RuntimeError: the client is closed.
@@ -227,7 +227,7 @@ class SyncEngine:
         return Callbacks(self._settings, in_threads=True)
 
     def _needs_streams(self, outgoing: Outgoing) -> bool:
-        """Could a call not be encoded since an iterator is among its arguments? Then the client moves to the loop."""
+        """Whether a call could not be encoded for an iterator among its arguments; if so, move to the loop thread."""
         from ..peer.uploads import holds_streams
 
         if not holds_streams(outgoing.params):

@@ -74,7 +74,7 @@ class SyncPool:
             return any(connection.lost is None for connection in self._connections)
 
     def take(self, method: str, deadline: float) -> SyncConnection:
-        """A connection for this thread alone, until it is given to `put`.
+        """Give this thread a connection of its own, until it hands it to `put`.
 
         Args:
             method: for errors.
@@ -245,7 +245,7 @@ class SyncPool:
         return CallTimeout("no connection in time", method=method, address=self.address)
 
     def leave_to_parent(self) -> None:
-        """This process has just been forked from the one that made the connections."""
+        """Forget all connections, in a process that was just forked from the one that made them."""
         self._lock = allocate_lock()
         connections = list(self._connections)
         self._free, self._line, self._connections, self._connecting = [], deque(), WeakSet(), WeakSet()
@@ -254,7 +254,7 @@ class SyncPool:
 
 
 class _Turn:
-    """A thread's turn to have a connection: it waits in line for one, or makes one.
+    """A thread that waits for a connection in line, or makes one.
 
     Attributes:
         connection: what it was given; None where it may make one.

@@ -43,7 +43,7 @@ class WorkerThread:
         self._is_running = False
 
     def run(self, function: Callable[[], object]) -> None:
-        """Run it soon; functions run in the order in which they came."""
+        """Run a function soon; functions run in the order in which they came."""
         with self._lock:
             self._functions.put(function)
             if not self._is_running:
@@ -51,7 +51,7 @@ class WorkerThread:
                 self._is_running = True
 
     def stop(self) -> None:
-        """Most likely nothing more is to be run: the thread ends behind what waits."""
+        """Let the thread end after what is queued, without waiting until it is idle."""
         with self._lock:
             if self._is_running:
                 self._functions.put(None)
@@ -76,7 +76,7 @@ class WorkerThread:
 
 
 async def in_thread(thread: WorkerThread, function: Callable[[], T]) -> T:
-    """Run it in the thread, and give what it gives. If this is cancelled, it goes on to its end all the same."""
+    """Run a function in the thread, and give its result. If this is cancelled, the function still runs to its end."""
     future: Future[T] = Future()
     thread.run(partial(_run, future, function))
     return await asyncio.wrap_future(future)
@@ -97,7 +97,7 @@ def _run(future: Future[T], function: Callable[[], T]) -> None:
 
 
 class ThreadedIterator:
-    """A plain iterator as an async one: each step may wait for a camera, or for a person."""
+    """A plain iterator as an async one: each step runs in a thread, and may block."""
 
     def __init__(self, items: Any) -> None:
         self._items = items
@@ -113,7 +113,7 @@ class ThreadedIterator:
         return item
 
     async def aclose(self) -> None:
-        """Close it behind the step that it may be in, which cannot be interrupted; does not wait for that."""
+        """Close the iterator after its present step, which cannot be interrupted; does not wait for that."""
         close = getattr(self._items, "close", None)
         if close is not None:
             self._thread.run(close)
@@ -127,7 +127,7 @@ class ThreadedIterator:
 
 
 def with_threaded_iterators(params: Any) -> Any:
-    """The params of a call, plain iterators among them as async ones."""
+    """Give the params of a call, plain iterators among them as async ones."""
     values = params.values() if isinstance(params, dict) else params or ()
     if _NO_ITERATORS.issuperset(map(type, values)) or not holds_streams(params):
         return params
