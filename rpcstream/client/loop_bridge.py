@@ -29,9 +29,6 @@ from .worker_thread import WorkerThread
 
 T = TypeVar("T")
 
-#: Calls that are sent in one turn of the event loop: the server works on these while the next are encoded.
-BEGIN_MAX = 8
-
 
 class LoopClosedError(RuntimeError):
     """The event loop has ended, or runs in another process."""
@@ -277,11 +274,7 @@ class SubmitQueue:
 
     def _begin(self) -> None:
         self._is_woken = False  # what comes from now on wakes the loop again
-        count = len(self._calls)
-        if count > BEGIN_MAX:
-            self._is_woken = True
-            self._bridge.loop.call_soon(self._begin, context=self._context)
-        for _ in range(min(count, BEGIN_MAX)):
+        for _ in range(len(self._calls)):
             self._calls.popleft().begin(self._send_at_once, self._perform)
 
 
