@@ -69,21 +69,33 @@ async def _open_line_stream(connection: ClientConnection, settings: Settings) ->
 async def _dial(settings: Settings, make: Callable[[], P]) -> P:
     """Open a socket, with TLS where the address asks for it, and join it to a protocol."""
     address, loop = settings.address, asyncio.get_running_loop()
-    protocol: Any
-    if address.is_unix:
-        _, protocol = await loop.create_unix_connection(make, address.path)
-    elif settings.tls is None:
-        _, protocol = await loop.create_connection(make, address.host, address.port)
-    else:
-        _, protocol = await loop.create_connection(
-            make,
-            address.host,
-            address.port,
-            ssl=settings.tls,
-            server_hostname=address.host.partition("%")[0],
-            ssl_shutdown_timeout=FAREWELL_TIME,
-        )
-    return cast(P, protocol)
+    made: list[Any] = []
+
+    def make_protocol() -> P:
+        made.append(make())
+        return cast(P, made[-1])
+
+    try:
+        if address.is_unix:
+            await loop.create_unix_connection(make_protocol, address.path)
+        elif settings.tls is None:
+            await loop.create_connection(make_protocol, address.host, address.port)
+        else:
+            await loop.create_connection(
+                make_protocol,
+                address.host,
+                address.port,
+                ssl=settings.tls,
+                server_hostname=address.host.partition("%")[0],
+                ssl_shutdown_timeout=FAREWELL_TIME,
+            )
+    except BaseException:
+        # When a task is cancelled right after the TLS handshake, asyncio begins the closing handshake, for which an
+        # event loop that ends would not wait.
+        for protocol in made:
+            protocol.abort("the client gave up while it connected")
+        raise
+    return cast(P, made[-1])
 
 
 # -- WebSocket ------------------------------------------------------------------------------------------------------
@@ -115,8 +127,8 @@ async def _open_websocket(connection: ClientConnection, settings: Settings) -> A
         )
         handshake.hand_over(stream)
         connection.closed, connection.force_close = closed, stream.abort
-    except BaseException:
-        handshake.close()
+    except BaseException as error:
+        handshake.abort(str(error))
         raise
     return stream
 
@@ -171,7 +183,9 @@ class _Handshake(asyncio.Protocol):
         if self._received:
             stream.data_received(bytes(self._received))
 
-    def close(self) -> None:
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+        self._reason = f": {reason}"
         if self._transport is not None:
             self._transport.abort()
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime
+import gc
 import socket
+import ssl
 import threading
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -211,3 +216,61 @@ async def test_a_call_ends_in_time_while_tls_stalls(files: Files) -> None:
         async with AsyncClient(f"tls://127.0.0.1:{listening.getsockname()[1]}", ca=files.ca) as client:
             with pytest.raises(CallTimeout, match="no connection in time"):
                 await client.call("echo", 1, timeout=0.1)
+
+
+# -- a client that gives up right after the TLS handshake -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["tls", "https", "wss"])
+def test_what_is_given_up_while_it_connects_is_closed_before_the_loop_ends(
+    scheme: str, files: Files, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asyncio closes such a connection with a closing handshake, which this server never answers."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(here)
+    accepted: list[socket.socket] = []
+
+    def accept(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            accepted.append(context.wrap_socket(listener.accept()[0], server_side=True))
+
+    async def give_up(address: str) -> None:
+        client = AsyncClient(address, ca=files.ca)
+        calling = asyncio.ensure_future(client.call("rpc.ping"))
+        tasks: list[asyncio.Task[object]] = []
+        create_connection = asyncio.SelectorEventLoop.create_connection
+
+        async def cancelled(self: Any, make: Any, *args: Any, **options: Any) -> Any:
+            def made() -> Any:
+                protocol = make()
+                connection_made = protocol.connection_made
+
+                def cancel_then(transport: asyncio.Transport) -> None:
+                    connection_made(transport)
+                    tasks[0].cancel()
+
+                protocol.connection_made = cancel_then
+                return protocol
+
+            current = asyncio.current_task()
+            assert current is not None
+            tasks.append(current)
+            return await create_connection(self, made, *args, **options)
+
+        monkeypatch.setattr(asyncio.SelectorEventLoop, "create_connection", cancelled)
+        with pytest.raises((asyncio.CancelledError, ConnectionError)):
+            await calling
+        await client.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=accept, args=(listener,))
+        thread.start()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+                runner.run(give_up(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"))
+            gc.collect()
+        thread.join()
+    for each in accepted:
+        each.close()
+    assert [str(warning.message) for warning in caught] == []
