@@ -1,8 +1,8 @@
 """Long messages: their payloads are cut out before the rest is parsed.
 
 Parsing a string of JSON takes ten times as long as decoding the base64 in it. So a long line is parsed without its long
-strings, and a payload (the base64 that a built-in tagged object has as its "data") goes to whoever decodes it as the
-bytes that came. Every other long string is parsed by itself and put in its place: in the message there is no difference
+strings, and a payload (the base64 that a built-in tagged object has as its "data") goes to its decoder as the bytes
+that came. Every other long string is parsed by itself and put in its place: in the message there is no difference
 but the payloads. Knows no family of values.
 """
 
@@ -88,7 +88,7 @@ class CutLine(SharedLine):
 
     #: The strings, as they came, with their quotes.
     strings: list[memoryview]
-    #: Those of them that nobody has looked at.
+    #: Those of them that have not been looked at.
     payloads: list[memoryview]
 
     @property

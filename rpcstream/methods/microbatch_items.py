@@ -210,7 +210,7 @@ def _is_exception(hint: Any) -> bool:
 
 
 def _is_array(cls: Any) -> bool:
-    # By name, so that lists need no numpy; whoever wrote the hint has it.
+    # By name, so that lists need no numpy; a program with such a hint has it.
     return isinstance(cls, type) and (cls.__module__, cls.__name__) == ("numpy", "ndarray")
 
 
