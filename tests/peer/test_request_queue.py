@@ -159,8 +159,12 @@ def test_the_length_of_a_turn_makes_no_difference(reads: list[list[bytes]]) -> N
     one_by_one = asyncio.run(outcome(reads, -1000.0))
     # Among themselves sync handlers keep their order, and so do async ones; how these mix is a matter of time. So is
     # whether a stream has ended before its handler asks for an item, or the next call names the same.
+    # A batch is a task and its async members are others, which begin after a call that waited beside it.
+    has_batch = any(line.startswith(b"[") for lines in reads for line in lines)
     for is_kind in (str, int):
         begun = [[n for n in began if type(n) is is_kind] for _, began in (at_once, one_by_one)]
+        if is_kind is str and has_batch:
+            begun = [sorted(began) for began in begun]
         assert begun[0] == begun[1]
     assert answers(one_by_one[0]) == answers(at_once[0])
 
