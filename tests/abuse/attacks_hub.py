@@ -152,6 +152,7 @@ async def small_events(target: ServerUnderAttack) -> None:
     "30 connections with 1,024 patterns that match the same topic, and 200 events",
     server=hub,
     budget=Budget(memory=192 * MIB, wait=0.1),
+    in_suite=False,
 )
 async def patterns(target: ServerUnderAttack) -> None:
     raws = []
@@ -218,6 +219,7 @@ DEADLINES = 1.0
     "30,000 calls wait at a provider, and 3,000 of them end one after the other, each at its own time",
     server=hub,
     budget=Budget(memory=192 * MIB),
+    in_suite=False,
 )
 async def deadlines(target: ServerUnderAttack) -> None:
     provider = await registered(target, "p", ["work"])

@@ -72,6 +72,8 @@ async def followed(steps: list[tuple[str, Any, int]]) -> None:
                 what.cancel()
                 while what in running.batch_members:
                     await asyncio.sleep(0)
+                # Other members that were cancelled before have ended meanwhile, too.
+                there = [(each, own) for each, own in there if isinstance(each, Call) or each in running.tasks]
     assert running.held == memory.at_work
     for what, _ in there:
         if isinstance(what, Call):
