@@ -53,6 +53,7 @@ async def test_one_whose_caller_gave_up_ends_by_itself(server: Server, connect: 
     notes = [tmp_path / name for name in ("timed out", "notified")]
     async with server.listening(port=0) as address:
         raw = await connect(address)
+        await raw.call("numbers", [1])  # the worker has started: that is not counted in the short time-out
         # As a notification nothing is kept, so that no size ends it.
         await raw.send(line("short", [ENDLESS, str(notes[1])]) + b"\n")
         late = await raw.ask(line("short", [ENDLESS, str(notes[0])], id=1))
