@@ -86,15 +86,19 @@ class AccessRules:
 
     def check(self, request: Request) -> Response | None:
         """The refusal of a request, of any method, that is not allowed, else None. Also for WebSocket handshakes."""
-        headers = request.headers
-        if not self._is_unix:
-            refusal = self._check_host(request)
-            if refusal is not None:
-                return refusal
-        origin = headers.get("origin")
-        if origin is None or self._is_allowed(origin, headers.get("host", "")):
+        refusal = None if self._is_unix else self._check_host(request)
+        return self.check_origin(request) if refusal is None else refusal
+
+    def check_origin(self, request: Request) -> Response | None:
+        """The refusal of a request from a page whose origin is not allowed, else None; whatever host it names."""
+        origin = request.headers.get("origin")
+        if origin is None or self._is_allowed(origin, request.headers.get("host", "")):
             return None
-        return problem(403, f"The origin {_shown(origin)} is not allowed here (origins)")
+        return problem(
+            403,
+            f"The origin {_shown(origin)} is not allowed here. The server permits pages of an origin with "
+            "--allow-origin ORIGIN, in Python origins=[...]",
+        )
 
     def cors(self, request: Request) -> list[tuple[str, str]]:
         """Headers of the response to a request that is allowed, so that the page which sent it may read it."""
@@ -135,7 +139,11 @@ class AccessRules:
             named.append(found["host_port"] if found else "")
         for each in named:
             if not self._is_ours(each):
-                return problem(403, f"The host {_shown(each)} is not this server's (hosts)")
+                return problem(
+                    403,
+                    f"The host {_shown(each)} is not this server's. The server takes further names with "
+                    "--allow-host NAME, in Python hosts=[...]",
+                )
         return None
 
     def _is_ours(self, host_port: str) -> bool:

@@ -26,6 +26,9 @@ class Access(Protocol):
     def check(self, request: Request) -> Response | None:
         """The response to a request that is not permitted; None if it is."""
 
+    def check_origin(self, request: Request) -> Response | None:
+        """The same for what the server answers by any name: only the page that sends the request is checked."""
+
     def preflight(self, request: Request) -> Response | None:
         """The response to a browser that asks whether a page may send a request; None if it does not ask that."""
 
@@ -41,6 +44,9 @@ class Routes(Protocol):
 
     def is_public(self, request: Request) -> bool:
         """Whether the page is for callers that are not authenticated, too."""
+
+    def is_health_check(self, request: Request) -> bool:
+        """Whether the page only says that the server runs, so that it is shown whatever host is named."""
 
 
 class CallPaths:
@@ -187,6 +193,8 @@ class HttpRouter:
         if self._access is None:
             return None
         refusal = self._access.check(request)
+        if refusal is not None and self._routes is not None and self._routes.is_health_check(request):
+            refusal = self._access.check_origin(request)  # load balancers ask by address
         if refusal is None and request.method == "OPTIONS":
             return self._access.preflight(request)
         return refusal

@@ -253,6 +253,11 @@ class Routes:
         found = self._match(request.path)
         return found is not None and found[0].is_public
 
+    def is_health_check(self, request: Request) -> bool:
+        """Whether the request is GET or HEAD of `/healthz` or `/readyz`, and no route of the user has that path."""
+        found = self._match(request.path)
+        return request.method in ("GET", "HEAD") and found is not None and isinstance(found[0], HealthRoute)
+
     def find(self, request: Request) -> Response | Pending | None:
         """The response to a request, now or awaited; None if no route has its path.
 

@@ -412,6 +412,9 @@ class Found:
     def is_public(self, request: Request) -> bool:
         return self.public or request.path == "/page"
 
+    def is_health_check(self, request: Request) -> bool:
+        return False
+
 
 async def test_pages(serve: ServeHttp) -> None:
     routes = Found()

@@ -195,10 +195,38 @@ def test_a_page_is_cancelled_when_its_reader_is_gone(site: RoutesClient, address
     assert site.ended.wait(20)
 
 
-@pytest.mark.parametrize("path", ["/page.html", "/healthz", "/hello/x"])
+@pytest.mark.parametrize("path", ["/page.html", "/hello/x"])
 def test_a_page_of_another_name_is_not_shown(client: http.client.HTTPConnection, path: str) -> None:
     """DNS rebinding: a site whose name leads here must see nothing."""
-    assert ask(client, path, Host="evil.example")[0] == 403
+    status, _, body = ask(client, path, Host="evil.example")
+    assert status == 403
+    assert "--allow-host" in body.decode()
+    assert "hosts=" in body.decode()
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_a_health_check_is_answered_by_any_name(client: http.client.HTTPConnection, path: str) -> None:
+    """A load balancer asks by address, and what it is told says nothing."""
+    for host in ("10.1.2.3:8545", "evil.example", "[::2]", "no host at all"):
+        assert ask(client, path, Host=host)[::2] == (200, b"ok")
+        assert ask(client, path, "HEAD", Host=host)[0] == 200
+        assert ask(client, path, "POST", Host=host)[0] == 403
+    status, headers, body = ask(client, path, Host="10.1.2.3", Origin="http://10.1.2.3")
+    assert (status, "access-control-allow-origin" in headers) == (403, False)
+    assert "--allow-origin" in body.decode()
+    assert ask(client, f"/{path}", Host="10.1.2.3")[0] == 403
+
+
+def test_a_page_at_the_path_of_a_health_check_is_a_page() -> None:
+    server = Server()
+    server.static("/healthz", b"mine")
+    with (
+        serve_in_thread(server) as address,
+        contextlib.closing(http.client.HTTPConnection(address, timeout=20)) as client,
+    ):
+        assert ask(client, "/healthz", Host="10.1.2.3")[0] == 403
+        assert ask(client, "/healthz")[::2] == (200, b"mine")
+        assert ask(client, "/readyz", Host="10.1.2.3")[::2] == (200, b"ok")
 
 
 # -- with a token -----------------------------------------------------------------------------------------------------
