@@ -19,8 +19,7 @@ from ..peer.write_gate import WriteGate
 from ..text import get_logger
 from .address import check_lasting
 from .connect import join
-from .connection import ClientConnection, GetDispatcher
-from .keepalive import Keepalive
+from .connection import ClientConnection, GetDispatcher, Keepalive
 from .options import Settings
 from .retry import Unsent, retrieve_exception
 from .sockets import failure

@@ -16,19 +16,17 @@ from typing import Any
 import orjson
 
 from ..codec import Codec
-from ..codec.payloads import TooManyValues
 from ..errors import CallCancelled, RpcError
 from ..limits import Limits
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.framing import LONG, Message, Oversize
-from . import control_messages, parsing
+from . import control_messages, incoming
+from .incoming import OverloadSorter, ParseLong
 from .inflight import ForwardedCall
 from .interfaces import Channel, Dispatch, Later, Waiting
 from .memory import COUNTED, MessageMemory, memory_of
-from .overload import OverloadSorter
-from .parsing import ParseLong
 from .request_queue import busy
 from .state import ConversationState
 
@@ -90,7 +88,7 @@ class Session(ConversationState):
         side: str = "server",
         on_gone: Callable[[Session], object] | None = None,
         memory: MessageMemory | None = None,
-        parse_long: ParseLong = parsing.parse_long,
+        parse_long: ParseLong = incoming.parse_long,
     ) -> None:
         super().__init__(codec=codec, limits=limits, side=side, memory=memory, slow=slow, on_gone=on_gone)
         self._dispatch = dispatch
@@ -230,7 +228,8 @@ class Session(ConversationState):
                     else:
                         message, line = self._long(line)  # noqa: PLW2901 (the cut line replaces the received one)
                 except orjson.JSONDecodeError as error:
-                    message, reply = None, self._unparsed(line, error, messages, position)
+                    message = None
+                    messages[position:position], reply = incoming.unparsed(line, error, self, self._refuse)
                 else:
                     reply = None
                     # A message with a method is for the dispatcher, a reply for the calls that wait.
@@ -296,17 +295,6 @@ class Session(ConversationState):
         if isinstance(line, Oversize):
             raise orjson.JSONDecodeError("too long", "", 0)
         return self._parse_long(line, self)
-
-    def _unparsed(
-        self, line: Message, error: orjson.JSONDecodeError, messages: list[Message], position: int
-    ) -> Encoded | None:
-        """Handle a message that could not be parsed: too large, several values without delimiter, or not JSON."""
-        if isinstance(error, TooManyValues):
-            line = error.stand_in(line)  # type: ignore[arg-type]  # it was read
-        if isinstance(line, Oversize):
-            return None if parsing.fail_call_of(line, self) else parsing.refuse_oversize(line, self, self._refuse)
-        messages[position:position], reply = parsing.split_or_refuse(line, error, self, self._refuse)
-        return reply
 
     def _take(self, reply: Encoded | Later, message: Any, line: bytes) -> int:
         """Take a reply, or what gives one later; gives how many bytes are to be sent now."""

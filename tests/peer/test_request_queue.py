@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rpcstream import Context, Limits, Server
 from rpcstream.codec import payloads
 from rpcstream.peer import session as session_module
+from rpcstream.peer.incoming import OverloadSorter
 from rpcstream.peer.memory import MessageMemory
-from rpcstream.peer.overload import OverloadSorter
 from rpcstream.peer.request_queue import EarlyMessage, RequestQueue
 from rpcstream.peer.session import Session
 from rpcstream.wire import envelope

@@ -1,11 +1,13 @@
-"""Messages that arrive while there is no room for requests: replies and control messages are handled all the same.
+"""Messages as they come in: parsing, what a message comes to that cannot be parsed, and sorting them under overload.
 
-Owns that these overtake the requests that wait, however they are packed, since something that runs may be waiting for
-them. Each message is looked through once. Does not decide when there is room, nor whether the connection is read.
+Owns the decisions about long messages, messages over a limit and messages that are not JSON; and that replies and
+control messages overtake the requests that wait for room, however they are packed, since something that runs may be
+waiting for them. Does not decide when there is room, when a request is handled, nor whether the connection is read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -17,16 +19,64 @@ from ..errors import RpcError
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.framing import LONG, Message, Oversize
-from . import control_messages, parsing
-from .parsing import ParseLong, Refuse
+from . import control_messages
 from .request_queue import Chunk, EarlyMessage, busy
 from .state import ConversationState
+
+#: As `Dispatch.refuse`.
+Refuse = Callable[[Any, RpcError], Encoded | None]
+
+#: Parses a long message that came on a conversation; results and errors as of `Codec.parse`.
+ParseLong = Callable[[bytes, ConversationState], tuple[Any, bytes]]
 
 #: A message with none of these is neither a reply nor a control message. (The names may be written with escapes.)
 _SIGNS = (b'"$', b'"result"', b'"error"', b"\\u")
 
 #: What is left of a message: requests, and control messages that wait with them.
 Left = list[Message | EarlyMessage]
+
+
+def parse_long(line: bytes, state: ConversationState) -> tuple[Any, bytes]:
+    """Parse a message of `LONG` bytes or more: as `Codec.parse`.
+
+    Raises:
+        orjson.JSONDecodeError: it is not JSON.
+        TooManyValues: it has more values than `max_values`.
+    """
+    return state.codec.parse(line, state.limits.max_values)
+
+
+def unparsed(
+    line: Message, error: orjson.JSONDecodeError, state: ConversationState, refuse: Refuse
+) -> tuple[list[bytes], Encoded | None]:
+    """What a message comes to that was not parsed, being too large or not JSON.
+
+    Returns:
+        The messages that stand in it one after the other, to be handled; and an error reply. Neither if it begins like
+        a reply: the call that waits for it fails, and nothing is answered.
+    """
+    if isinstance(error, TooManyValues):
+        line = error.stand_in(line)  # type: ignore[arg-type]  # it was read
+    if isinstance(line, Oversize):
+        return [], None if _fail_call_of(line, state) else _refuse_oversize(line, state, refuse)
+    values = envelope.split_values(line)
+    if values and state.splits_values:
+        return values, None
+    reason = envelope.unreadable(line, error)
+    # A client ends the connection, and with it all calls.
+    if state.side == "server" and state.pending.settled_unreadable(line, reason):
+        return [], None
+    return [], refuse({"id": None if values else envelope.id_of_request(line)}, reason)
+
+
+def _fail_call_of(message: Oversize, state: ConversationState) -> bool:
+    """Fail the call whose reply is too large to be read; False if the message is no reply."""
+    return state.pending.settled_too_long(message, state.limits.max_message_size, state.side)
+
+
+def _refuse_oversize(message: Oversize, state: ConversationState, refuse: Refuse) -> Encoded | None:
+    """The error reply to a request that is too large."""
+    return refuse(message, envelope.refusal_of(message, state.limits.max_message_size, side=state.side))
 
 
 class OverloadSorter:
@@ -81,7 +131,7 @@ class OverloadSorter:
         """Handle the replies and control messages in a message of this chunk; give what is left of it."""
         state = self._state
         if isinstance(line, Oversize):
-            return [] if parsing.fail_call_of(line, state) else [line]
+            return [] if _fail_call_of(line, state) else [line]
         # Most are plain requests, and need not be read for that. (A long one is read sooner than looked through.)
         is_short = len(line) < LONG
         if is_short and b'"method"' in line and not any(sign in line for sign in _SIGNS):
@@ -149,11 +199,11 @@ class OverloadSorter:
         """The reply to a request that can neither be kept nor left unread."""
         state = self._state
         if isinstance(line, Oversize):
-            return parsing.refuse_oversize(line, state, self._refuse)
+            return _refuse_oversize(line, state, self._refuse)
         try:
             message, read = self._parse_long(line, state) if len(line) >= LONG else (orjson.loads(line), line)
-        except orjson.JSONDecodeError as unparsed:
-            values, reply = parsing.split_or_refuse(line, unparsed, state, self._refuse)
+        except orjson.JSONDecodeError as fault:
+            values, reply = unparsed(line, fault, state, self._refuse)
             self._queue.put_in(chunk, values)
             return reply
         envelope.with_exact_ids(message, read)
