@@ -18,11 +18,10 @@ from ..limits import Limits
 from ..observe.counters import Counters
 from ..wire import envelope
 from ..wire.buffers import Encoded, trimmed_message
-from .delivery import EventDelivery
 from .event_queue import EVENT_COST, EventQueue, Policy, QueuedEvent, QueueMemory, check_options
 from .patterns import RESERVED, fault_of_pattern, fault_of_topic, is_pattern, matches
 from .retained import Retained
-from .subscriptions import SubscribedConnection, Subscriber, SubscriptionTable
+from .subscriptions import EventDelivery, SubscribedConnection, Subscriber, SubscriptionTable
 
 
 class Topics(Mapping[str, int]):

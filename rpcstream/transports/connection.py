@@ -1,15 +1,16 @@
-"""The base of all connections, of any protocol: an asyncio transport, its write buffer, and why it ended.
+"""Connections of any protocol: what the listener asks of them, and their base with an asyncio transport.
 
 Owns what the line stream, WebSocket and HTTP share: pausing and resuming, writing without copies, how much the peer may
-leave unread, and closing at once. Knows neither messages nor how bytes are cut into them.
+leave unread, why the connection ended, and closing at once. Knows neither messages nor how bytes are cut into them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
+from ..errors import RpcError
 from ..limits import Limits
 from ..peer.credentials import Credentials, credentials_of
 from ..peer.memory import UnreadBytes
@@ -34,6 +35,49 @@ _REFUSALS = frozenset(
         "UNKNOWN_CA",
     )
 )
+
+
+class Connection(Protocol):
+    """A connection as the listener sees it, whatever is spoken on it; or its TLS handshake."""
+
+    #: Of the other end, for people.
+    address: str
+
+    #: Why this end closed it; None if it did not. And whether that was because of a limit.
+    reason: str | None
+    over_limit: bool
+
+    #: When the connection was accepted (seconds of the loop's clock), before any handshake.
+    opened: float
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the peer is authenticated."""
+
+    def refuse(self, error: RpcError) -> None:
+        """Send the reason why this connection is not served, and close it."""
+
+    def drain(self) -> None:
+        """Take no more requests; close when those that were read are answered."""
+
+    def probe(self) -> None:
+        """Find out whether a peer that sends nothing more still listens; if not, the connection will be lost."""
+
+    def check(self, now: float) -> str | None:
+        """Close the connection if it is over a time limit at `now` (seconds); returns the reason if so."""
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+
+
+class ProtocolConnection(Connection, Protocol):
+    """A connection that is an asyncio protocol."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+
+    def data_received(self, data: bytes) -> None: ...
+
+    def eof_received(self) -> bool | None: ...
 
 
 class SocketConnection(asyncio.Protocol):

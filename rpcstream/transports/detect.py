@@ -15,8 +15,7 @@ import orjson
 from ..errors import RpcError
 from ..limits import Limits
 from ..wire.envelope import error_reply
-from .connection import format_address
-from .interfaces import Connection, ProtocolConnection
+from .connection import Connection, ProtocolConnection, format_address
 from .timeouts import Timeouts
 
 log = logging.getLogger("rpcstream.server")

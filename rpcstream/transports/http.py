@@ -22,10 +22,10 @@ from ..peer.slices import TURN
 from ..wire.http_messages import HttpError, Request, Response, problem
 from ..wire.http_parser import HEAD_MAX, RequestReader
 from ..wire.upgrade import accept_upgrade
+from .connection import Connection
 from .http_exchange import AnsweredNotifications, CallHead, HttpExchange
 from .http_output import HttpOutput, response_parts
 from .http_router import HttpRouter, PageHead, request_credentials, response_of
-from .interfaces import Connection
 from .message_connection import Trace
 from .paced_transport import undelivered
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from ..peer.credentials import Credentials
 from ..wire.http_messages import HttpError, Request, Response, problem, tokens
 from ..wire.http_parser import body_length, parse_head
+from .connection import ProtocolConnection
 from .http_exchange import CallHead
-from .interfaces import ProtocolConnection
 
 log = logging.getLogger("rpcstream.server")
 

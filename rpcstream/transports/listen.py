@@ -22,11 +22,10 @@ from ..tls import Certificates
 from ..wire.http_messages import Request
 from .accept import Acceptor, Handshake, bound_tcp, bound_unix, remove_own
 from .access import AccessRules
-from .connection import format_address
+from .connection import Connection, format_address
 from .detect import ProtocolDetector
 from .http import HttpConnection
 from .http_router import CallPaths, HttpRouter, Routes
-from .interfaces import Connection
 from .message_connection import Trace
 from .open_connections import OpenConnections
 from .stream import LineStream

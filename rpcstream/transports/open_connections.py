@@ -14,7 +14,7 @@ from ..errors import ServerBusy
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
-from .interfaces import Connection
+from .connection import Connection
 from .timeouts import interval
 
 log = logging.getLogger("rpcstream.server")

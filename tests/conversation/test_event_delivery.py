@@ -15,8 +15,8 @@ import orjson
 import pytest
 
 from rpcstream import Limits, Server
-from rpcstream.events.delivery import SHARE
 from rpcstream.events.event_queue import Policy
+from rpcstream.events.subscriptions import SHARE
 
 from ..internals import open_connections, subscription_table
 from ..waiting import until

@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from rpcstream import EncodeError, InvalidParams, MessageTooLarge, ServerBusy
-from rpcstream.events.delivery import SHARE
 from rpcstream.events.patterns import TOPIC_MAX
+from rpcstream.events.subscriptions import SHARE
 
 from ..internals import subscription_table
 from .event_setup import EventSetup, FakeConnection, event_message, turns
