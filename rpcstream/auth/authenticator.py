@@ -1,7 +1,8 @@
 """Authentication: from the credentials of a peer to its identity.
 
 Owns the decision whether credentials are accepted, by comparing a token or by asking the server's own function, whose
-result is the identity. Knows neither messages nor methods, nor when a peer is asked; that is `gate`.
+result is the identity; and such a function for users that a configuration lists. Knows neither messages nor methods,
+nor when a peer is asked (that is `gate`), nor how a configuration writes users.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import hashlib
 import hmac
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..limits import DEFAULT_LIMITS
@@ -123,6 +125,61 @@ class Authenticator:
     def _failed(self, credentials: Credentials, error: BaseException) -> None:
         kind = "the server's authenticate function raised, %s is not accepted"
         self._log.error(None, kind, credentials.address or "a peer", error=error)
+
+
+# -- users ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class User:
+    """A program or person that may connect.
+
+    Attributes:
+        token: identifies the user.
+        certificate: a name in a verified certificate; identifies the user, too.
+        roles: names under which rules may refer to several users.
+    """
+
+    name: str
+    token: str | None = field(default=None, repr=False)
+    certificate: str | None = None
+    roles: tuple[str, ...] = ()
+
+
+class UserIdentity(str):
+    """The identity of a user: its name, as a string, with its roles."""
+
+    __slots__ = ("roles",)
+
+    roles: frozenset[str]
+
+
+def authenticate_users(users: Iterable[User]) -> Callable[[Credentials], UserIdentity | None]:
+    """Make a function for `authenticate=`: it finds the user by token, or without one by verified certificate.
+
+    An unknown token is refused, whatever certificate comes with it.
+    """
+    by_token: dict[bytes, UserIdentity] = {}
+    by_certificate: dict[str, UserIdentity] = {}
+    for user in users:
+        identity = UserIdentity(user.name)
+        identity.roles = frozenset(user.roles)
+        if user.token is not None:
+            by_token[_digest(user.token)] = identity
+        if user.certificate is not None:
+            by_certificate[user.certificate] = identity
+
+    def authenticate(credentials: Credentials) -> UserIdentity | None:
+        if credentials.token is not None:
+            # How long it takes to find a digest says nothing of the token.
+            return by_token.get(_digest(credentials.token))
+        found = (by_certificate.get(name) for name in credentials.names)
+        return next((identity for identity in found if identity is not None), None)
+
+    return authenticate
+
+
+# -- tokens and functions ---------------------------------------------------------------------------------------------
 
 
 def _identity(found: Any) -> Any:

@@ -3,7 +3,7 @@
 Used by `Hub.from_config`, `Client.from_config` and `AsyncClient.from_config`.
 """
 
-from ..auth.users import User
+from ..auth.authenticator import User
 from .client import client_options
 from .files import ConfigError, read_file
 from .hub import HubConfig, hub_options, read_tls

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..auth.users import User
+from ..auth.authenticator import User
 from ..limits import Limits
 from .files import ConfigError
 from .option_types import (

@@ -16,9 +16,8 @@ from ..codec import payloads
 from ..errors import CallCancelled, InvalidParams, InvalidRequest, NotPermitted, ParseError, RpcError
 from ..methods.arguments import Tagged
 from ..methods.dispatch import Dispatcher
-from ..methods.request_options import credit_of, timeout_of
-from ..peer.deadline import INFINITE
-from ..peer.flow_control import CREDIT_MAX
+from ..peer.deadline import INFINITE, timeout_of
+from ..peer.flow_control import CREDIT_MAX, credit_of
 from ..peer.interfaces import Later
 from ..peer.state import ConversationState
 from ..wire import envelope

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import orjson
 
-from ..auth.users import authenticate_users
+from ..auth.authenticator import authenticate_users
 from ..config import ConfigSource, hub_options
 from ..events.event_queue import QueueMemory
 from ..methods.dispatch import Dispatcher

@@ -29,7 +29,8 @@ from ..limits import Limits
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
 from ..peer.context import Context
-from ..peer.deadline import inherit
+from ..peer.deadline import TimeLimit, inherit, timeout_of
+from ..peer.flow_control import credit_of
 from ..peer.interfaces import Later
 from ..peer.slices import TimeSlices
 from ..peer.state import ConversationState, Hold
@@ -43,7 +44,6 @@ from .image_decoding import HandlerRunner, ImageCallRunner, ImageMemory
 from .invoke import Invoker
 from .registry import Method, MethodRegistry
 from .replies import NO_ID, AfterReplyCalls, ReplyWriter
-from .request_options import TimeLimit, credit_of, timeout_of
 from .rpc_batch import RpcBatch, RpcBatches
 from .stream_call import CallRunner
 

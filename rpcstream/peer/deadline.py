@@ -1,7 +1,8 @@
-"""The deadline of a handler, which the calls made inside it inherit.
+"""How long a call may take: the member `timeout` of a request, and the deadline that calls made in a handler inherit.
 
-Owns one context variable, and its clock: `time.monotonic`, so that a deadline means the same in every thread and every
-event loop.
+Owns how the caller's time-out is combined with that of the method; one context variable, and its clock:
+`time.monotonic`, so that a deadline means the same in every thread and every event loop. Does not know what happens to
+a call that is over its time. Imports no asyncio, which plain calls of the sync client do without.
 """
 
 from __future__ import annotations
@@ -9,6 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import DeadlineExceeded, InvalidRequest
+
+if TYPE_CHECKING:
+    import asyncio
 
 INFINITE = float("inf")
 
@@ -52,3 +59,42 @@ def time_left(seconds: float | None) -> float | None:
         return seconds
     left = max(deadline - clock(), 0.0)
     return left if seconds is None else min(seconds, left)
+
+
+# -- the time of a request --------------------------------------------------------------------------------------------
+
+
+class TimeLimit(NamedTuple):
+    """The seconds that a call may take, and the loop time (s) when they are over."""
+
+    seconds: float
+    ends: float
+
+    @classmethod
+    def of(cls, seconds: float | None, loop: asyncio.AbstractEventLoop) -> TimeLimit | None:
+        """The limit of a call that begins now; None where there is none."""
+        return None if seconds is None else cls(seconds, loop.time() + seconds)
+
+
+def timeout_of(name: str, most: float | None, message: dict[str, Any], waited: float) -> float | None:
+    """The seconds that a call may take: its method's, or the caller's if these are fewer; None for no limit.
+
+    Args:
+        name: the method, for the error.
+        most: the seconds that the method allows; None: any number.
+        message: the request.
+        waited: seconds that the request has waited here, which count for the caller's time-out.
+
+    Raises:
+        DeadlineExceeded: the caller's time is over already; the call is not begun.
+        InvalidRequest: the member is no number of seconds.
+    """
+    asked = message.get("timeout")
+    if asked is None:
+        return most
+    if not isinstance(asked, int | float) or isinstance(asked, bool) or asked < 0:
+        raise InvalidRequest(data={"reason": "the member 'timeout' must be a number of seconds, not negative"})
+    left = asked if most is None else min(asked, most + waited)
+    if left <= waited:
+        raise DeadlineExceeded(data={"method": name, "timeout": asked})
+    return left - waited

@@ -257,3 +257,17 @@ class StreamReceiver:
     def _rouse(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
+
+
+def credit_of(message: dict[str, Any]) -> int | None:
+    """The items that the caller permits at first, by the member `stream` of its request; None if it wants no stream.
+
+    Raises:
+        InvalidRequest: the member is no number of items, or the id could not be named by items and credit.
+    """
+    credit = message.get("stream")
+    if credit is not None and type(message.get("id")) not in (int, str, type(None)):
+        raise InvalidRequest(data={"reason": "the id of a stream must be a string or an integer of 64 bits"})
+    if credit is not None and (type(credit) is not int or credit < 0):
+        raise InvalidRequest(data={"reason": "the member 'stream' must be a number of items, not negative"})
+    return credit
