@@ -57,14 +57,14 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def tell(text: str) -> None:
-    """What is going on, on one line of a terminal; nothing where the output is kept."""
+    """Show progress on one line of the terminal; nothing where standard error is no terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{text}"[:118])
         sys.stderr.flush()
 
 
 def measure(options: argparse.Namespace) -> Results:
-    """All topics that are wanted; each table is printed when it is there."""
+    """Measure the chosen topics, and print each table as soon as it is complete."""
     settings = Settings(
         seconds=options.seconds,
         rounds=options.rounds,

@@ -48,7 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class Process:
-    """One of the processes: told a word, it answers with a sample."""
+    """A process of the soak. It takes commands on stdin, one word each, and answers with a sample."""
 
     def __init__(self, role: str, *arguments: str) -> None:
         self.role = role
@@ -64,10 +64,10 @@ class Process:
             self._process.stdin.flush()
 
     def hear(self) -> dict[str, Any]:
-        """The next answer.
+        """Read the process's next answer.
 
         Raises:
-            SystemExit: there is none: the process is dead, or hangs.
+            SystemExit: no answer came, because the process is dead or hangs.
         """
         assert self._process.stdout is not None
         alarm = threading.Timer(REST_MAX, self._process.kill)
@@ -84,7 +84,7 @@ class Process:
         self._process.communicate()
 
     def end(self) -> int:
-        """Its exit status."""
+        """Let the process end, and return its exit status."""
         self.say("end")
         try:
             self._process.communicate(timeout=REST_MAX)
@@ -115,7 +115,7 @@ def soak(options: argparse.Namespace) -> int:
 def observe(
     options: argparse.Namespace, address: str, server: Process, loads: list[Process]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Let them work, and rest, until the time is over; the samples of each."""
+    """Let the processes work and rest in turns until the time is over; return the samples of each."""
     choose = random.Random(options.seed)
     processes: dict[str, list[dict[str, Any]]] = {process.role: [] for process in (server, *loads)}
     start = monotonic()

@@ -42,7 +42,7 @@ ArgumentSpecs = Mapping[str, Mapping[str, Any]]  # name of an option -> what arg
 
 @contextmanager
 def needs(*packages: str) -> Iterator[None]:
-    """Around imports: if one fails, the script ends with status 77 and says what to install."""
+    """Context manager for imports: if one fails, the script ends with status 77 and says what to install."""
     try:
         yield
     except ImportError as error:
@@ -51,7 +51,7 @@ def needs(*packages: str) -> Iterator[None]:
 
 
 def skip(why: str) -> NoReturn:
-    """End with the status that says: not here, and that is no fault."""
+    """End with status 77: this peer cannot be measured here, which is no failure."""
     print(f"{Path(sys.argv[0]).name}: {why}", file=sys.stderr)
     sys.exit(NOT_HERE)
 
@@ -94,7 +94,7 @@ def main(
 
 
 def allow_many_files() -> None:
-    """For thousands of connections; the usual limit is 1,024."""
+    """Raise the limit of open files for thousands of connections; the usual one is 1,024."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 1 << 16
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
@@ -127,20 +127,20 @@ def fail(status: int, error: str, wrong: int = 0) -> NoReturn:
 
 
 def ready(port: int, *packages: str) -> None:
-    """Tell whoever started the server that it listens now."""
+    """Print the ready line: the server listens now."""
     versions = {package: version(package) for package in packages}
     print(json.dumps({"port": port, "versions": versions or {"python": sys.version.split()[0]}}), flush=True)
 
 
 def free_port() -> int:
-    """For peers that cannot be given port 0, or do not tell which port they got."""
+    """Find a free port, for peers that cannot be given port 0 or do not tell which port they got."""
     with socket.create_server((HOST, 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
 
 
 def ready_when_open(port: int, *packages: str) -> None:
-    """As `ready`, for peers that do not tell when they listen: from a thread, as soon as they can be connected to."""
+    """Print the ready line once the port accepts connections, for peers that do not tell when they listen."""
 
     def wait() -> None:
         while True:
@@ -155,7 +155,7 @@ def ready_when_open(port: int, *packages: str) -> None:
 
 
 def connect(port: int) -> socket.socket:
-    """Blocking, without a time-out: with one, each call would ask the kernel twice."""
+    """Open a blocking connection without a time-out: with one, each call would need two system calls."""
     connection = socket.create_connection((HOST, port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
@@ -174,7 +174,7 @@ def make_login(user: str, password: str, remember: bool) -> dict[str, Any]:
 
 
 def mean_colour(photo: Any) -> list[float]:
-    """Of a Pillow image, each channel from 0 to 255."""
+    """Compute the mean of each channel of a Pillow image, from 0 to 255."""
     from PIL import ImageStat
 
     return ImageStat.Stat(photo).mean
@@ -184,14 +184,14 @@ def mean_colour(photo: Any) -> list[float]:
 
 
 class WrongReply(Exception):
-    """A server answered, but not what was asked."""
+    """A server's reply is not the expected one."""
 
 
 class Topic(Protocol):
-    """Each worker has one of its own."""
+    """Makes the arguments of calls and checks their replies. Each worker has a topic of its own."""
 
     def ask(self, number: int) -> tuple[Any, ...]:
-        """The arguments of a call. What was given out before is not in use any more."""
+        """Make the arguments of a call. They may reuse the memory of earlier ones, which are no longer in use."""
 
     def fits(self, number: int, reply: Any) -> bool: ...
 
@@ -221,8 +221,11 @@ class LoginTopic:
 
 
 class ArrayTopic:
-    """The ends are new in each call, so that no old reply fits. Large replies are compared at 4,096 places in every
-    call, whole in the first ones: comparing 16 MiB takes as long as a good part of the call."""
+    """Arrays whose first and last items are new in each call, so that no old reply fits.
+
+    Large replies are compared at 4,096 places in every call, and whole in the first ones: comparing 16 MiB takes as
+    long as a good part of the call.
+    """
 
     def __init__(self, options: Options) -> None:
         import numpy as np
@@ -247,7 +250,7 @@ class ArrayTopic:
 
 
 class ImageTopic:
-    """Photos that differ in their mean colour, with some noise in them, as photos have."""
+    """Images that differ in their mean colour, with some noise, as photos have."""
 
     def __init__(self, options: Options) -> None:
         self._photos = make_photos()
@@ -263,7 +266,7 @@ class ImageTopic:
 
 @cache
 def make_photos() -> list[Any]:
-    """Four RGB images of 640 x 480, the same ones each time."""
+    """Make four RGB images of 640 x 480 pixels, the same ones each time."""
     import numpy as np
     from PIL import Image
 
@@ -288,8 +291,11 @@ METHODS = {"sum": "sum", "login": "login", "array": "echo", "image": "image"}
 
 
 class Tally:
-    """Counts the calls of all workers. The time begins with the first reply after the warm-up, which is not counted,
-    and ends with the last one, so that long calls are not cut off at either end."""
+    """Counts the calls of all workers.
+
+    The time begins with the first reply after the warm-up and ends with the last one, so that long calls are not cut
+    off at either end.
+    """
 
     def __init__(self, options: Options) -> None:
         self._begins = perf_counter() + options.warmup
@@ -301,7 +307,7 @@ class Tally:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def add(self, began: float, done: float) -> bool:
-        """A call took from `began` to `done`. Gives whether to go on."""
+        """Count a call that lasted from `began` to `done`; return whether to make another one."""
         if self._first:
             self._latencies.append(done - began)
         elif done >= self._begins:
@@ -366,7 +372,11 @@ def work(worker: Worker, tally: Tally) -> None:
 
 
 def load_with_threads(options: Options, calls: Sequence[Call], make_topic: TopicMaker | None = None) -> Result:
-    """`calls`: one a connection; each is used by `--in-flight` threads at once."""
+    """Run the closed loop with threads.
+
+    Args:
+        calls: a call function for each connection, used by `--in-flight` threads at once.
+    """
     workers = make_workers(options, calls, make_topic)
     tally = Tally(options)
     if len(workers) == 1:
@@ -379,7 +389,11 @@ def load_with_threads(options: Options, calls: Sequence[Call], make_topic: Topic
 
 
 async def load_with_tasks(options: Options, calls: Sequence[Call], make_topic: TopicMaker | None = None) -> Result:
-    """`calls`: one a connection, to be awaited; each is used by `--in-flight` tasks at once."""
+    """Run the closed loop with tasks.
+
+    Args:
+        calls: an async call function for each connection, used by `--in-flight` tasks at once.
+    """
     workers = make_workers(options, calls, make_topic)
     tally = Tally(options)
     await asyncio.gather(*(work_async(worker, tally) for worker in workers))

@@ -123,7 +123,7 @@ async def offer_bare(port: int, name: str, methods: list[str]) -> asyncio.BaseTr
 
 
 async def offer(options: Options) -> None:
-    """Until it is ended."""
+    """Offer the methods at the hub until the process is ended."""
     kept: list[Any] = []
     if options.kind == "real":
         kept.append(await offer_real(options.port))

@@ -16,7 +16,7 @@ LARGEST = 4096
 
 
 class Lines:
-    """What `Client.sum` sends for the arguments of the topic, byte for byte, and what must come back."""
+    """The bytes that `Client.sum` sends for the topic's arguments, and those that must come back."""
 
     def __init__(self, options: Options) -> None:
         numbers = [(number + 1, seven_digits(number)) for number in range(MESSAGES)]

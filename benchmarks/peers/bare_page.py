@@ -26,7 +26,7 @@ BAD_REQUEST = response("400 Bad Request", "text/plain", b"bad request")
 
 
 class Responder(asyncio.Protocol):
-    """Both asyncio's protocol and what httptools calls."""
+    """An asyncio protocol, and the callbacks of the httptools parser."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

@@ -33,13 +33,13 @@ TEXTS = [f"text {number} of {'one two three four five six seven eight'[: number 
 
 @cache
 def weights() -> list[NDArray[np.float32]]:
-    """26 MiB, the same in each process."""
+    """Make the weights of the network: 26 MiB, the same in each process."""
     random = np.random.default_rng(7)
     return [random.standard_normal(shape, np.float32) / np.float32(shape[0] ** 0.5) for shape in pairwise(SIZES)]
 
 
 def embed(text: list[str]) -> Vectors:
-    """Vectors of unit length."""
+    """Embed texts as vectors of unit length."""
     values = np.zeros((len(text), SIZES[0]), np.float32)
     for row, each in zip(values, text, strict=True):
         for word in each.split():
@@ -50,7 +50,7 @@ def embed(text: list[str]) -> Vectors:
 
 
 def embed_alone(text: str) -> Vector:
-    """Without batching."""
+    """Embed one text, without batching."""
     return embed([text])[0]
 
 
@@ -64,7 +64,7 @@ def make_server() -> Server:
 
 
 class EmbeddingTopic:
-    """A product of many rows may be rounded in another way than that of one."""
+    """Texts and their vectors, compared with a tolerance: a product of many rows may be rounded otherwise."""
 
     def __init__(self, options: Options) -> None:
         self._vectors = embed(TEXTS)

@@ -34,7 +34,7 @@ def run_hub(on_listening: Callable[[int], None]) -> None:
 
 
 def serve_with_provider(options: Options) -> None:
-    """Ready when the provider is; it ends with the hub."""
+    """Serve the hub with a provider process, and print the ready line once the provider has registered."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(port: int) -> None:
@@ -46,7 +46,7 @@ def serve_with_provider(options: Options) -> None:
         threading.Thread(target=pass_on, args=(provider,), daemon=True).start()
 
     def pass_on(provider: subprocess.Popen[bytes]) -> None:
-        """Its ready line is ours. Without one there is nothing to be measured."""
+        """Print the provider's ready line as this script's own; end where there is none."""
         assert provider.stdout is not None
         line = provider.stdout.readline()
         if not line:

@@ -43,10 +43,10 @@ async def load_async(options: Options) -> Result:
 
 
 class Publishing:
-    """The events that are on their way.
+    """The events that have been published and not yet received by all subscribers.
 
     Attributes:
-        subscribed: done when everybody has subscribed.
+        subscribed: done when all connections have subscribed.
         publisher: sends them.
     """
 
@@ -86,7 +86,7 @@ class Publishing:
             self.subscribed.set_result(None)
 
     def came(self, first: int, lines: list[bytes]) -> int:
-        """A subscriber was sent these; `first` is the place of the first. Gives that of the next."""
+        """Check events that a subscriber received; `first` is the number of the first. Return that of the next."""
         for line in lines:
             if line != self._lines.get(first):
                 self.fail(WrongReply(f"published {self._lines.get(first)!r}, got {line!r:.300}"))
@@ -115,7 +115,7 @@ class Publishing:
 
 
 class Lines(asyncio.Protocol):
-    """Takes whole lines."""
+    """A protocol that collects bytes into whole lines."""
 
     def __init__(self, publishing: Publishing) -> None:
         self.publishing = publishing
@@ -135,7 +135,7 @@ class Lines(asyncio.Protocol):
 
 
 class Subscriber(Lines):
-    """Its first line is the reply to its subscription, all others are events."""
+    """A subscriber: its first line is the reply to the subscription, all others are events."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._is_subscribed = False

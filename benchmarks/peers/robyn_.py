@@ -22,7 +22,7 @@ def page() -> Response:
 
 
 def end_at_sigterm() -> None:
-    """Before any other thread is started: each inherits that the signal does not interrupt it."""
+    """End the process at SIGTERM; to be called before other threads start, since they inherit the blocked signal."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
     def wait() -> None:

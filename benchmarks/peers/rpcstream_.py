@@ -94,7 +94,7 @@ async def load_async(options: Options, address: str, method: str) -> Result:
 
 
 def load_with_futures(options: Options, calls: list[Any]) -> Result:
-    """One thread keeps all futures; it waits for the oldest one and replaces it."""
+    """Run the closed loop with futures: one thread waits for the oldest of all and replaces it."""
     workers = make_workers(options, calls)
     tally = Tally(options)
 

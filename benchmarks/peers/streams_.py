@@ -124,7 +124,7 @@ async def load_async(options: Options) -> Result:
 
 
 async def read(stream: AsyncIterator[Any], topic: Topic, tally: Tally) -> None:
-    """What is measured of an item is the time since the one before."""
+    """Read a stream, check its items, and count the time from one item to the next."""
     number, began = 0, perf_counter()
     async for item in stream:
         done = perf_counter()
@@ -137,7 +137,7 @@ async def read(stream: AsyncIterator[Any], topic: Topic, tally: Tally) -> None:
 
 
 class Given:
-    """The items that go to the server, and what they come to."""
+    """The items that are sent to the server, and their expected total."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic

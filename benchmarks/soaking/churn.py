@@ -18,7 +18,7 @@ from .tasks import Load, feature
 
 
 class Wire:
-    """A connection without a client."""
+    """A plain socket that reads and writes messages, without a client."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -33,7 +33,7 @@ class Wire:
         self.writer.write(b"".join(orjson.dumps(message) + b"\n" for message in messages))
 
     async def hear(self) -> Any:
-        """The next message; None at the end."""
+        """Read the next message; None at the end of the connection."""
         line = await self._reader.readline()
         return orjson.loads(line) if line.strip() else None
 
@@ -77,7 +77,7 @@ async def clients_that_come_and_go(load: Load, choose: random.Random) -> None:
 
 @feature
 async def connections_that_are_torn_off(load: Load, choose: random.Random) -> None:
-    """A client that connects again: its calls fail when the connection is lost, later ones do not."""
+    """Reset the connection of a reconnecting client: calls under way fail, later ones do not."""
     client, token = load.clients[0], load.token()
     load.tally.expect("connections_that_are_torn_off", await client.echo(token), token)
     calls = [client.submit.later(token, 100), client.submit.threaded(token, 0.01), client.submit.total(_slowly())]
@@ -112,7 +112,7 @@ async def half_closes(load: Load, choose: random.Random) -> None:
 
 @feature
 async def torn_wires(load: Load, choose: random.Random) -> None:
-    """Everything at once, then gone in the midst; a detached handler goes on."""
+    """Begin calls, streams and subscriptions, then reset the connection; a detached handler goes on."""
     wire, token = await Wire.open(load.address), load.token()
     stream = {"$type": "stream", "id": "t"}
     wire.say(request(1, "detached", token), request(2, "later", token, 100), request(3, "endless", token, stream=50))
@@ -129,7 +129,7 @@ async def torn_wires(load: Load, choose: random.Random) -> None:
 
 @feature
 async def liars(load: Load, choose: random.Random) -> None:
-    """The server asks back, and is answered in every wrong way before it is in the right one."""
+    """Answer a call back from the server in every wrong way before the right one."""
     wire, token = await Wire.open(load.address), load.token()
     wire.say(request("call", "ask", token))
     asked = (await wire.hear())["id"]
@@ -154,7 +154,7 @@ async def junk(load: Load, choose: random.Random) -> None:
 
 @feature
 async def slow_readers(load: Load, choose: random.Random) -> None:
-    """Asks for much and reads it slowly; to its end, or not."""
+    """Ask for long results and read them slowly, to the end or not."""
     wire = await Wire.open(load.address)
     wire.say(*[request(number, "blob", 100_000) for number in range(60)])
     left, patience = 60 * 100_000, choose.randrange(60)
@@ -171,7 +171,7 @@ async def slow_readers(load: Load, choose: random.Random) -> None:
 
 @feature
 async def readers_that_stop(load: Load, choose: random.Random) -> None:
-    """Reads nothing at all until it is put out; or goes before."""
+    """Ask for long results and read nothing until the server closes the connection, or close it before."""
     wire = await Wire.open(load.address)
     wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
     wire.say(*[request(number, "blob", 200_000) for number in range(100)], request("s", "endless", "x", stream=10**6))

@@ -158,7 +158,7 @@ def _add_values(server: Server) -> None:
 
 
 def left_over(server: Server) -> list[str]:
-    """What there is that should be over when nobody asks anything."""
+    """List what is still there (calls, tasks, connections) though no client is at work."""
     running = server._running
     assert running is not None
     found = []

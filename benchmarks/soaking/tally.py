@@ -24,7 +24,7 @@ Sample = dict[str, Any]
 
 
 class Tally(logging.Handler):
-    """How often each feature did what it should, and what did not. As a handler of logs: an error is wrong."""
+    """Counts right and wrong outcomes of each feature. As a log handler it counts logged errors as wrong."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -52,10 +52,10 @@ class Tally(logging.Handler):
             self.mistake(feature, f"got {got!r:.100} for {wanted!r:.100}")
 
     def sample(self, left: list[str]) -> Sample:
-        """Memory (KiB), blocks of it, descriptors and objects now, after all that can be freed has been.
+        """Measure memory (KiB), allocated blocks, descriptors and objects, after garbage collection.
 
         Args:
-            left: what is still there of what should be over.
+            left: descriptions of calls, tasks or connections that should have ended and have not.
         """
         for _ in range(3):
             gc.collect()
@@ -86,7 +86,7 @@ class _Mallinfo(ctypes.Structure):
 
 
 def in_use() -> dict[str, int]:
-    """What is in use of malloc's memory (KiB); nothing where that cannot be asked."""
+    """Return the memory that malloc has given out (KiB); empty where the C library cannot tell."""
     try:
         mallinfo2 = ctypes.CDLL(None).mallinfo2  # glibc 2.33 and newer
     except AttributeError:
@@ -101,7 +101,7 @@ def answer(sample: Sample) -> None:
 
 
 def obey(loop: asyncio.AbstractEventLoop, words: dict[str, Callable[[], Awaitable[None]]]) -> None:
-    """Do what is said on stdin, in the event loop, until `end` or the end of the file. In a thread of its own."""
+    """Start a thread that runs the commands from stdin in the event loop, until `end` or the end of the file."""
 
     def follow() -> None:
         for line in sys.stdin:

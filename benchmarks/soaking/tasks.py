@@ -33,7 +33,7 @@ FEATURES: dict[str, Feature] = {}
 
 
 def feature(function: Feature) -> Feature:
-    """Something that a worker repeats."""
+    """Register a function that a worker repeats."""
     FEATURES[function.__name__] = function
     return function
 
@@ -42,7 +42,7 @@ class Load:
     """Clients and workers of one process.
 
     Args:
-        seed: of all dice.
+        seed: of all random choices.
     """
 
     def __init__(self, address: str, seed: str, tally: Tally) -> None:
@@ -63,7 +63,7 @@ class Load:
         return self.offering(AsyncClient(self.address, pool=1 + number % 2, reconnect=reconnect, limits=limits))
 
     def offering(self, client: AsyncClient) -> AsyncClient:
-        """The same client; it offers what the server calls back."""
+        """Offer the methods that the server calls back, and return the client."""
 
         @client
         async def confirm(token: str) -> str:
@@ -78,12 +78,12 @@ class Load:
         return client
 
     def token(self) -> str:
-        """What has never been asked before."""
+        """Make a token that no call has used before."""
         self._last += 1
         return f"{self._seed}.{self._last}"
 
     def one(self, choose: random.Random) -> AsyncClient:
-        """A client that stays and is not disturbed."""
+        """Choose a client whose connection no feature breaks."""
         return choose.choice(self.clients[1:])
 
     def start(self) -> None:
@@ -112,7 +112,7 @@ class Load:
             await asyncio.sleep(choose.random() * PAUSE)
 
     async def rest(self) -> list[str]:
-        """Stop, and see that everything is over; what is not."""
+        """Pause the workers, and list what has not ended."""
         self._goes.clear()
         try:
             async with asyncio.timeout(2 * HANGS):

@@ -1,6 +1,6 @@
 """The load of a soak from threads: the sync client, shared and not, in a conversation and without one.
 
-Each worker is a thread that repeats one thing, by its own dice.
+Each worker is a thread that repeats one feature, with random choices of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FEATURES: dict[str, Feature] = {}
 
 
 def feature(function: Feature) -> Feature:
-    """Something that a worker repeats."""
+    """Register a function that a worker repeats."""
     FEATURES[function.__name__] = function
     return function
 
@@ -92,7 +92,7 @@ class Threads:
             time.sleep(choose.random() * PAUSE)
 
     def rest(self) -> list[str]:
-        """Stop, and see that everything is over; what is not."""
+        """Pause the workers, and list what has not ended."""
         self._goes.clear()
         with self._calm:
             if not self._calm.wait_for(lambda: not self._at_work, 2 * HANGS):
@@ -123,7 +123,7 @@ def sync_calls(load: Threads, choose: random.Random) -> None:
 
 @feature
 def sync_calls_together(load: Threads, choose: random.Random) -> None:
-    """The same client, in another thread."""
+    """Call with the same client from another thread at the same time."""
     token = load.token()
     load.tally.expect("sync_calls_together", load.plain.later(token, 0.002), token)
     load.tally.expect("sync_calls_together", load.conversing.threaded(token, 0.002), token)

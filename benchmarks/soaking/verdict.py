@@ -15,7 +15,7 @@ SAMPLES_MIN = 6
 
 
 class Allowance(NamedTuple):
-    """How far a figure may rise: by `least` or this share of it, whichever is more, and once by one `step` besides."""
+    """How far a figure may rise: by `least` or by this share of it, whichever is more, and once by `step` besides."""
 
     least: float = 0
     share: float = 0.0
@@ -43,15 +43,15 @@ ALLOWED = {
 
 
 def thirds(values: Sequence[float]) -> tuple[float, float]:
-    """The median of the second third, and that of the last: what was warming up is left out, and so are outliers."""
+    """Return the medians of the second and of the last third, which leaves out the warm-up and outliers."""
     third = len(values) // 3
     return median(values[third : 2 * third]), median(values[2 * third :])
 
 
 def rise_without_one_step(values: Sequence[float]) -> float:
-    """How far the values rise after the first third, without the largest of the rises between quarters of that time.
+    """Compute how far the values rise after the first third, without the largest rise between quarters of that time.
 
-    Of what grows evenly that is as much as the difference of the `thirds`; of one step, whenever it comes, nothing.
+    For even growth that is as much as the difference of the `thirds`; for a single step, at any time, it is 0.
     """
     late = values[len(values) // 3 :]
     edges = [len(late) * quarter // 4 for quarter in range(5)]
@@ -60,7 +60,7 @@ def rise_without_one_step(values: Sequence[float]) -> float:
 
 
 def growth(name: str, samples: Samples) -> list[str]:
-    """What of one process grows."""
+    """List the figures of one process that grow more than they may."""
     found = []
     if len(samples) < SAMPLES_MIN:
         return found
@@ -80,7 +80,7 @@ def growth(name: str, samples: Samples) -> list[str]:
 
 
 def reasons(processes: dict[str, Samples], features: Sequence[str]) -> list[str]:
-    """Why the soak failed; nothing if it did not."""
+    """List the reasons why the soak failed; empty if it passed."""
     found = []
     counts: dict[str, int] = {}
     for name, samples in processes.items():
@@ -97,7 +97,7 @@ def heading(names: Sequence[str]) -> str:
 
 
 def row(seconds: float, samples: dict[str, dict[str, Any]]) -> str:
-    """One rest of all processes."""
+    """Format the samples of one rest, of all processes, as a row."""
     server = samples["server"]
     text = f"{seconds:6.0f} s  {server['connections']:11}  {server['requests']:9}"
     for sample in samples.values():
@@ -106,7 +106,7 @@ def row(seconds: float, samples: dict[str, dict[str, Any]]) -> str:
 
 
 def summary(processes: dict[str, Samples]) -> str:
-    """The medians that were compared, and what was done."""
+    """Format the compared medians, and how often each feature ran."""
     lines = []
     for name, samples in processes.items():
         if len(samples) >= SAMPLES_MIN:

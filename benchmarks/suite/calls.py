@@ -21,7 +21,7 @@ PASSWORD = "correct horse battery staple"
 
 @dataclass(frozen=True)
 class Call:
-    """A method, its arguments by name for a number, and its result."""
+    """A method, with its arguments and its result as functions of a number."""
 
     method: str
     arguments: Callable[[int], dict[str, Value]]
@@ -38,28 +38,28 @@ LOGIN = Call(
 
 
 def line(call: Call) -> bytes:
-    """JSON-RPC 2.0 on a line, parameters by position."""
+    """Make the JSON-RPC 2.0 request as a line, parameters by position."""
     return _template(_request(call.method, list(call.arguments(_SAMPLE).values()), _SAMPLE)) + b"\n"
 
 
 def fits_reply(call: Call) -> Check:
-    """Is it the reply object of JSON-RPC for that number?"""
+    """Make a check for the JSON-RPC reply object."""
     return lambda reply, n: reply == {"jsonrpc": "2.0", "id": n, "result": call.result(n)}
 
 
 def fits_result(call: Call) -> Check:
-    """Is it the bare result for that number?"""
+    """Make a check for the bare result."""
     return lambda reply, n: type(reply) is type(call.result(n)) and reply == call.result(n)
 
 
 def batch(size: int) -> bytes:
-    """A batch of sums on a line. Each has an id, arguments and a result of its own; `size` is at most 100."""
+    """Make a batch of sums as a line. Each has an id, arguments and a result of its own; `size` is at most 100."""
     members = [_request("sum", [_SAMPLE * 100 + member, 1], _SAMPLE * 100 + member) for member in range(size)]
     return _template(members) + b"\n"
 
 
 def fits_batch(size: int) -> Check:
-    """Are they the replies to that batch, in any order?"""
+    """Make a check for the replies to that batch, in any order."""
 
     def fits(replies: object, n: int) -> bool:
         ids = [n * 100 + member for member in range(size)]
@@ -70,12 +70,12 @@ def fits_batch(size: int) -> Check:
 
 
 def get(path: str) -> bytes:
-    """An HTTP request for a page."""
+    """Make an HTTP request for a page."""
     return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: load\r\nAccept: */*\r\n\r\n".encode()
 
 
 def post(path: str, body: bytes, kind: str = "application/json") -> bytes:
-    """An HTTP request."""
+    """Make an HTTP POST request."""
     head = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: load\r\nAccept: */*\r\n"
         f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -84,7 +84,7 @@ def post(path: str, body: bytes, kind: str = "application/json") -> bytes:
 
 
 def named(call: Call) -> bytes:
-    """The arguments as a JSON object, as REST and WebSocket take them."""
+    """Write the arguments as a JSON object, as REST and WebSocket take them."""
     return _template(call.arguments(_SAMPLE))
 
 
@@ -94,13 +94,13 @@ def xml_request(call: Call) -> bytes:
 
 
 def xml_reply(call: Call) -> bytes:
-    """As the standard library's server writes it."""
+    """Write an XML-RPC reply as the standard library's server does."""
     text = xmlrpc.client.dumps((call.result(_SAMPLE),), methodresponse=True).encode()
     return text.replace(b"%d" % _SAMPLE, NUMBER).replace(b"%d" % (_SAMPLE + 1), NEXT)
 
 
 def grpc_templates(call: Call) -> tuple[bytes, bytes]:
-    """Request and reply as protobuf messages, whose fields are the arguments and the results in their order."""
+    """Make request and reply as protobuf messages, whose fields are the arguments and the results in order."""
     result = call.result(_SAMPLE)
     return _message(call.arguments(_SAMPLE).values()), _message(
         result.values() if isinstance(result, dict) else [result]
@@ -116,7 +116,7 @@ def _template(message: object) -> bytes:
 
 
 def _message(values: Iterable[Value]) -> bytes:
-    """Fields from 1 on. Numbers are positive: protobuf leaves out those that are 0."""
+    """Encode a protobuf message with fields from 1 on. Numbers are positive, since protobuf leaves out zeros."""
     return b"".join(_field(number, value) for number, value in enumerate(values, 1))
 
 

@@ -40,13 +40,13 @@ PATIENCE = 30.0  # seconds that a driver may take besides those it was told to
 
 class Driver(Protocol):
     def __call__(self, server: Running) -> Measure:
-        """Check that the server answers rightly, if that is not done in each call anyway."""
+        """Return the function that measures this server; check its replies first where the load does not."""
         ...
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How many connections, and how many calls each keeps in flight."""
+    """The number of connections, and of calls that each keeps in flight."""
 
     connections: int = 1
     in_flight: int = 1
@@ -54,7 +54,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class FromC:
-    """`native/load.c`, for the protocols that it speaks."""
+    """A driver: `native/load.c`, for the protocols that it speaks."""
 
     protocol: Spoken
     request: bytes
@@ -91,7 +91,7 @@ class FromC:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnClient:
-    """The peer's own client in Python: `load` of its script, or of another one."""
+    """A driver: the peer's own client in Python, `load` of its script or of another one."""
 
     topic: str = "sum"
     shape: Shape = Shape()
@@ -114,7 +114,7 @@ class OwnClient:
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A peer in a case."""
+    """One peer in a case: its server, its load, and its name in the table."""
 
     name: str
     server: Serving
@@ -125,7 +125,7 @@ class Contender:
 
     @property
     def peer(self) -> str:
-        """What `--only` calls it."""
+        """The peer's name as `--only` takes it."""
         return peer_name(self.server.script)
 
     @property
@@ -133,13 +133,13 @@ class Contender:
         return self.server.script in OURS
 
     def wanted(self, only: frozenset[str]) -> bool:
-        """Ours and the bare echoes are in every run: without them nothing could be compared."""
+        """Whether `--only` includes it. rpcstream and the bare echoes are in every run, as the base of comparison."""
         return not only or self.ours or self.peer in only
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Contenders that do the same, and are measured in turn."""
+    """Contenders with the same task, measured in turn."""
 
     title: str
     contenders: tuple[Contender, ...]
@@ -160,13 +160,13 @@ def peer_name(script: str) -> str:
 
 
 def peers() -> list[str]:
-    """All that there are scripts for, as `--only` knows them."""
+    """List the names of all peer scripts, as `--only` takes them."""
     scripts = (path.stem for path in PEERS.glob("*.py"))
     return sorted(peer_name(stem) for stem in scripts if not stem.startswith("_") and stem not in OURS)
 
 
 def on_lines(name: str, server: Serving, call: Call, shape: Shape) -> Contender:
-    """JSON-RPC on lines, each answered for what was asked."""
+    """Make a contender that is loaded with JSON-RPC on lines, and every reply checked."""
     return Contender(
         name=name,
         server=server,
@@ -175,7 +175,7 @@ def on_lines(name: str, server: Serving, call: Call, shape: Shape) -> Contender:
 
 
 def echoes(request: bytes, shape: Shape, calls_in_one: int = 1) -> tuple[Contender, ...]:
-    """The bare echoes, with the bytes of this request."""
+    """Make the contenders that echo the bytes of this request."""
     load = FromC(protocol="line", request=request, reply=request, shape=shape)
     return tuple(
         Contender(name=name, server=Serving(script), load=load, calls=calls_in_one)

@@ -43,16 +43,16 @@ ECHO = _BUILT / "echo"
 
 
 class LoadFailed(Exception):
-    """The load could not be run to its end; the text says why."""
+    """The load generator did not finish; the text says why."""
 
 
 class WrongReply(LoadFailed):
-    """The server answered, but not what it must; the text has both."""
+    """A reply is not the expected one; the text has both."""
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Of the calls of a run, in microseconds."""
+    """Percentiles of the latency of a run's calls, in microseconds."""
 
     p50: float
     p90: float
@@ -63,7 +63,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Load:
-    """What a load generator has to say of a run in which every reply was right."""
+    """The result of a run in which every reply was right."""
 
     calls: int
     seconds: float
@@ -75,7 +75,7 @@ class Load:
 
     @classmethod
     def read(cls, line: str) -> Load:
-        """Of the line of JSON that the generator, and the drivers in `../peers`, print."""
+        """Read the line of JSON that the generator and the drivers in `../peers` print."""
         found: dict[str, Any] = json.loads(line)
         known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
         return cls(**known | {"latency_us": Latency(**found["latency_us"])})
@@ -105,7 +105,7 @@ def build() -> None:
 
 
 def _compile(compiler: str, sources: list[Path], program: Path) -> None:
-    """Others may be at it at the same time: the program appears whole or not at all."""
+    """Compile into a temporary file and rename it, since other processes may do the same at the same time."""
     with tempfile.TemporaryDirectory(dir=program.parent) as folder:
         made = Path(folder) / program.name
         done = subprocess.run([compiler, *FLAGS, "-o", made, *sources], capture_output=True, text=True)
@@ -129,16 +129,16 @@ def run_load(
     reconnect: bool = False,
     core: int | None = None,
 ) -> Load:
-    """Load a server with calls made of these templates (see `../native/load.c`) and give what came out.
+    """Load a server with calls made of these templates (see `../native/load.c`), and return the result.
 
     Args:
-        reply: what must come back; `templates.learn` finds it out.
+        reply: the template of the expected replies, from `templates.learn`.
         patience: seconds to wait for a reply.
         reconnect: a new connection for each call (http only).
-        core: where the generator runs; the one for loads if None.
+        core: the processor for the generator; None for that of loads.
 
     Raises:
-        WrongReply: a reply was another one.
+        WrongReply: a reply differed from the template.
         LoadFailed: a connection was refused or lost, or no reply came.
     """
     build()
@@ -157,7 +157,7 @@ def run_load(
 
 
 def read_output(status: int, output: str, errors: str = "") -> Load:
-    """What a load generator printed; `run_load` says what is raised."""
+    """Read the output of a load generator; raises as `run_load`."""
     if status == 0:
         return Load.read(output)
     try:

@@ -22,7 +22,7 @@ _PIECE = 1024  # what `/proc` counts memory in
 
 @dataclass(frozen=True)
 class Cores:
-    """Where servers and where load generators run; None where a process may run anywhere."""
+    """The processors for servers and for load generators; None where a process may run anywhere."""
 
     server: int | None
     load: int | None
@@ -30,7 +30,7 @@ class Cores:
 
 @cache
 def cores() -> Cores:
-    """A core for the server and another for the load, on different physical ones if there are; else no pinning."""
+    """Choose processors for server and load, on different physical cores; none where there is one core."""
     if not hasattr(os, "sched_getaffinity"):
         return Cores(None, None)
     ours = sorted(os.sched_getaffinity(0))
@@ -41,7 +41,7 @@ def cores() -> Cores:
 
 
 def _siblings(core: int) -> set[int]:
-    """The processors that share a physical core with this one, itself among them."""
+    """Return the processors that share a physical core with this one, itself included."""
     try:
         text = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
     except OSError:
@@ -50,7 +50,7 @@ def _siblings(core: int) -> set[int]:
 
 
 def _numbers(ranges: str) -> set[int]:
-    """`0,4-6` as the numbers it names."""
+    """Parse a list of processors such as `0,4-6`."""
     found: set[int] = set()
     for part in ranges.strip().split(","):
         first, _, last = part.partition("-")
@@ -60,7 +60,7 @@ def _numbers(ranges: str) -> set[int]:
 
 @contextlib.contextmanager
 def on_core(core: int | None) -> Iterator[None]:
-    """What is started meanwhile by this thread runs on that core, from its first instruction."""
+    """Context manager: processes that this thread starts inside run on that processor from the beginning."""
     if core is None:
         yield
         return
@@ -73,12 +73,12 @@ def on_core(core: int | None) -> Iterator[None]:
 
 
 def peak_memory(pid: int) -> int | None:
-    """The most memory that a process has held so far (VmHWM), in bytes."""
+    """Return the peak memory of a process (VmHWM), in bytes."""
     return _field(Path(f"/proc/{pid}/status"), "VmHWM")
 
 
 def memory(pid: int) -> int | None:
-    """The memory that a process holds, in bytes: its share of what it shares with others, where the system tells."""
+    """Return the memory of a process in bytes; shared pages count in proportion, where the system tells (PSS)."""
     return _field(Path(f"/proc/{pid}/smaps_rollup"), "Pss") or _field(Path(f"/proc/{pid}/status"), "VmRSS")
 
 
@@ -91,7 +91,7 @@ def _field(file: Path, name: str) -> int | None:
 
 
 def allow_files(wanted: int) -> int:
-    """Raise the number of files that this process, and those it starts, may have open; what is allowed then."""
+    """Raise the limit of open files for this process and those it starts; return the limit then."""
     try:
         import resource
     except ImportError:
@@ -106,7 +106,7 @@ def allow_files(wanted: int) -> int:
 
 
 def describe() -> dict[str, str | int]:
-    """What a reader must know about the machine."""
+    """Describe the machine for the report."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count() or 1,
@@ -124,7 +124,7 @@ def _cpu_model() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of what rpcstream stands on; what is not installed is left out."""
+    """Return the versions of Python and of rpcstream's dependencies; missing ones are left out."""
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):

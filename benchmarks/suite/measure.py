@@ -20,13 +20,13 @@ LONGEST_REASON = 300
 C = TypeVar("C")
 
 
-def nobody(text: str) -> None:
+def ignore(text: str) -> None:
     """Ignore progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the command was asked for."""
+    """The settings of a run, from the command line."""
 
     seconds: float = 1.0
     rounds: int = 5
@@ -35,23 +35,23 @@ class Settings:
     #: The peers to measure besides ours and the bare echoes; empty for all.
     only: frozenset[str] = frozenset()
     #: Told what is going on.
-    tell: Callable[[str], None] = nobody
+    tell: Callable[[str], None] = ignore
 
     @property
     def warmup(self) -> float:
-        """Seconds before each timed part that are not counted."""
+        """The seconds before each timed part that are not counted."""
         return min(self.seconds / 5, 1.0)
 
 
 @dataclass
 class Problems:
-    """Why contenders have no figures, by name."""
+    """The reasons why contenders have no figures, by name."""
 
     of: dict[str, str] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def noted(self, name: str, end: Callable[[], str | None] = lambda: None) -> Iterator[None]:
-        """What goes wrong in the block keeps this contender out; `end` says how its server ended, if it did."""
+        """Context manager: a failure inside excludes this contender; `end` tells how its server ended, if it did."""
         try:
             yield
         except Skipped as reason:
@@ -69,12 +69,12 @@ def _line(kind: str, reason: object) -> str:
 
 
 def plan(contenders: Sequence[C], rounds: int) -> list[tuple[int, C]]:
-    """A B C A B C …: each round has all, so that what changes with time changes for all."""
+    """Order the measurements as A B C A B C …, so that a change of the machine over time affects all contenders."""
     return [(number, contender) for number in range(rounds) for contender in contenders]
 
 
 def run_case(case: Case, settings: Settings) -> Table:
-    """Measure all contenders of a case that are wanted."""
+    """Measure the chosen contenders of a case."""
     contenders = [contender for contender in case.contenders if contender.wanted(settings.only)]
     problems = Problems()
     loads: dict[str, list[Load]] = {contender.name: [] for contender in contenders}
@@ -96,7 +96,7 @@ def run_case(case: Case, settings: Settings) -> Table:
 def _prepared(
     contenders: Sequence[Contender], settings: Settings, servers: Servers, problems: Problems
 ) -> dict[str, Measure]:
-    """Each server listens, has answered rightly and is warm; how to load it."""
+    """Start, check and warm up each server; return the functions that measure them."""
     measures: dict[str, Measure] = {}
     for contender in contenders:
         settings.tell(f"starting {contender.name}")

@@ -1,6 +1,6 @@
-"""One picture to read at a glance: small calls as a share of the bare echo, arrays as throughput, photos as calls/s.
+"""The picture of the results: small calls as a share of the bare echo, arrays as throughput, photos as calls/s.
 
-matplotlib is imported with the first picture only.
+Imports matplotlib when a picture is drawn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHARES = ("small-1", "small-32", "small-1000", "pipelined", "login")
 
 
 class Panel(NamedTuple):
-    """Bars, from the longest to the shortest, and the names of those that have none, with the reason."""
+    """Bars from the longest to the shortest, and the contenders without a bar, with the reason."""
 
     title: str
     unit: str
@@ -35,7 +35,7 @@ class Panel(NamedTuple):
 
 
 def panels(results: Results) -> list[Panel]:
-    """What of the results is drawn."""
+    """Select the results that are drawn."""
     found = [_shares(table) for topic in SHARES for table in results.get(topic, ())]
     found += [_figures(table, 1, "calls/s") for table in results.get("image", ())]
     found += [_figures(table, table.payload / MIB, "MiB/s there and back") for table in results.get("array", ())]
@@ -91,7 +91,7 @@ def draw(results: Results, caption: str, file: Path) -> bool:
 
 
 def _draw_panel(panel: Panel, bars: int, axis: Any) -> None:
-    """Room is left for so many bars, so that those of all panels are alike."""
+    """Draw one panel, with room for a given number of bars, so that the bars of all panels are equally thick."""
     names = [name for name, _ in panel.bars]
     values = [value for _, value in panel.bars]
     drawn = axis.barh(names, values, color=[_colour(name) for name in names], height=0.72)
@@ -117,7 +117,7 @@ def _colour(name: str) -> str:
 
 
 def caption(machine: Mapping[str, object], run: Mapping[str, Any]) -> str:
-    """The machine, the date and the versions."""
+    """Make the caption: the machine, the date and the versions."""
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     head = f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}; {run['date'][:10]}"
     return f"{head}; medians of {run['rounds']} rounds of {run['seconds']:g} s; {versions}"

@@ -29,16 +29,16 @@ STOP_SECONDS = 5.0
 
 
 class Skipped(Exception):
-    """Something cannot be measured here; the text says what is missing."""
+    """A peer cannot be measured on this machine; the text says what is missing."""
 
 
 class Failed(Exception):
-    """A process did not do what it should; the text says what it did."""
+    """A process failed; the text says how."""
 
 
 @dataclass(frozen=True)
 class Serving:
-    """A server. Equal ones are one process within a case."""
+    """The command line of a server. Equal ones share a process within a case."""
 
     #: The script in `../peers`, without its ending; "echo" is the one in C.
     script: str
@@ -54,13 +54,13 @@ class Serving:
         return [sys.executable, str(self.directory / f"{self.script}.py"), "serve", *self.options]
 
     def ready(self, line: str) -> dict[str, Any]:
-        """What its first line says: the `port`, and the `versions` of what it is made of."""
+        """Parse the ready line: the `port`, and the `versions` of the libraries in use."""
         said: dict[str, Any] = json.loads(line)
         return said
 
 
 class Running:
-    """A server that listens.
+    """A server process that listens.
 
     Raises:
         Skipped: a module is missing.
@@ -96,12 +96,12 @@ class Running:
         return peak_memory(self.pid)
 
     def end(self) -> str | None:
-        """How it ended, if it did."""
+        """Return how the process ended; None while it runs."""
         status = self._process.poll()
         return None if status is None else _ended(status, self._errors)
 
     def sleep(self) -> None:
-        """Let it do nothing: some peers poll, and would take time from those that are measured."""
+        """Suspend the process, since some peers poll and would take time from those that are measured."""
         self._signal(signal.SIGSTOP)
 
     def wake(self) -> None:
@@ -139,7 +139,7 @@ class Running:
 
 
 class Servers:
-    """The servers of one case, each started once, awake only while it is asked for."""
+    """The servers of one case, each started once and suspended while others are measured."""
 
     def __init__(self) -> None:
         self._running: dict[Serving, Running] = {}
@@ -190,7 +190,7 @@ def run_script(command: list[str], timeout: float) -> subprocess.CompletedProces
 
 
 def output_of(command: list[str], timeout: float) -> str:
-    """What a script printed that must end well; raises Failed if it does not, and what `run_script` raises."""
+    """Run a script and return its output; raises `Failed` where its status is not 0, and as `run_script`."""
     done = run_script(command, timeout)
     if done.returncode:
         raise Failed(f"status {done.returncode}: {last_line(done.stderr)}")
@@ -198,12 +198,12 @@ def output_of(command: list[str], timeout: float) -> str:
 
 
 def last_line(text: str) -> str:
-    """What a program said last is mostly why it ended."""
+    """Return the last line of a program's output, which mostly says why it ended."""
     return next((line for line in reversed(text.splitlines()) if line.strip()), "it said nothing").strip()
 
 
 def _text(file: IO[bytes]) -> str:
-    """All that was written to a file that another process writes; its position there is left alone."""
+    """Read a whole file that another process writes, without moving its position."""
     size = os.fstat(file.fileno()).st_size
     return os.pread(file.fileno(), size, 0).decode(errors="replace")
 

@@ -19,7 +19,7 @@ not the server. peak MiB: the most memory that the server held."""
 
 
 def number(value: float) -> str:
-    """With three digits, two of those that are very small."""
+    """Format a number with three digits; very small ones with two."""
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     if abs(value) < 0.1:
@@ -28,14 +28,14 @@ def number(value: float) -> str:
 
 
 def span(measured: Spread) -> str:
-    """`0.72 (0.70..0.75)`; of a single round only the figure."""
+    """Format a spread as `0.72 (0.70..0.75)`; a single round as its figure alone."""
     if measured.low == measured.high:
         return number(measured.median)
     return f"{number(measured.median)} ({number(measured.low)}..{number(measured.high)})"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side, the first to the left; the last cell of a row that is shorter may have any length."""
+    """Align rows in columns, the first one to the left; the last cell of a shorter row may have any length."""
     columns = len(rows[0])
     widths = [0] * columns
     for row in rows:
@@ -52,7 +52,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def table_text(table: Table) -> str:
-    """A table for a terminal, with what kept a contender out where its figures would be, and the notes below."""
+    """Format a table for a terminal. A contender that was not measured has the reason in place of its figures."""
     loaded = any(entry.loads for entry in table.entries)
     head = ["", table.unit, *(["MiB/s"] if table.payload else []), *(["p50 us", "p99 us"] if loaded else [])]
     head += [f"of {base}" for base in table.bases] + (["load cpu"] if loaded else []) + ["peak MiB"]
@@ -61,7 +61,7 @@ def table_text(table: Table) -> str:
 
 
 def _notes(table: Table) -> list[str]:
-    """Each once, with the names of all that it is about."""
+    """List the notes, each once, with the names of its contenders."""
     names: dict[str, list[str]] = {}
     for entry in table.entries:
         if entry.note and not entry.problem:
@@ -92,7 +92,7 @@ def _latency(entry: Entry, name: str) -> str:
 
 
 def targets_text(verdicts: Sequence[Verdict]) -> str:
-    """Case, target, measured, met or not."""
+    """Format the targets as a table: case, target, measured, met or not."""
     rows: list[Sequence[str]] = [["target", "wanted", "measured", ""]]
     for verdict in verdicts:
         target = verdict.target
@@ -104,12 +104,12 @@ def targets_text(verdicts: Sequence[Verdict]) -> str:
 
 
 def page(topics: Mapping[str, str], targets: str, caption: str, picture: str | None) -> str:
-    """The tables as a page of the documentation, in Markdown.
+    """Make the tables a page of the documentation, in Markdown.
 
     Args:
         topics: the text of the tables of each topic.
         targets: the text of `targets_text`; empty for none.
-        picture: where it is, as seen from the page.
+        picture: its path, relative to the page.
     """
     parts = ["# Benchmarks", "Made by `benchmarks/run.py --page`; not edited by hand.", caption]
     if picture:
@@ -129,7 +129,7 @@ def _fenced(text: str) -> str:
 def document(
     results: Results, verdicts: Sequence[Verdict], machine: Mapping[str, object], run: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Everything, as JSON takes it. `run` says how it was run: date, seconds, rounds and versions."""
+    """Return all results as JSON values. `run` has the date, seconds, rounds and versions."""
     return {
         **run,
         "machine": dict(machine),
@@ -176,6 +176,6 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def peer_versions(results: Results) -> dict[str, str]:
-    """Of all that took part, as their servers said."""
+    """Return the versions of all peers that took part, from their ready lines."""
     entries = [entry for tables in results.values() for table in tables for entry in table.entries]
     return dict(sorted({name: version for entry in entries for name, version in entry.versions.items()}.items()))

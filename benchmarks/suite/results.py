@@ -18,7 +18,7 @@ SKIPPED, WRONG, FAILED = "skipped", "answers wrongly", "failed"
 
 
 class Spread(NamedTuple):
-    """Several rounds in three numbers."""
+    """The median, the lowest and the highest figure of several rounds."""
 
     median: float
     low: float
@@ -26,7 +26,7 @@ class Spread(NamedTuple):
 
 
 def spread(figures: Iterable[float]) -> Spread:
-    """Raises ValueError where there is no figure."""
+    """Summarise figures; raises ValueError where there are none."""
     values = sorted(figures)
     if not values:
         raise ValueError("no figures")
@@ -34,13 +34,13 @@ def spread(figures: Iterable[float]) -> Spread:
 
 
 def ratio(figures: Sequence[float], base: Sequence[float]) -> Spread:
-    """One by the other, round by round: what slows the machine for a moment slows both."""
+    """Divide figures round by round, so that a moment in which the machine is slow affects both."""
     return spread(one / other for one, other in zip(figures, base, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What one contender showed: a figure for each round, or the problem that left it without any."""
+    """The result of one contender: a figure for each round, or the reason why there is none."""
 
     name: str
     figures: tuple[float, ...] = ()
@@ -72,7 +72,7 @@ class Table:
         return next((entry for entry in self.entries if entry.name == name), None)
 
     def figures(self, name: str) -> tuple[float, ...]:
-        """Of the entry of that name; none where it has none, or is not there."""
+        """Return the figures of the entry with that name; empty where there are none."""
         entry = self.entry(name)
         return entry.figures if entry else ()
 
@@ -86,7 +86,7 @@ def find(results: Results, topic: str, title: str) -> Table | None:
 
 
 def broken(results: Results) -> list[str]:
-    """What of ours did not work, a line each; what cannot be measured on this machine is not among it."""
+    """List failures of rpcstream itself, without what cannot be measured on this machine."""
     return [
         f"{topic}, {table.title}: {entry.name}: {entry.problem}"
         for topic, tables in results.items()

@@ -14,7 +14,7 @@ Sense = Literal["at least", "at most"]
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A bound on what one entry of a table shows, by itself or by another one of the same table, round by round.
+    """A bound on one entry of a table, or on its ratio to another entry of the same table, round by round.
 
     A ratio of rates is wanted "at least", a ratio of times, or of bytes, "at most".
     """
@@ -47,7 +47,7 @@ class Verdict:
 
 
 def evaluate(target: Target, results: Results) -> Verdict:
-    """By the median of the rounds."""
+    """Compare the median of the rounds with the bound."""
     table = find(results, target.topic, target.title)
     if table is None:
         return Verdict(target, None, None, f"the topic {target.topic} was not run")

@@ -1,4 +1,4 @@
-"""Make a template of the replies of a server from a few real calls, for the load generator to compare with.
+"""Makes a template of a server's replies from a few real calls, for the load generator to compare with.
 
 The values are checked once here, decoded; then each reply of the load must have the same bytes, but for its number.
 """
@@ -38,12 +38,12 @@ def fill(template: bytes, number: int) -> bytes:
 
 
 def learn(protocol: Protocol, port: int, request: bytes, check: Check, *, path: str = "/") -> bytes:
-    """The template of the replies to this template of requests.
+    """Make the template of the replies to this template of requests.
 
     Args:
-        protocol: any but grpc, the messages of which say nothing by themselves.
+        protocol: any but grpc, whose messages cannot be read without their schema.
         check: given the reply, decoded from JSON, and the number of the call: whether the reply is right.
-        path: of the websocket; requests over HTTP have theirs in them.
+        path: of the WebSocket; requests over HTTP contain theirs.
 
     Raises:
         WrongReply: a reply was not right, or no reply at all.
@@ -65,7 +65,7 @@ def learn(protocol: Protocol, port: int, request: bytes, check: Check, *, path: 
 
 
 def _problem(reply: bytes, check: Check, number: int) -> str | None:
-    """What is wrong with it, in words that follow it; None if it is right."""
+    """Describe what is wrong with a reply; None if it is right."""
     try:
         return None if check(json.loads(reply), number) else ", which is not right"
     except Exception as error:  # no JSON, or of another shape, whatever the check says to that
@@ -138,7 +138,7 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
 
 
 def _length(size: int) -> bytes:
-    """Of a masked frame."""
+    """Encode the length of a masked WebSocket frame."""
     if size < 126:
         return bytes([0x80 | size])
     return struct.pack(">BH", 0xFE, size) if size < 1 << 16 else struct.pack(">BQ", 0xFF, size)
