@@ -29,6 +29,34 @@ CLEAN_UP = 1.0
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
+#: Serves in place of `Server.run`, with the server and the arguments of that call.
+ServeInstead = Callable[[Any, dict[str, Any]], None]
+
+#: What serves in place of the next `Server.run`; see `replace_run`.
+_replacement: ServeInstead | None = None
+
+
+@contextlib.contextmanager
+def replace_run(serve: ServeInstead) -> Iterator[None]:
+    """Let the first `Server.run` within the block call this function instead.
+
+    For a command that imports a module which may call `server.run()` at module level: the command's own options and
+    banner apply, and the server runs once.
+    """
+    global _replacement
+    before, _replacement = _replacement, serve
+    try:
+        yield
+    finally:
+        _replacement = before
+
+
+def take_replacement() -> ServeInstead | None:
+    """The function that serves in place of `Server.run`, for this one time; None if there is none."""
+    global _replacement
+    serve, _replacement = _replacement, None
+    return serve
+
 
 class Stoppable(Protocol):
     """A server that can be stopped.
@@ -235,5 +263,16 @@ def _position_of_main() -> str:
     return f"{frame.f_code.co_qualname!r} in {frame.f_code.co_filename}, line {frame.f_lineno}"
 
 
+def without_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """A traceback from the first frame on that is neither this package's nor of Python's import system."""
+    while trace is not None and (_is_ours(trace.tb_frame) or _is_import(trace.tb_frame)):
+        trace = trace.tb_next
+    return trace
+
+
 def _is_ours(frame: types.FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+def _is_import(frame: types.FrameType) -> bool:
+    return frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_globals.get("__name__") == "importlib"

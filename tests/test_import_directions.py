@@ -80,7 +80,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "config",
     },
     "testing": {"limits", "server", "client", "auth", "peer", "transports", "process"},
-    "cli": {"text", "errors", "limits", "wire", "codec", "client", "server", "methods", "hub", "config"},
+    "cli": {"text", "errors", "limits", "wire", "codec", "client", "server", "methods", "hub", "config", "process"},
     "__init__": {"errors", "limits", "codec", "auth", "peer", "client", "server", "tls", "web", "wire", "hub"},
     "__main__": {"cli"},
 }

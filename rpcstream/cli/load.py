@@ -7,14 +7,16 @@ about access add to a server. Opens no socket.
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RegistrationError
+from ..process import without_own_frames
 from ..server import Server
 from ..text import visible
 from .serve_options import HUB_OPTIONS, TLS_OPTIONS
@@ -83,7 +85,7 @@ def functions_server(module: ModuleType, *, pattern: str, debug: bool = False) -
     try:
         server.add_module(module, pattern=pattern)
     except RegistrationError as error:
-        raise TargetError(str(error)) from error
+        raise TargetError(str(error)) from None
 
     def ping() -> str:
         """Answers "pong"."""
@@ -123,9 +125,9 @@ def make_hub(options: argparse.Namespace) -> Hub:
             options.config, **{name: value for name, value in arguments.items() if value is not None}
         )
     except OSError as error:
-        raise TargetError(f"cannot read {options.config!r}: {error.strerror or error}") from error
+        raise TargetError(f"cannot read {options.config!r}: {error.strerror or error}") from None
     except (ValueError, TypeError) as error:
-        raise TargetError(str(error)) from error
+        raise TargetError(str(error)) from None
 
 
 def is_hub(server: Server) -> bool:
@@ -135,14 +137,16 @@ def is_hub(server: Server) -> bool:
     return isinstance(server, Hub)
 
 
-def apply_access_options(server: Server, options: argparse.Namespace) -> None:
-    """Add token, TLS, hosts, origins and paths from the options to the server of a target.
+def prepare(server: Server, options: argparse.Namespace) -> None:
+    """Add what the options say to the server of a target: token, TLS, hosts, origins, paths, debug.
 
     Raises:
-        TargetError: the server has one of them already, or a file is wrong.
+        TargetError: the server has one of them already, a file is wrong, or the server is no hub where one is wanted.
     """
     from ..config import ConfigError, read_tls, read_token
 
+    if options.hub and not is_hub(server):
+        raise TargetError(f"{options.target} is a Server, not a Hub: leave --hub out")
     files = {name: getattr(options, option) for option, name, _ in TLS_OPTIONS if getattr(options, option) is not None}
     added: dict[str, Any] = {"hosts": options.allow_host or (), "origins": options.allow_origin or ()}
     try:
@@ -154,20 +158,25 @@ def apply_access_options(server: Server, options: argparse.Namespace) -> None:
         if options.path is not None:
             server.take_calls_at(options.path)
     except (ConfigError, ValueError) as error:
-        raise TargetError(str(error)) from error
+        raise TargetError(str(error)) from None
+    server.debug = server.debug or options.debug
 
 
-def listen_arguments(server: Server, options: argparse.Namespace, default_port: int) -> dict[str, Any]:
+def listen_arguments(server: Server, options: argparse.Namespace, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments for `Server.run`: host and port, or a Unix socket.
 
-    The command line comes first, then the configuration of a hub.
+    The command line comes first, then the configuration of a hub, then these arguments.
     """
     names = ("host", "port", "unix", "unix_mode")
+    if arguments.get("unix") is not None:
+        arguments.pop("host", None)
+        arguments.pop("port", None)
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     configured: dict[str, Any] = dict(getattr(server, "where", {}))
     for name in ("host", "port") if "unix" in given else ("unix",) if given.keys() & {"host", "port"} else ():
-        configured.pop(name, None)
-    return {"port": default_port, **configured, **given}
+        for less in (arguments, configured):
+            less.pop(name, None)
+    return {**arguments, **configured, **given}
 
 
 def _put_on_path(folder: str) -> None:
@@ -177,15 +186,51 @@ def _put_on_path(folder: str) -> None:
 
 def _imported(name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        return _executed(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            raise TargetError(f"there is no module {name!r} (looked from {os.getcwd()})") from error
-        raise TargetError(f"cannot import {name!r}: {error}") from error
-    except KeyboardInterrupt:
+            raise TargetError(f"there is no module {name!r} (looked from {os.getcwd()})") from None
+        raise TargetError(f"cannot import {name!r}: {_missing_module(error)}") from error
+    except (KeyboardInterrupt, TargetError):
         raise
+    except SyntaxError as error:
+        place = f"{error.filename}, line {error.lineno}"
+        raise TargetError(f"cannot import {name!r}: {type(error).__name__} in {place}: {error.msg}") from error
     except BaseException as error:  # SystemExit too: a script that exits when it is imported
         raise TargetError(f"cannot import {name!r}: {_in_one_line(error)}") from error
+
+
+def _executed(name: str) -> ModuleType:
+    """Import a module as `importlib.import_module` does, but without the lock of an import.
+
+    A module that runs its server stays in its import as long as it serves, and other threads import it, too, for
+    example to pickle its functions.
+    """
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    parent, _, last = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], last, module)
+    return sys.modules.get(name, module)
+
+
+def _missing_module(error: ModuleNotFoundError) -> str:
+    """A sentence about a module that a target imports and that is not there."""
+    trace = without_own_frames(error.__traceback__)
+    if trace is None or error.name is None:
+        return str(error)
+    frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith("<frozen importlib")]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}: {error.name!r} is not installed for {sys.executable}"
 
 
 def _named_server(module: ModuleType, attribute: str) -> Server:
@@ -193,8 +238,8 @@ def _named_server(module: ModuleType, attribute: str) -> Server:
     for part in attribute.split("."):
         try:
             value = getattr(value, part)
-        except AttributeError as error:
-            raise TargetError(f"{module.__name__!r} has no {attribute!r}") from error
+        except AttributeError:
+            raise TargetError(f"{module.__name__!r} has no {attribute!r}") from None
     if isinstance(value, Server):
         return value
     if callable(value):

@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..limits import DEFAULT_PORT
 from .serve_options import FUNCTIONS_PATTERN, FUNCTIONS_PORT, make_parser, parse
@@ -33,33 +33,99 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parse(parser, sys.argv[1:] if argv is None else argv)
     except SystemExit as stopped:  # --help, --version, wrong use: argparse has printed the text
         return stopped.code if isinstance(stopped.code, int) else OK
-    from .load import TargetError
-
     if options.hub and options.target is None:  # a target may set logging up itself
         _set_up_logging(options)
-    try:
-        server = _load(options)
-    except TargetError as error:
-        if options.debug and error.__cause__ is not None:
+    return _Command(options, parser.prog).run()
+
+
+class _Command:
+    """One run of the command.
+
+    Attributes:
+        status: the exit status of the server that the target ran itself, by `server.run()` at module level; None if it
+            did not.
+    """
+
+    def __init__(self, options: argparse.Namespace, prog: str) -> None:
+        self.options = options
+        self.prog = prog
+        self.status: int | None = None
+
+    def run(self) -> int:
+        """Load the target and serve it; gives the exit status."""
+        from ..process import replace_run
+        from .load import TargetError
+
+        try:
+            with replace_run(self._serve_at_import):
+                server = _load(self.options)
+            if self.status is None:
+                return self._serve(server, {})
+        except TargetError as error:
+            if self.status is not None and isinstance(error.__cause__, SystemExit):
+                raise error.__cause__ from None  # it left, after it had served
+            self._report(error)
+            return USAGE
+        return self.status
+
+    def _serve_at_import(self, server: Server, arguments: dict[str, Any]) -> None:
+        """Serve a server whose module calls `server.run()` at module level, with the arguments of that call."""
+        from .load import TargetError, prepare
+
+        if self.options.functions is not None:
+            raise TargetError(f"{self.options.functions} calls server.run(): serve it without -f")
+        prepare(server, self.options)
+        self.status = FAILED
+        self.status = self._serve(server, arguments)
+
+    def _serve(self, server: Server, arguments: dict[str, Any]) -> int:
+        """Serve; gives the exit status.
+
+        Args:
+            server: the server.
+            arguments: for `Server.run`, from the target; options of the command come first.
+        """
+        from .load import TargetError, listen_arguments
+
+        options = self.options
+        _set_up_logging(options)
+        default_port = DEFAULT_PORT if options.functions is None else FUNCTIONS_PORT
+        where = listen_arguments(server, options, {"port": default_port, **arguments})
+        told = where.pop("on_listening", None)
+
+        def on_listening(address: str) -> None:
+            _say(banner(server, address, functions=options.functions is not None))
+            if told is not None:
+                told(address)
+
+        from ..errors import RegistrationError
+
+        try:
+            server.run(**where, on_listening=on_listening)
+        except RegistrationError as error:  # a method that cannot run in another process
+            raise TargetError(str(error)) from None
+        except OSError as error:
+            if error.strerror is None or not error.strerror.startswith("cannot listen"):
+                raise  # raised by the target's own lifespan
+            print(f"{self.prog}: {error.strerror}", file=sys.stderr)
+            return FAILED
+        return OK
+
+    def _report(self, error: Exception) -> None:
+        """Print why the target cannot be served: the traceback from the target's own frames on, and one line."""
+        cause = error.__cause__
+        if cause is not None:
             import traceback
 
-            traceback.print_exception(error.__cause__)
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return USAGE
-    _set_up_logging(options)
-    return _serve(server, options, parser.prog)
+            from ..process import without_own_frames
+
+            trace = cause.__traceback__ if self.options.debug else without_own_frames(cause.__traceback__)
+            traceback.print_exception(type(cause), cause, trace)
+        print(f"{self.prog}: {error}", file=sys.stderr)
 
 
 def _load(options: argparse.Namespace) -> Server:
-    from .load import (
-        TargetError,
-        apply_access_options,
-        functions_server,
-        is_hub,
-        load_module,
-        load_server,
-        make_hub,
-    )
+    from .load import functions_server, load_module, load_server, make_hub, prepare
 
     if options.hub and options.target is None:
         return make_hub(options)
@@ -68,10 +134,7 @@ def _load(options: argparse.Namespace) -> Server:
     else:
         pattern = FUNCTIONS_PATTERN if options.pattern is None else options.pattern
         server = functions_server(load_module(options.functions), pattern=pattern)
-    if options.hub and not is_hub(server):
-        raise TargetError(f"{options.target} is a Server, not a Hub: leave --hub out")
-    apply_access_options(server, options)
-    server.debug = server.debug or options.debug
+    prepare(server, options)
     return server
 
 
@@ -83,29 +146,6 @@ def _set_up_logging(options: argparse.Namespace) -> None:
     level = options.log_level or ("info" if options.debug else None)
     if level is not None:
         logging.getLogger().setLevel(level.upper())
-
-
-def _serve(server: Server, options: argparse.Namespace, prog: str) -> int:
-    from .load import listen_arguments
-
-    arguments = listen_arguments(server, options, DEFAULT_PORT if options.functions is None else FUNCTIONS_PORT)
-
-    def on_listening(address: str) -> None:
-        _say(banner(server, address, functions=options.functions is not None))
-
-    from ..errors import RegistrationError
-
-    try:
-        server.run(**arguments, on_listening=on_listening)
-    except RegistrationError as error:  # a method that cannot run in another process
-        print(f"{prog}: {error}", file=sys.stderr)
-        return USAGE
-    except OSError as error:
-        if error.strerror is None or not error.strerror.startswith("cannot listen"):
-            raise  # raised by the target's own lifespan
-        print(f"{prog}: {error.strerror}", file=sys.stderr)
-        return FAILED
-    return OK
 
 
 def banner(server: Server, address: str, *, functions: bool) -> str:

@@ -14,6 +14,7 @@ import functools
 import logging
 import pickle
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -39,6 +40,16 @@ LONGEST_PAUSE = 5.0
 
 #: Seconds from SIGTERM to SIGKILL for a worker that does not end.
 PATIENCE = 1.0
+
+
+#: The name of worker processes.
+_NAME = "rpcstream-worker"
+
+
+def is_worker() -> bool:
+    """Tell whether this process is a worker process of a server."""
+    processes = sys.modules.get("multiprocessing.process")
+    return processes is not None and processes.current_process().name == _NAME
 
 
 class WorkerLost(InternalError):
@@ -242,7 +253,7 @@ class WorkerSlot:
         context = get_context("spawn")
         try:
             ours, theirs = context.Pipe()
-            process = context.Process(target=serve_calls, args=(theirs, self._max_result), name="rpcstream-worker")
+            process = context.Process(target=serve_calls, args=(theirs, self._max_result), name=_NAME)
         except OSError as error:
             log.error("a worker process cannot be started: %s", error)
             return False

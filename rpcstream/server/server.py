@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ipaddress
 import os
+import sys
 import types
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -26,11 +27,21 @@ from ..methods.builtin_methods import add_auth_method, add_event_methods, add_ow
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker, check_picklable, default_processes, default_threads
 from ..methods.threads import DaemonExecutor
+from ..methods.workers import is_worker
 from ..observe.counters import Counters
 from ..peer.memory import MessageMemory
 from ..peer.session import Session
 from ..peer.state import ConversationState
-from ..process import CLEAN_UP, LoopName, StopNow, freeze_memory, loop_factory, run_to_end, stop_on_signals
+from ..process import (
+    CLEAN_UP,
+    LoopName,
+    StopNow,
+    freeze_memory,
+    loop_factory,
+    run_to_end,
+    stop_on_signals,
+    take_replacement,
+)
 from ..text import get_logger
 from ..tls import TLS, Certificates
 from ..transports.access import AccessRules
@@ -244,24 +255,40 @@ class Server(ServerMethods):
             unix: the path of a Unix socket to listen at, instead of host and port.
             unix_mode: the permissions of its file, such as 0o660; None: by the umask.
             loop: "uvloop", "asyncio", or "auto": uvloop if it is installed.
-            on_listening: called once with the address, when connections are accepted.
+            on_listening: called once with the address, when connections are accepted; None: a line with the address is
+                printed to standard error.
+
+        In a module that `rpcstream-server` loads, the options of that command come before these arguments. In a worker
+        process (`offload="process"`), which imports the module for its functions, this does nothing.
 
         Raises:
             OSError: the address cannot be listened at; the text names it.
+            RuntimeError: an event loop runs in this thread already, as in a notebook.
             SystemExit: a second signal came, or a handler kept the event loop for too long after the first; the code is
                 128 and the signal's number.
         """
-        main = self._run(host=host, port=port, unix=unix, unix_mode=unix_mode, on_listening=on_listening)
+        if is_worker():
+            return
+        where: dict[str, Any] = {"host": host, "port": port, "unix": unix, "unix_mode": unix_mode}
+        serve = take_replacement()
+        if serve is not None:
+            serve(self, {**where, "loop": loop, "on_listening": on_listening})
+            return
+        if _has_running_loop():
+            raise RuntimeError(
+                "an event loop runs in this thread already (as in a notebook), and run() would block it: use "
+                "`await server.serve()`, `async with server.listening()`, or asyncio.create_task(server.serve())"
+            )
+        main = self._run(**where, on_listening=_print_address if on_listening is None else on_listening)
         try:
             run_to_end(main, loop_factory(loop), DaemonExecutor(default_threads(), CLEAN_UP), lambda: self._left_behind)
         except StopNow as now:
             raise SystemExit(128 + now.number) from None
 
-    async def _run(self, *, on_listening: Callable[[str], None] | None, **where: Any) -> None:
+    async def _run(self, *, on_listening: Callable[[str], None], **where: Any) -> None:
         def listening(address: str) -> None:
             freeze_memory()
-            if on_listening is not None:
-                on_listening(address)
+            on_listening(address)
 
         with stop_on_signals(self) as signals:
             await self.serve(**where, on_listening=listening)
@@ -450,6 +477,19 @@ def _checked_paths(path: str | Iterable[str] | None) -> tuple[str, ...] | None:
     if not paths:
         raise ValueError("path: give at least one, or None for calls at /")
     return paths
+
+
+def _has_running_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _print_address(address: str) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # standard error is closed, or there is none
+        print(f"Listening at {address} (Ctrl-C to stop)", file=sys.stderr, flush=True)
 
 
 def _is_loopback(host: str) -> bool:

@@ -40,6 +40,14 @@ def make():
     return server
 """
 
+RUNS = """
+import multiprocessing
+
+server.run(port=1)
+if multiprocessing.parent_process() is None:
+    print("done")
+"""
+
 FUNCTIONS = '''
 def control_flowrate(simulationTime, status, sensors, sensorsUsed, properties, propertiesStr, preRun,
                      controlSignalsUsed, numLogValues, stage, fixedTimestep, verboseLevel, parameters):
@@ -106,14 +114,8 @@ class TestTargets:
             ("package.nowhere:server", "there is no module 'package.nowhere'"),
             ("nowhere.py", "there is no file 'nowhere.py'"),
             ("app:nothing", "'app' has no 'nothing'"),
-            ("app:double", "app:double failed: TypeError"),
-            ("app:Server.run", "app:Server.run failed: TypeError"),
             ("controlFunctions", "has no Server; for plain functions use -f controlFunctions"),
             ("several.py", "say several:NAME with one of one, two"),
-            ("broken.py", "cannot import 'broken': ValueError: at import"),
-            ("syntax.py", "cannot import 'syntax': SyntaxError"),
-            ("leaves.py", "cannot import 'leaves': SystemExit: 5"),
-            ("missing.py", "cannot import 'missing': No module named 'not_installed'"),
             ("json.py", "another module has the name 'json' already"),
             ("a.b.py", "without further dots"),
             ("number:n", "number:n is int, not a Server"),
@@ -121,10 +123,6 @@ class TestTargets:
     )
     def test_what_cannot_be_served_is_said_in_a_line(self, target: str, words: str, folder: Path) -> None:
         (folder / "several.py").write_text("from rpcstream import Server\none = Server()\ntwo = Server()")
-        (folder / "broken.py").write_text("raise ValueError('at\\nimport')")
-        (folder / "syntax.py").write_text("def")
-        (folder / "leaves.py").write_text("raise SystemExit(5)")
-        (folder / "missing.py").write_text("import not_installed")
         (folder / "a.b.py").write_text("")
         (folder / "number.py").write_text("n = 5")
         if target == "json.py":
@@ -136,12 +134,109 @@ class TestTargets:
         assert ended.stderr.count("\n") == 1
         assert words in ended.stderr
 
-    def test_debug_shows_why_an_import_failed(self, folder: Path) -> None:
+    @pytest.mark.parametrize(
+        ("target", "lines"),
+        [
+            (
+                "broken.py",
+                [
+                    "Traceback (most recent call last):",
+                    '  File "{folder}/broken.py", line 4, in <module>',
+                    "    fail()",
+                    '  File "{folder}/broken.py", line 2, in fail',
+                    "    raise ValueError('at\\nimport')",
+                    "ValueError: at",
+                    "import",
+                    "rpcstream-server: cannot import 'broken': ValueError: at import",
+                ],
+            ),
+            (
+                "syntax.py",
+                [
+                    '  File "{folder}/syntax.py", line 2',
+                    "    def",
+                    "       ^",
+                    "SyntaxError: invalid syntax",
+                    "rpcstream-server: cannot import 'syntax': SyntaxError in {folder}/syntax.py, "
+                    "line 2: invalid syntax",
+                ],
+            ),
+            (
+                "missing.py",
+                [
+                    "Traceback (most recent call last):",
+                    '  File "{folder}/missing.py", line 1, in <module>',
+                    "    import not_installed.part",
+                    "ModuleNotFoundError: No module named 'not_installed'",
+                    "rpcstream-server: cannot import 'missing': {folder}/missing.py, line 1: "
+                    "'not_installed' is not installed "
+                    "for {python}",
+                ],
+            ),
+            (
+                "leaves.py",
+                [
+                    "Traceback (most recent call last):",
+                    '  File "{folder}/leaves.py", line 1, in <module>',
+                    "    raise SystemExit(5)",
+                    "SystemExit: 5",
+                    "rpcstream-server: cannot import 'leaves': SystemExit: 5",
+                ],
+            ),
+            (
+                "app:double",
+                [
+                    "TypeError: double() missing 1 required positional argument: 'n'",
+                    "rpcstream-server: app:double failed: "
+                    "TypeError: double() missing 1 required positional argument: 'n'",
+                ],
+            ),
+        ],
+    )
+    def test_an_exception_of_the_target_is_shown_from_its_own_frames_on(
+        self, target: str, lines: list[str], folder: Path
+    ) -> None:
+        (folder / "broken.py").write_text("def fail():\n    raise ValueError('at\\nimport')\n\nfail()\n")
+        (folder / "syntax.py").write_text("x = 1\ndef\n")
+        (folder / "missing.py").write_text("import not_installed.part\n")
+        (folder / "leaves.py").write_text("raise SystemExit(5)\n")
+        ended = run_server(target, "-p", "0", cwd=folder)
+        assert ended.returncode == 2
+        # Newer Pythons underline the place in lines of their own.
+        shown = [line for line in ended.stderr.splitlines() if line.strip(" ~^") or target == "syntax.py"]
+        assert shown == [line.format(folder=folder, python=sys.executable) for line in lines]
+
+    def test_debug_shows_all_frames(self, folder: Path) -> None:
         (folder / "broken.py").write_text("raise ValueError('at import')")
         ended = run_server("broken", "-d", cwd=folder)
         assert ended.returncode == 2
-        assert "Traceback" in ended.stderr
         assert 'broken.py", line 1' in ended.stderr
+        assert "load.py" in ended.stderr
+
+    def test_a_module_that_runs_its_server_is_served_once_with_the_options_of_the_command(
+        self, folder: Path, start_server: StartServer
+    ) -> None:
+        (folder / "runs.py").write_text(SERVER + RUNS)
+        server = start_server("runs.py", "-p", "0", cwd=folder)
+        assert server.banner[1:4] == ["Methods:", "    - double", "    - elsewhere"]
+        with Client(server.address) as client:
+            assert client.double(4) == 8
+            assert client.elsewhere() == "runs in True"  # the worker imports the module, too, and runs no server
+        server.process.send_signal(signal.SIGTERM)
+        assert server.rest() == (0, "done\n", "")
+
+    def test_a_script_prints_its_address(self, folder: Path) -> None:
+        (folder / "script.py").write_text(SERVER + "server.run(port=0)\n")
+        pipe = subprocess.PIPE
+        command = [sys.executable, "script.py"]
+        with subprocess.Popen(command, cwd=folder, env=environment(), stderr=pipe, text=True) as process:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            address = line.removeprefix("Listening at ").removesuffix(" (Ctrl-C to stop)\n")
+            with Client(address) as client:
+                assert client.double(4) == 8
+                assert client.elsewhere() == "__mp_main__ in True"
+            process.terminate()
 
     @pytest.mark.parametrize(
         ("argv", "words"),

@@ -397,3 +397,8 @@ async def test_a_stop_that_is_cancelled_closes_what_listens() -> None:
     await asyncio.wait([serving])
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(host, int(port))
+
+
+async def test_run_in_a_running_loop_names_what_to_use() -> None:
+    with pytest.raises(RuntimeError, match=r"use `await server\.serve\(\)`"):
+        Server().run(port=0)
