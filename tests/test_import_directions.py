@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": {"text", "limits", "tls", "auth"},
     "hub": {
         "text",
+        "keyword_options",
         "errors",
         "limits",
         "wire",

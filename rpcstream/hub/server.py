@@ -9,21 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import orjson
 
 from ..auth.authenticator import authenticate_users
 from ..config import ConfigSource, hub_options
 from ..events.event_queue import QueueMemory
+from ..keyword_options import with_options
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker
 from ..peer.marshal import NOT_GIVEN, params_of
 from ..peer.session import Session
 from ..peer.state import ConversationState
 from ..server import Server
+from ..server.options import DEFAULTS, ServerOptions
 from ..wire import envelope
 from . import discovery
 from .directory import Balance, Directory, check_balance
@@ -39,6 +41,11 @@ from .rules import Rule, Rules
 PING_INTERVAL = 20.0
 
 
+#: The default of every option that a hub has as a server.
+HUB_DEFAULTS: Mapping[str, Any] = {**DEFAULTS, "title": "rpcstream hub"}
+
+
+@with_options(HUB_DEFAULTS, ServerOptions)
 class Hub(Server):
     """A server that routes calls between its clients, and may have methods of its own, too.
 
@@ -62,8 +69,7 @@ class Hub(Server):
             `keepalive_timeout`, so that an answer may take as long again, and at most 20.
         registration_timeout: seconds after which a connection that has neither registered nor called is closed; None:
             never.
-        title: the hub's name in its OpenRPC document.
-        options: as for a `Server`.
+        options: those of a `Server`, see below; all of them are keywords.
 
     Raises:
         ValueError, TypeError: an option makes no sense.
@@ -80,8 +86,7 @@ class Hub(Server):
         keepalive_timeout: float | None = 60.0,
         ping_interval: float | None = NOT_GIVEN,
         registration_timeout: float | None = None,
-        title: str = "rpcstream hub",
-        **options: Any,
+        **options: Unpack[ServerOptions],
     ) -> None:
         if ping_interval is NOT_GIVEN:
             ping_interval = PING_INTERVAL if keepalive_timeout is None else min(PING_INTERVAL, keepalive_timeout / 3)
@@ -92,7 +97,8 @@ class Hub(Server):
             ping_interval=ping_interval,
         )
         check_balance(balance)
-        super().__init__(title=title, **options)
+        options.setdefault("title", HUB_DEFAULTS["title"])
+        super().__init__(**options)
         if rules is not None and self._authenticator is None:
             raise ValueError("rules need callers that are authenticated: give the hub token= or authenticate=")
         self._rules = rules if isinstance(rules, Rules) or rules is None else Rules(rules)

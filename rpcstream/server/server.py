@@ -1,4 +1,4 @@
-"""The class `Server`: its options, and how it is run and stopped.
+"""The class `Server`: what its options make, and how it is run and stopped.
 
 Joins methods, peer, auth, events, web and transports. A call does not come by here; it goes from the transport through
 the session to the dispatcher.
@@ -13,16 +13,16 @@ import os
 import sys
 import types
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, Unpack
 
-from ..auth.authenticator import Authenticate, Authenticator
+from ..auth.authenticator import Authenticator
 from ..auth.gate import Gate, GatedSession
 from ..codec import Codec
 from ..errors import RegistrationError
-from ..events.event_queue import Policy
 from ..events.topics import Topics
-from ..limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
+from ..keyword_options import check_names, with_options
+from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from ..methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker, check_picklable, default_processes, default_threads
@@ -50,14 +50,15 @@ from ..transports.listen import Listener
 from ..web.paths import check_path
 from ..web.routes import Routes
 from .methods import ServerMethods
+from .options import DEFAULTS, Lifespan, ServerOptions
 from .running import RunningServer, log_message
 
 log = get_logger("rpcstream.server")
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
-Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
 
+@with_options(DEFAULTS, ServerOptions)
 class Server(ServerMethods):
     """Offers Python functions to callers on persistent connections.
 
@@ -68,101 +69,61 @@ class Server(ServerMethods):
     >>> server.run()  # doctest: +SKIP
 
     Args:
-        token: a token that callers must show before they can call anything. Read it from where secrets are kept.
-        authenticate: instead of a token, a function, sync or async, that is called with `Credentials` (a token, the
-            names of a certificate, the process at a Unix socket). It returns the identity of the caller, which handlers
-            get as `ctx.identity`, or None for a caller that is refused.
-        hosts: names of this server, besides those of loopback, that an HTTP request may have as its host:
-            "example.org", "*.example.org", or "*" for any.
-        origins: web pages that may call the server: "https://example.org", or "*" for any.
-        path: the paths for calls by HTTP (POST) and WebSocket: "/rpc", or several, ["/", "/rpc"]; the query does not
-            matter. None: POST to "/", and WebSockets at any path.
-        limits: limits of size, number and time; see `Limits`.
-        codec: encodes and decodes rich values; give one to register your own types or to choose how images are sent.
-        lifespan: called with the server; gives an async context manager that is entered before the first connection is
-            accepted and left after the last one is closed. Put what handlers need on `server.state`.
-        debug: log every message, and show callers the exceptions of handlers. Not for servers that others can reach.
-        threads: the largest number of handlers with `offload="thread"` that run at a time.
-        processes: the same for `offload="process"`.
-        delimiter: ends a message on the line stream.
-        tls: the server's certificate; with it all connections are encrypted, without it none is.
-        drain_timeout: seconds that calls in flight have to finish when the server stops.
-        drain_delay: seconds that a stopping server goes on as before, while `/readyz` says 503, so that a load balancer
-            sends no more connections to it.
-        slow_call: seconds; a handler that keeps the event loop for longer is named in a warning.
-        event_queue: the number of events of one subscription that may wait for a connection that does not take them.
-        event_policy: what is dropped when that many wait: "drop_oldest", "drop_newest", or "disconnect" the subscriber.
-        title: of the service, for `rpc.discover`.
-        version: of the service, for `rpc.discover`.
+        options: see below; all of them are keywords.
+
+    Raises:
+        ValueError: an option makes no sense.
+        TypeError: an option is unknown.
     """
 
     #: A prefix of topics that may be subscribed to although they begin with "rpc."; "" for none.
     SYSTEM_TOPICS = ""
 
-    def __init__(
-        self,
-        *,
-        token: str | None = None,
-        authenticate: Authenticate | None = None,
-        hosts: Iterable[str] = (),
-        origins: Iterable[str] = (),
-        path: str | Iterable[str] | None = None,
-        limits: Limits = DEFAULT_LIMITS,
-        codec: Codec | None = None,
-        lifespan: Lifespan | None = None,
-        debug: bool = False,
-        threads: int | None = None,
-        processes: int | None = None,
-        delimiter: bytes = b"\n",
-        tls: TLS | None = None,
-        drain_timeout: float = 10.0,
-        drain_delay: float = 0.0,
-        slow_call: float = 0.1,
-        event_queue: int = 1000,
-        event_policy: Policy = "drop_oldest",
-        title: str = "rpcstream server",
-        version: str = "0",
-    ) -> None:
+    def __init__(self, **options: Unpack[ServerOptions]) -> None:
+        check_names(f"{type(self).__name__}()", options, DEFAULTS)
+        given: Any = {**DEFAULTS, **options}
+        limits: Limits = given["limits"]
         self.limits = limits
-        self.debug = debug
-        self.title = title
-        self.version = version
+        self.debug: bool = given["debug"]
+        self.title: str = given["title"]
+        self.version: str = given["version"]
         #: For objects that the lifespan prepares and handlers use, such as a model or a database.
         self.state = types.SimpleNamespace()
         self.counters = Counters()
         self._memory = MessageMemory(limits.max_held_total, limits.max_unread_total)
-        self._lifespan = lifespan
-        self._delimiter = delimiter
-        self._drain_timeout = drain_timeout
-        self._drain_delay = drain_delay
-        self._slow_call = slow_call
-        self._threads = default_threads() if threads is None else threads
-        self._processes = default_processes() if processes is None else processes
+        self._lifespan: Lifespan | None = given["lifespan"]
+        self._delimiter: bytes = given["delimiter"]
+        self._drain_timeout: float = given["drain_timeout"]
+        self._drain_delay: float = given["drain_delay"]
+        self._slow_call: float = given["slow_call"]
+        self._threads: int = default_threads() if given["threads"] is None else given["threads"]
+        self._processes: int = default_processes() if given["processes"] is None else given["processes"]
         self._running: RunningServer | None = None
         self._left_behind: set[asyncio.Task[Any]] = set()
         # Who may connect, and how.
         self._authenticator: Authenticator | None = None
+        token, authenticate = given["token"], given["authenticate"]
         if token is not None or authenticate is not None:
             self._authenticator = Authenticator(token=token, authenticate=authenticate, timeout=limits.auth_timeout)
-        self._access = AccessRules(hosts=hosts, origins=origins)
-        self._paths = _checked_paths(path)
-        self._tls = tls
+        self._access = AccessRules(hosts=given["hosts"], origins=given["origins"])
+        self._paths = _checked_paths(given["path"])
+        self._tls: TLS | None = given["tls"]
         # What is offered: methods, topics, web pages.
-        super().__init__(codec or Codec.of(limits), knows_callers=self._authenticator is not None)
+        super().__init__(given["codec"] or Codec.of(limits), knows_callers=self._authenticator is not None)
         #: The topics and their subscribers; a mapping from topics and patterns to numbers of subscribers.
         self.topics = Topics(
             codec=self.codec,
             limits=limits,
             counters=self.counters,
-            max_events=event_queue,
-            policy=event_policy,
+            max_events=given["event_queue"],
+            policy=given["event_policy"],
             system=self.SYSTEM_TOPICS,
         )
         #: Send a value to all subscribers of a topic: `server.publish("ticks", value)`, from any thread; with
         #: `retain=True` it is kept for later subscribers, too; see `Topics.publish`.
         self.publish = self.topics.publish
         #: The web pages: what is answered to HTTP's GET.
-        self.routes = Routes(codec=self.codec, debug=debug, slow=slow_call)
+        self.routes = Routes(codec=self.codec, debug=self.debug, slow=self._slow_call)
         #: Answer a path with bytes or a file: `server.static("/logo.png", "./logo.png")`; see `Routes.static`.
         self.static = self.routes.static
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.

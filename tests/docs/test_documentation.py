@@ -6,7 +6,7 @@ import argparse
 import inspect
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,11 @@ import rpcstream
 from rpcstream import AsyncClient, Backoff, Client, Codec, Hub, ImageOptions, Limits, Server
 from rpcstream.cli import call_options, items, serve_options
 from rpcstream.client import options
+from rpcstream.hub.server import HUB_DEFAULTS
 from rpcstream.methods.options import METHOD_DEFAULTS, MethodOptions
 from rpcstream.peer.marshal import NOT_GIVEN
+from rpcstream.server.options import DEFAULTS as SERVER_DEFAULTS
+from rpcstream.server.options import ServerOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -28,10 +31,10 @@ LINKED = [README, *FRONT, *PAGES]
 
 #: The headings of the reference, and what their tables describe.
 DESCRIBED: dict[str, Callable[..., Any]] = {
-    "Server": Server.__init__,
+    "Server": Server,
     "Server.add": Server.add,
     "Server.run": Server.run,
-    "Hub": Hub.__init__,
+    "Hub": Hub,
     "Limits": Limits,
     "Client": Client,
     "AsyncClient": AsyncClient,
@@ -40,11 +43,13 @@ DESCRIBED: dict[str, Callable[..., Any]] = {
     "ImageOptions": ImageOptions,
 }
 
-#: The keyword options of what takes them as a TypedDict, and their defaults.
-OPTIONS: dict[str, tuple[Any, Mapping[str, Any]]] = {
-    "Client": (options.SyncClientOptions, options.DEFAULTS),
-    "AsyncClient": (options.AsyncClientOptions, options.DEFAULTS),
-    "Server.add": (MethodOptions, METHOD_DEFAULTS),
+#: The keyword options of what takes them as a TypedDict, and their defaults. (Of a hub only the one that differs.)
+OPTIONS: dict[str, tuple[Collection[str], Mapping[str, Any]]] = {
+    "Server": (ServerOptions.__optional_keys__, SERVER_DEFAULTS),
+    "Hub": (("title",), HUB_DEFAULTS),
+    "Client": (options.SyncClientOptions.__optional_keys__, options.DEFAULTS),
+    "AsyncClient": (options.AsyncClientOptions.__optional_keys__, options.DEFAULTS),
+    "Server.add": (MethodOptions.__optional_keys__, METHOD_DEFAULTS),
 }
 
 
@@ -67,8 +72,8 @@ def test_reference_has_every_option_with_its_default(heading: str) -> None:
     parameters = inspect.signature(DESCRIBED[heading]).parameters
     defaults = {name: each.default for name, each in parameters.items() if each.default is not each.empty}
     if heading in OPTIONS:
-        kind, all_defaults = OPTIONS[heading]
-        defaults |= {name: all_defaults[name] for name in kind.__optional_keys__}
+        names, all_defaults = OPTIONS[heading]
+        defaults |= {name: all_defaults[name] for name in names}
     assert rows.keys() == defaults.keys()
     wrong = {name: text for name, text in rows.items() if text not in forms_of(defaults[name])}
     assert not wrong, f"the defaults are { ({name: defaults[name] for name in wrong}) }"

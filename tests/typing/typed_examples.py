@@ -16,6 +16,7 @@ from rpcstream import (
     Client,
     Codec,
     Context,
+    Hub,
     ImageOptions,
     Limits,
     RpcError,
@@ -26,6 +27,12 @@ from rpcstream import (
 from rpcstream.peer.remote import BlockingPeer, Peer
 
 server = Server(limits=Limits(max_batch=5), codec=Codec(images=ImageOptions(format="jpeg", quality=90)), debug=True)
+
+Server(dbug=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
+Server(threads="4")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
+Hub(balance="round_robin", title="hub", hosts=["example.org"])
+Hub(tilte="hub")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
+Hub(threads="4")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
 
 
 @server

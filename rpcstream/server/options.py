@@ -1,0 +1,98 @@
+"""The options of a server: documented, typed and with their defaults in one place, for `Server` and `Hub`.
+
+Owns what users may give to the constructor. Does not know what the options do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypedDict
+
+from ..auth.authenticator import Authenticate
+from ..codec import Codec
+from ..events.event_queue import Policy
+from ..limits import DEFAULT_LIMITS, Limits
+from ..tls import TLS
+
+#: Called with the server; gives what is entered before it serves, and left afterwards.
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
+
+
+class ServerOptions(TypedDict, total=False):
+    """Options of `Server`. Times are in seconds.
+
+    Attributes:
+        token: a token that callers must show before they can call anything. Read it from where secrets are kept.
+        authenticate: instead of a token, a function, sync or async, that is called with `Credentials` (a token, the
+            names of a certificate, the process at a Unix socket). It returns the identity of the caller, which handlers
+            get as `ctx.identity`, or None for a caller that is refused.
+        hosts: names of this server, besides those of loopback, that an HTTP request may have as its host:
+            "example.org", "*.example.org", or "*" for any.
+        origins: web pages that may call the server: "https://example.org", or "*" for any.
+        path: the paths for calls by HTTP (POST) and WebSocket: "/rpc", or several, ["/", "/rpc"]; the query does not
+            matter. None: POST to "/", and WebSockets at any path.
+        limits: limits of size, number and time; see `Limits`.
+        codec: encodes and decodes rich values; give one to register your own types or to choose how images are sent.
+        lifespan: called with the server; gives an async context manager that is entered before the first connection is
+            accepted and left after the last one is closed. Put what handlers need on `server.state`.
+        debug: log every message, and show callers the exceptions of handlers. Not for servers that others can reach.
+        threads: the largest number of handlers with `offload="thread"` that run at a time.
+        processes: the same for `offload="process"`.
+        delimiter: ends a message on the line stream.
+        tls: the server's certificate; with it all connections are encrypted, without it none is.
+        drain_timeout: seconds that calls in flight have to finish when the server stops.
+        drain_delay: seconds that a stopping server goes on as before, while `/readyz` says 503, so that a load balancer
+            sends no more connections to it.
+        slow_call: seconds; a handler that keeps the event loop for longer is named in a warning.
+        event_queue: the number of events of one subscription that may wait for a connection that does not take them.
+        event_policy: what is dropped when that many wait: "drop_oldest", "drop_newest", or "disconnect" the subscriber.
+        title: of the service, for `rpc.discover`.
+        version: of the service, for `rpc.discover`.
+    """
+
+    token: str | None
+    authenticate: Authenticate | None
+    hosts: Iterable[str]
+    origins: Iterable[str]
+    path: str | Iterable[str] | None
+    limits: Limits
+    codec: Codec | None
+    lifespan: Lifespan | None
+    debug: bool
+    threads: int | None
+    processes: int | None
+    delimiter: bytes
+    tls: TLS | None
+    drain_timeout: float
+    drain_delay: float
+    slow_call: float
+    event_queue: int
+    event_policy: Policy
+    title: str
+    version: str
+
+
+#: The default of every option.
+DEFAULTS: Mapping[str, Any] = {
+    "token": None,
+    "authenticate": None,
+    "hosts": (),
+    "origins": (),
+    "path": None,
+    "limits": DEFAULT_LIMITS,
+    "codec": None,
+    "lifespan": None,
+    "debug": False,
+    "threads": None,
+    "processes": None,
+    "delimiter": b"\n",
+    "tls": None,
+    "drain_timeout": 10.0,
+    "drain_delay": 0.0,
+    "slow_call": 0.1,
+    "event_queue": 1000,
+    "event_policy": "drop_oldest",
+    "title": "rpcstream server",
+    "version": "0",
+}
