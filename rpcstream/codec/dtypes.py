@@ -1,7 +1,8 @@
 """Element types of arrays: which of numpy go over the wire, and which a hint allows.
 
 Owns the white list (the wire page, "Rich values") and its two directions. On the wire a dtype is numpy's `dtype.str`,
-or the name for the types of ml_dtypes (little-endian). Knows neither payloads nor tagged objects.
+or the name for the types of ml_dtypes (little-endian). Names such as `float32` are taken as little-endian, never sent.
+Knows neither payloads nor tagged objects.
 
 Never: object, void, structured and string dtypes; longdouble, which has another size on each platform; integers and
 floats of less than 8 bits, whose packing is not agreed on.
@@ -9,6 +10,7 @@ floats of less than 8 bits, whose packing is not agreed on.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 import types
@@ -18,7 +20,7 @@ from typing import Any, Union
 import numpy as np
 
 from ..errors import EncodeError
-from .rich_hint import shortened
+from .rich_hint import described, shortened
 
 DType = np.dtype[Any]
 
@@ -41,6 +43,39 @@ _EXTENSIONS = frozenset(
         "float8_e8m0fnu",
     }
 )
+#: The names that numpy has for dtypes, and what each stands for: little-endian, on every machine.
+NAMES = {
+    "bool": "|b1",
+    **{f"{kind}8": f"|{kind[0]}1" for kind in ("int", "uint")},
+    **{f"{kind}{8 * size}": f"<{kind[0]}{size}" for kind in ("int", "uint", "float") for size in (2, 4, 8)},
+    **{f"complex{8 * size}": f"<c{size}" for size in (8, 16)},
+}
+_DATE_NAME = re.compile(r"(datetime64|timedelta64)(\[\w+\])?")
+_DATES = {"datetime64": "<M8", "timedelta64": "<m8"}
+#: What is written in place of a dtype, and the name that is meant.
+_MISTAKES = {
+    mistake: name
+    for name, mistakes in {
+        "bool": "boolean bool_ bool8",
+        "int16": "short",
+        "int32": "i32",
+        "int64": "int integer long i64",
+        "uint8": "byte uchar",
+        "uint32": "u32",
+        "uint64": "uint u64",
+        "float16": "half",
+        "float32": "single f32",
+        "float64": "float double f64 number longdouble float128",
+        "bfloat16": "bf16",
+        "complex128": "complex cdouble",
+    }.items()
+    for mistake in mistakes.split()
+}
+_WITHOUT_ORDER = re.compile(r"[=|]?([biufcmM][0-9]{1,2}(?:\[\w{1,12}\])?)")
+_NOT_NUMBERS = re.compile(r"[<>|=]?[OSUVa][0-9]*|object_?|str_?|string|bytes_?|void")
+#: Longer texts have no nearest name.
+_LONGEST_NAME = 40
+
 #: Hints for one of these mean any of their subtypes.
 _ABSTRACT = (
     np.generic,
@@ -68,10 +103,14 @@ def to_wire(dtype: DType) -> str:
 
 
 def from_wire(text: object) -> DType:
-    """The dtype for a text. ValueError for all that `to_wire` never writes."""
+    """The dtype for what a caller wrote: all that `to_wire` writes, and numpy's names, which mean little-endian.
+
+    Raises:
+        ValueError: there is no such dtype, or it does not go over the wire; the text says what to write.
+    """
     if isinstance(text, str):
         return _from_text(text)
-    raise ValueError(f"dtype must be a string, got {type(text).__name__}")
+    raise ValueError(f"dtype must be a string such as '<f4' or 'float32', got {described(text)}")
 
 
 @functools.lru_cache(maxsize=256)
@@ -79,9 +118,29 @@ def _from_text(text: str) -> DType:
     # The check comes first: numpy would make an 80 MB item of "10000000f8".
     if _PLAIN.fullmatch(text):
         return np.dtype(text)
+    if text in NAMES:
+        return np.dtype(NAMES[text])
     if text in _EXTENSIONS:
         return _extension(text)
-    raise ValueError(f"dtype {shortened(text)!r} is not one that goes over the wire")
+    if (date := _DATE_NAME.fullmatch(text)) and _PLAIN.fullmatch(plain := _DATES[date[1]] + (date[2] or "")):
+        return np.dtype(plain)
+    raise ValueError(f"dtype {shortened(text)!r} is not one that goes over the wire: {_instead_of(text)}")
+
+
+def _instead_of(text: str) -> str:
+    """What to write in place of a text that is no dtype."""
+    if _NOT_NUMBERS.fullmatch(text):
+        return "send a list"
+    if (plain := _WITHOUT_ORDER.fullmatch(text)) and _PLAIN.fullmatch(found := f"<{plain[1]}"):
+        return f"use {found!r}, which says the byte order"
+    plain_name = text.lower().removeprefix("torch.").removeprefix("numpy.").removeprefix("np.")
+    name = _MISTAKES.get(plain_name)
+    if name is None and len(text) <= _LONGEST_NAME:
+        known = [*NAMES, *_EXTENSIONS]
+        name = next(iter(difflib.get_close_matches(plain_name.removesuffix("array"), known, 1, 0.7)), None)
+    if name is None:
+        return "use a name such as 'float32', or a dtype.str such as '<f4'"
+    return f"use {NAMES[name]!r} or {name!r}" if name in NAMES else f"use {name!r}"
 
 
 def is_extension(dtype: DType) -> bool:

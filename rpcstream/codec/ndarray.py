@@ -128,6 +128,7 @@ class ArrayHint:
         orders = [form for dtype in exact for form in (dtype, dtype.newbyteorder())]
         sendable = [dtype for dtype in orders if dtype.isnative or not dtypes.is_extension(dtype)]
         texts = list(dict.fromkeys(map(dtypes.to_wire, sendable)))
+        texts += [dtype.name for dtype in exact if dtype.name in dtypes.NAMES]
         size = {"type": "integer", "minimum": 0}
         shape: dict[str, Any] = {"type": "array", "items": size}
         if self._shapes and Ellipsis not in (dims := self._shapes[-1].dims):

@@ -204,9 +204,9 @@ def test_schema() -> None:
     schema = rich(Annotated[NDArray[np.float32], Shape(None, 3)]).schema()
     tagged, npy = schema["anyOf"]
     assert tagged["properties"]["$type"] == {"const": "ndarray"}
-    assert tagged["properties"]["dtype"] == {"enum": ["<f4", ">f4"]}
+    assert tagged["properties"]["dtype"] == {"enum": ["<f4", ">f4", "float32"]}
     assert tagged["properties"]["shape"]["prefixItems"] == [{"type": "integer", "minimum": 0}, {"const": 3}]
     assert npy["contentEncoding"] == "base64"
-    assert rich(NDArray[np.uint8]).schema()["anyOf"][0]["properties"]["dtype"] == {"enum": ["|u1"]}
+    assert rich(NDArray[np.uint8]).schema()["anyOf"][0]["properties"]["dtype"] == {"enum": ["|u1", "uint8"]}
     assert rich(NDArray[ml_dtypes.bfloat16]).schema()["anyOf"][0]["properties"]["dtype"] == {"enum": ["bfloat16"]}
     assert rich(NDArray[np.floating]).schema()["anyOf"][0]["properties"]["dtype"] == {"type": "string"}

@@ -230,7 +230,7 @@ GOOD = {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AACAPw=="}
 @pytest.mark.parametrize(
     "change",
     [
-        *({"dtype": text} for text in ("f4", "=f4", "float32", "<f4 ", "<f4\n", "<f3", "<f16", "<c32", "<g", "")),
+        *({"dtype": text} for text in ("f4", "=f4", "float", "<f4 ", "<f4\n", "<f3", "<f16", "<c32", "<g", "")),
         *({"dtype": text} for text in ("O", "|O", "<U2", "|S4", "|V4", "<V2", "10000000f8", "(2,)f4", "f4,f4")),
         *({"dtype": text} for text in ("<M8[0s]", "<M8[s", "<M8[foo]", "<M8[1000000000s]", "<M8[٣s]", "|b2", "?")),
         *({"dtype": value} for value in (None, 1, ["<f4"], [["a", "<f4"]], {"names": ["a"], "formats": ["<f4"]})),
