@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypedDict
 
 from ..errors import ConnectionLost
 from ..limits import Limits
@@ -30,14 +30,29 @@ def trace_all(trace: Trace, direction: str, messages: Iterable[Any]) -> None:
         trace(direction, message.head if isinstance(message, Oversize) else bytes(message))
 
 
+class ConnectionOptions(TypedDict, total=False):
+    """Options of a `MessageConnection` of any kind; each is None where it is not given.
+
+    Attributes:
+        address: of the other end, for errors; None: that of the socket.
+        trace: sees every message.
+        on_open: called with the connection when it is made.
+        on_close: called with the connection after it is lost.
+    """
+
+    address: str | None
+    trace: Trace | None
+    on_open: Callable[[Any], None] | None
+    on_close: Callable[[Any], None] | None
+
+
 class MessageConnection(SocketConnection):
     """An asyncio protocol and the channel of one session.
 
     Args:
         session: gets the messages.
-        on_open, on_close: called with this object when the connection is made and after it is lost.
-        address: of the other end, for errors; None: that of the socket.
-        trace: sees every message.
+
+    The other arguments are those of `ConnectionOptions`.
     """
 
     def __init__(
@@ -45,10 +60,10 @@ class MessageConnection(SocketConnection):
         session: Session,
         *,
         limits: Limits,
-        address: str | None,
-        trace: Trace | None,
-        on_open: Callable[[Any], None] | None,
-        on_close: Callable[[Any], None] | None,
+        address: str | None = None,
+        trace: Trace | None = None,
+        on_open: Callable[[Any], None] | None = None,
+        on_close: Callable[[Any], None] | None = None,
     ) -> None:
         super().__init__(limits, address)
         self.session = session

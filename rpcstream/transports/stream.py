@@ -6,7 +6,8 @@ session sends; knows neither methods nor what a message means.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Unpack
 
 import orjson
 
@@ -18,7 +19,7 @@ from ..wire.buffers import Encoded, parts_of
 from ..wire.envelope import error_reply
 from ..wire.framing import LineFramer
 from .connection import JOIN_MAX, JOINED_MAX
-from .message_connection import SECOND_BLANK, MessageConnection, Trace, trace_all
+from .message_connection import SECOND_BLANK, ConnectionOptions, MessageConnection, trace_all
 from .paced_transport import undelivered
 
 
@@ -27,23 +28,14 @@ class LineStream(MessageConnection):
 
     Args:
         session: gets the messages.
-        on_open, on_close: called with this object when the connection is made and after it is lost.
-        address: of the other end, for errors; None: that of the socket.
-        trace: sees every message.
+        delimiter: ends each message.
+        options: see `ConnectionOptions`.
     """
 
     def __init__(
-        self,
-        session: Session,
-        *,
-        limits: Limits,
-        delimiter: bytes = b"\n",
-        address: str | None = None,
-        trace: Trace | None = None,
-        on_open: Callable[[LineStream], None] | None = None,
-        on_close: Callable[[LineStream], None] | None = None,
+        self, session: Session, *, limits: Limits, delimiter: bytes = b"\n", **options: Unpack[ConnectionOptions]
     ) -> None:
-        super().__init__(session, limits=limits, address=address, trace=trace, on_open=on_open, on_close=on_close)
+        super().__init__(session, limits=limits, **options)
         self._reception = Reception(session.memory)
         self._framer = LineFramer(max_size=limits.max_message_size, delimiter=delimiter, reception=self._reception)
         self._delimiter = delimiter

@@ -7,8 +7,7 @@ and writes those that the session sends; knows neither methods nor what a messag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from ..errors import RpcError
 from ..limits import Limits
@@ -30,7 +29,7 @@ from ..wire.frames import (
     masked_parts,
 )
 from .connection import JOIN_MAX, JOINED_MAX
-from .message_connection import SECOND_BLANK, MessageConnection, Trace, trace_all
+from .message_connection import SECOND_BLANK, ConnectionOptions, MessageConnection, trace_all
 from .paced_transport import undelivered
 
 #: Seconds that the peer has to answer a close frame, and to close the connection after that.
@@ -49,23 +48,11 @@ class WebSocketStream(MessageConnection):
     Args:
         session: gets the messages.
         client: this end is the client, which masks what it sends.
-        on_open, on_close: called with this object when the connection is made and after it is lost.
-        address: of the other end, for errors; None: that of the socket.
-        trace: sees every message.
+        options: see `ConnectionOptions`.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        *,
-        limits: Limits,
-        client: bool,
-        address: str | None = None,
-        trace: Trace | None = None,
-        on_open: Callable[[WebSocketStream], None] | None = None,
-        on_close: Callable[[WebSocketStream], None] | None = None,
-    ) -> None:
-        super().__init__(session, limits=limits, address=address, trace=trace, on_open=on_open, on_close=on_close)
+    def __init__(self, session: Session, *, limits: Limits, client: bool, **options: Unpack[ConnectionOptions]) -> None:
+        super().__init__(session, limits=limits, **options)
         self._client = client
         self._reception = Reception(session.memory)
         self._reader = FrameReader(masked=not client, max_size=limits.max_message_size, reception=self._reception)
