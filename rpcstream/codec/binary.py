@@ -44,6 +44,8 @@ class BytesHint:
     def decode(self, value: object) -> object:
         if isinstance(value, dict) and value.get(TAG_KEY) == TAG:
             (value,) = members(value, "data")
+        elif isinstance(value, str) and (url := base64.split_data_url(value)) is not None:
+            value = url[1]  # of any media type: a browser's FileReader writes what it believes the file to be
         if isinstance(value, str | Payload):
             return self._in_kind(base64.decode(value) if self._kind is bytes else base64.decode_writable(value))
         if isinstance(value, bytes | bytearray | memoryview):

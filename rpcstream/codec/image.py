@@ -208,7 +208,7 @@ def _from_file(text: object, name: str | None, budget: ImageBudget) -> Image.Ima
         if accepts is None or accepts(data[:32]) is True:
             break
     else:
-        raise ValueError(f"image: the file is not {' or '.join(known)}")
+        raise ValueError(f"image: the file is not {' or '.join(known)}{base64.path_advice(text)}")
     try:
         passes = image_files.examine(data, each, budget)
         if each == "webp":  # opening it takes the memory already
@@ -239,6 +239,19 @@ def _from_qoi(data: bytes, budget: ImageBudget) -> Image.Image:
         raise ValueError(f"image: the qoi file is broken: {shortened(str(error), 200)}") from error
 
 
+def _from_text(text: str, budget: ImageBudget) -> Image.Image:
+    """The image in the base64 of a file, or in a data: URL, whose media type must be that of the file."""
+    url = base64.split_data_url(text)
+    if url is None:
+        return _from_file(text, None, budget)
+    kind, payload = url
+    name = kind.removeprefix("image/")
+    if kind == name or name not in _FILES:
+        known = ", ".join(f"image/{each}" for each in _FILES)
+        raise ValueError(f"image: the data: URL is of type {shortened(kind)!r}, and must be of one of {known}")
+    return _from_file(payload, name, budget)
+
+
 class ImageHint:
     """The hint `PIL.Image.Image`."""
 
@@ -251,7 +264,7 @@ class ImageHint:
         if isinstance(value, dict) and value.get(TAG_KEY) == TAG:
             return decode_image(value, reading.get() or ImageBudget(self._limits))
         if isinstance(value, str):
-            return _from_file(value, None, reading.get() or ImageBudget(self._limits))
+            return _from_text(value, reading.get() or ImageBudget(self._limits))
         if isinstance(value, Image.Image):
             return value
         raise mismatch(self.name, value)
@@ -266,5 +279,5 @@ class ImageHint:
         size = {"type": "array", "items": side, "minItems": 2, "maxItems": 2}
         file = tagged_schema(TAG, {"format": {"enum": list(_FILES)}, "data": BASE64_SCHEMA})
         pixels = {"format": {"const": "raw"}, "mode": {"enum": list(_RAW_MODES)}, "size": size, "data": BASE64_SCHEMA}
-        plain = {**BASE64_SCHEMA, "description": f"an image file: {', '.join(_FILES)}"}
+        plain = {**BASE64_SCHEMA, "description": f"an image file ({', '.join(_FILES)}), or a data: URL of one"}
         return {"anyOf": [file, tagged_schema(TAG, pixels), plain]}

@@ -224,6 +224,8 @@ _HEAD, _JPEG_HEAD = 48, 128 * 1024
 _MAX_PARTS = 20_000
 #: What files begin with, in base64.
 _BEGINNINGS = ("iVBORw0KGgo", "/9j/", "UklGR", "R0lGOD", "cW9pZg")
+#: Characters that a data: URL of an image may have before its comma; those that are read have fewer.
+_LONGEST_HEAD = 64
 _JPEG_FRAME = re.compile(rb"\xff[\xc0-\xc3\xc5-\xc7\xc9-\xcb\xcd-\xcf]..\x08(....)", re.DOTALL)
 
 
@@ -251,6 +253,9 @@ def image_weight(value: Any, limits: ImageLimits) -> int:
             pixels, each = _raw_size(part) if part.get("format") == "raw" else _file_size(part.get("data"), max_pixels)
         elif type(part) is str and part.startswith(_BEGINNINGS):
             pixels, each = _file_size(part, max_pixels)
+        elif type(part) is str and part[:_LONGEST_HEAD].lower().startswith("data:image/"):
+            begin = part.find(",", 0, _LONGEST_HEAD) + 1
+            pixels, each = _file_size(part[begin : begin + _JPEG_HEAD], max_pixels)
         else:
             continue
         pixels = min(max(pixels, LEAST), max_pixels)

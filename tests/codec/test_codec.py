@@ -176,7 +176,10 @@ def test_errors_say_where() -> None:
     ):
         with pytest.raises(ValueError) as caught:  # noqa: PT011
             codec.decode(value)
-        assert str(caught.value) == f"the payload is not base64 - at `{path}`"
+        assert (
+            str(caught.value)
+            == f"the payload is not base64: the padding ('=') at its end is missing or wrong - at `{path}`"
+        )
 
 
 # -- tags in bytes ---------------------------------------------------------------------------------------------------
