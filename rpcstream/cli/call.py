@@ -171,7 +171,8 @@ def _request(
 def _show_stream(
     client: Client, options: argparse.Namespace, params: list[Any] | dict[str, Any] | None, line: StatusLine | None
 ) -> int:
-    stream = client._streamed(options.method, params, options.timeout or None, on_progress=_on_progress(line))
+    timeout, on_progress = options.timeout or None, _on_progress(line)
+    stream = client.stream_request(options.method, params, timeout=timeout, on_progress=on_progress)
     try:
         return _show_items(stream, options, line)
     finally:

@@ -15,7 +15,7 @@ from ..errors import ConnectFailed, ConnectionLost
 from ..events.event_queue import Policy
 from ..keyword_options import with_options
 from ..peer.deadline import INFINITE, inherited, time_left
-from ..peer.marshal import NOT_GIVEN, Call, Outgoing, RawCall, check_params, params_of
+from ..peer.marshal import NOT_GIVEN, Call, Outgoing, check_params, params_of
 from ..peer.outgoing import AwaitedCall
 from ..peer.pending import OnProgress
 from ..peer.remote import Peer
@@ -162,6 +162,27 @@ class AsyncClient(BaseClient):
         call = Call(self._marshaller, method, check_params(method, params), timeout, returns)
         return self._perform(call, timeout, on_progress)
 
+    def stream_request(
+        self,
+        method: str,
+        params: list[Any] | dict[str, Any] | None = None,
+        *,
+        returns: Any = NOT_GIVEN,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Stream:
+        seconds, window = time_left(timeout), self._settings.limits.stream_window
+        params = check_params(method, params)
+        call = StreamCall(self._marshaller, method, params, NOT_GIVEN if seconds is None else seconds, returns, window)
+        if self._is_http:
+            self._check_params(call)
+
+        async def opened(deadline: float) -> Session:
+            loop = asyncio.get_running_loop()
+            return (self._pool.ready(loop) or await self._pool.get(method, deadline)).session
+
+        return Stream(opened, call, seconds, on_progress)
+
     @overload
     def __call__(self, message: dict[str, Any], /, *, timeout: float | None = ...) -> Awaitable[Any]: ...
     @overload
@@ -277,31 +298,6 @@ class AsyncClient(BaseClient):
                     raise
             attempt += 1
             await asyncio.sleep(pause)
-
-    async def _send_object(self, message: dict[str, Any], *, timeout: Any = NOT_GIVEN) -> Any:
-        if "id" in message:
-            return await self._perform(RawCall(self._marshaller, message), timeout)
-        encoded = self._marshaller.encode(message, "request object")
-        return await self._send(encoded, str(message.get("method", "?")), timeout)
-
-    def _streamed(
-        self,
-        method: str,
-        params: list[Any] | dict[str, Any] | None,
-        timeout: float | None = None,
-        returns: Any = NOT_GIVEN,
-        on_progress: OnProgress | None = None,
-    ) -> Stream:
-        seconds, window = time_left(timeout), self._settings.limits.stream_window
-        call = StreamCall(self._marshaller, method, params, NOT_GIVEN if seconds is None else seconds, returns, window)
-        if self._is_http:
-            self._check_params(call)
-
-        async def opened(deadline: float) -> Session:
-            loop = asyncio.get_running_loop()
-            return (self._pool.ready(loop) or await self._pool.get(method, deadline)).session
-
-        return Stream(opened, call, seconds, on_progress)
 
     def _check_params(self, outgoing: Outgoing) -> None:
         """Raise EncodeError for an iterator: over HTTP the server cannot ask for the next items."""

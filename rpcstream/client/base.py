@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import EncodeError
-from ..peer.marshal import NOT_GIVEN, Marshaller, params_of
+from ..peer.marshal import NOT_GIVEN, Marshaller, RawCall, params_of
 from ..peer.proxy import NAMES_KEPT, Method, Methods, remote_name
 from .options import Settings
 
@@ -132,6 +132,28 @@ class BaseClient(ABC):
         on_progress: OnProgress | None = None,
     ) -> Any:
         """As `call`, with the params of the JSON-RPC request: a list, a dict, or None for none."""
+
+    @abstractmethod
+    def stream_request(
+        self,
+        method: str,
+        params: list[Any] | dict[str, Any] | None = None,
+        *,
+        returns: Any = NOT_GIVEN,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Any:
+        """As `stream`, with the params of the JSON-RPC request: a list, a dict, or None for none.
+
+        Args:
+            method: the name of the method.
+            params: the params, as for `request`.
+            returns: a type hint; each item is checked against it and given in that type.
+            timeout: seconds that the whole stream may take, None for no limit.
+            on_progress: as for `call`.
+
+        Raises what iterating over `stream` raises, and TypeError for params of another type.
+        """
 
     @abstractmethod
     def __call__(self, *message: Any, **options: Any) -> Any:
@@ -278,20 +300,12 @@ class BaseClient(ABC):
     @abstractmethod
     def _submit(self, method: str, /, *args: Any, **options: Any) -> Any: ...
 
-    @abstractmethod
-    def _streamed(
-        self,
-        method: str,
-        params: list[Any] | dict[str, Any] | None,
-        timeout: float | None = None,
-        returns: Any = NOT_GIVEN,
-        on_progress: OnProgress | None = None,
-    ) -> Any:
-        """As `stream`, with the params of the request."""
-
-    @abstractmethod
     def _send_object(self, message: dict[str, Any], *, timeout: Any = NOT_GIVEN) -> Any:
         """Send a request object as it is."""
+        if "id" in message:
+            return self._perform(RawCall(self._marshaller, message), timeout)
+        encoded = self._marshaller.encode(message, "request object")
+        return self._send(encoded, str(message.get("method", "?")), timeout)
 
     def _decorate_or_send(self, message: Any, options: dict[str, Any]) -> Any:
         """As `__call__`."""
@@ -314,7 +328,8 @@ class BaseClient(ABC):
         on_progress: OnProgress | None = None,
         **kwargs: Any,
     ) -> Any:
-        return self._streamed(method, params_of(method, args, kwargs), timeout, returns, on_progress)
+        params = params_of(method, args, kwargs)
+        return self.stream_request(method, params, timeout=timeout, returns=returns, on_progress=on_progress)
 
     def _notify(self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
         return self._send(self._marshaller.notification(method, params_of(method, args, kwargs)), method, timeout)

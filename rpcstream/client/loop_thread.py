@@ -53,7 +53,7 @@ class LoopThread:
         loop = asyncio.new_event_loop()
         self._client = _LoopClient(settings, callbacks)
         self._bridge = LoopBridge(loop, self._client.address)
-        self._submitted = SubmitQueue(self._bridge, self._client.begin, self._client._perform)
+        self._submitted = SubmitQueue(self._bridge, self._client.begin, self._client.perform)
         self._done_callbacks = WorkerThread("rpcstream-callbacks")
         for hello in greetings:
             self.greet(hello)
@@ -128,13 +128,15 @@ class LoopThread:
 
     def send(self, message: Encoded, method: str, seconds: float | None) -> None:
         """Send a message that has no reply."""
-        self._bridge.call(lambda: self._client._send(message, method, seconds), method)
+        self._bridge.call(lambda: self._client.send(message, method, seconds), method)
 
     def stream(
         self, method: str, params: Any, timeout: float | None, returns: Any, on_progress: OnProgress | None
     ) -> ClientStream:
         """The items of a streaming method."""
-        stream = self._client._streamed(method, with_threaded_iterators(params), timeout, returns, on_progress)
+        stream = self._client.stream_request(
+            method, with_threaded_iterators(params), timeout=timeout, returns=returns, on_progress=on_progress
+        )
         return ClientStream(self._bridge, stream, method, self)
 
     def subscribe(self, topic: str, options: dict[str, Any]) -> ClientSubscription:
@@ -174,6 +176,9 @@ class LoopThread:
 
 class _LoopClient(AsyncClient):
     """An AsyncClient with the settings and the callbacks of a sync client."""
+
+    perform = AsyncClient._perform
+    send = AsyncClient._send
 
     def __init__(self, settings: Settings, callbacks: Callbacks) -> None:
         self._set_up(settings, callbacks)

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..keyword_options import with_options
-from ..peer.marshal import NOT_GIVEN, Call, RawCall, check_params, params_of
+from ..peer.marshal import NOT_GIVEN, Call, check_params, params_of
 from .address import Address
 from .base import BaseClient, notify_client_params, publish_params
 from .batch import SyncBatch
@@ -155,6 +155,19 @@ class Client(BaseClient):
         call = Call(self._marshaller, method, check_params(method, params), timeout, returns)
         return self._perform(call, timeout, on_progress)
 
+    def stream_request(
+        self,
+        method: str,
+        params: list[Any] | dict[str, Any] | None = None,
+        *,
+        returns: Any = NOT_GIVEN,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> ClientStream:
+        params = check_params(method, params)
+        self._engine.move_to_loop()
+        return self._engine.loop_thread(method).stream(method, params, timeout, returns, on_progress)
+
     def call_sync(
         self, method: str, params: list[Any] | dict[str, Any] | None = None, *, timeout: float | None = NOT_GIVEN
     ) -> Any:
@@ -223,12 +236,6 @@ class Client(BaseClient):
 
     # -- sending ----------------------------------------------------------------------------------------------------
 
-    def _send_object(self, message: dict[str, Any], *, timeout: Any = NOT_GIVEN) -> Any:
-        if "id" in message:
-            return self._perform(RawCall(self._marshaller, message), timeout)
-        encoded = self._marshaller.encode(message, "request object")
-        return self._send(encoded, str(message.get("method", "?")), timeout)
-
     def _submit(
         self,
         method: str,
@@ -241,17 +248,6 @@ class Client(BaseClient):
     ) -> Future[Any]:
         outgoing = Call(self._marshaller, method, params_of(method, args, kwargs), timeout, returns)
         return self._engine.submit(outgoing, timeout, on_progress)
-
-    def _streamed(
-        self,
-        method: str,
-        params: list[Any] | dict[str, Any] | None,
-        timeout: float | None = None,
-        returns: Any = NOT_GIVEN,
-        on_progress: OnProgress | None = None,
-    ) -> ClientStream:
-        self._engine.move_to_loop()
-        return self._engine.loop_thread(method).stream(method, params, timeout, returns, on_progress)
 
     def _add_callback(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self._engine.add_callback(function, options)

@@ -70,12 +70,20 @@ def test_explicit_params_for_names_that_are_options(served: str) -> None:
         assert client.request("vision.edges.count") == "edges of none"
         with pytest.raises(TypeError, match="must be a list, a dict or None, got int"):
             client.request("sum", 3)  # type: ignore[call-overload]
+        with client.stream_request("options", {"timeout": 1.5, "returns": "x"}, timeout=5) as stream:
+            assert list(stream) == []  # it is no stream
+            assert stream.result == [1.5, "x"]
+        with pytest.raises(TypeError, match="must be a list, a dict or None, got int"):
+            client.stream_request("sum", 3)  # type: ignore[arg-type]
 
 
 async def test_explicit_params_async(served: str) -> None:
     async with AsyncClient(served) as client:
         assert await client.request("options", {"timeout": 1.5, "returns": "x"}) == [1.5, "x"]
         assert await client.request("sum", [1, 2], returns=int) == 3
+        async with client.stream_request("options", {"timeout": 1.5, "returns": "x"}, timeout=5) as stream:
+            assert [item async for item in stream] == []
+            assert stream.result == [1.5, "x"]
 
 
 def test_rich_values_go_and_come(make_client: MakeClient, served: str) -> None:
