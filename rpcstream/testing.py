@@ -144,6 +144,11 @@ class ServerConnection:
         return f"<connection from {self.address}>"
 
     @property
+    def is_open(self) -> bool:
+        """Whether the connection has not ended."""
+        return _in_loop(self._loop, lambda: self._connection.is_open)
+
+    @property
     def unread_size(self) -> int:
         """Bytes that the server has written and the client has not read, as far as the server still holds them."""
         return _in_loop(self._loop, lambda: self._connection.unread_size)

@@ -27,6 +27,8 @@ from rpcstream.testing import (
     wait_until_idle,
 )
 
+from .waiting import until_in_thread
+
 
 def make_server() -> Server:
     server = Server()
@@ -289,6 +291,7 @@ def test_connections_of_a_server_in_a_thread() -> None:
         assert client.call("rpc.ping") == "pong"
         (connection,) = connections_of(server)
         assert connection.address.startswith("127.0.0.1:")
+        assert connection.is_open
         assert connection.unread_size == 0
         assert repr(connection) == f"<connection from {connection.address}>"
         call = client.submit.wait()
@@ -297,6 +300,7 @@ def test_connections_of_a_server_in_a_thread() -> None:
         assert drop_connections(server) >= 1
         with pytest.raises(ConnectionLost):
             call.result()
+        until_in_thread(lambda: not connection.is_open)
 
 
 async def test_a_server_that_does_not_read() -> None:

@@ -91,6 +91,10 @@ class WebSocketAdapter(asyncio.Protocol):
         else:
             self._frames.send_text(line)
 
+    def send_text(self, message: bytes) -> None:
+        self._frames.send_text(message)
+        self.flush()
+
     def flush(self) -> None:
         """With one write, as lines are."""
         self._transport.write(b"".join(self._frames.data_to_send()))
@@ -109,6 +113,10 @@ class _LineTransport:
         for line in lines:
             self._adapter.say(line)
         self._adapter.flush()
+
+    def send_message(self, message: bytes) -> None:
+        """Send one frame of text, in which there may be line ends."""
+        self._adapter.send_text(message)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

@@ -30,7 +30,7 @@ _PLAIN = re.compile(
     r"|[<>][mM]8(?:\[(?:[1-9][0-9]{0,8})?(?:Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
 )
 #: Of ml_dtypes: whole bytes only.
-_EXTENSIONS = frozenset(
+EXTENSIONS = frozenset(
     {
         "bfloat16",
         "float8_e3m4",
@@ -95,7 +95,7 @@ _ABSTRACT = (
 def to_wire(dtype: DType) -> str:
     """The text for a dtype. EncodeError for one that has none."""
     if is_extension(dtype):
-        if dtype.name in _EXTENSIONS and dtype.isnative:
+        if dtype.name in EXTENSIONS and dtype.isnative:
             return str(dtype.name)
     elif _PLAIN.fullmatch(dtype.str):
         return dtype.str
@@ -120,7 +120,7 @@ def _from_text(text: str) -> DType:
         return np.dtype(text)
     if text in NAMES:
         return np.dtype(NAMES[text])
-    if text in _EXTENSIONS:
+    if text in EXTENSIONS:
         return _extension(text)
     if (date := _DATE_NAME.fullmatch(text)) and _PLAIN.fullmatch(plain := _DATES[date[1]] + (date[2] or "")):
         return np.dtype(plain)
@@ -136,7 +136,7 @@ def _instead_of(text: str) -> str:
     plain_name = text.lower().removeprefix("torch.").removeprefix("numpy.").removeprefix("np.")
     name = _MISTAKES.get(plain_name)
     if name is None and len(text) <= _LONGEST_NAME:
-        known = [*NAMES, *_EXTENSIONS]
+        known = [*NAMES, *EXTENSIONS]
         name = next(iter(difflib.get_close_matches(plain_name.removesuffix("array"), known, 1, 0.7)), None)
     if name is None:
         return "use a name such as 'float32', or a dtype.str such as '<f4'"

@@ -114,6 +114,11 @@ class SocketConnection(asyncio.Protocol):
         return self._transport.get_extra_info("socket") if self._transport is not None else None
 
     @property
+    def is_open(self) -> bool:
+        """Whether there is a transport: not before the connection is made, and not after it was lost."""
+        return self._transport is not None
+
+    @property
     def credentials(self) -> Credentials:
         """What the connection tells of the peer. Looked up anew each time; little is known once it is lost."""
         return credentials_of(self._transport, address=self.address)

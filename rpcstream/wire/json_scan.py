@@ -235,26 +235,26 @@ def deepest(text: bytes | bytearray) -> int:
 
 
 def _roughly(text: bytes | bytearray, enough: float = _NO_LIMIT) -> int:
-    """Estimate the values, never too low, at the speed of memory. Stops once there are `enough`."""
+    """Estimate the values, never too low, at the speed of memory. Stops once there are more than `enough`."""
     import numpy as np
 
     whole = np.frombuffer(text, np.uint8)
     quarters = 0
     for start in range(0, len(text), _BLOCK):
         quarters += _quarters(np, whole[start : start + _BLOCK], None)
-        if quarters > 4 * enough:
+        if quarters // 4 > enough:
             break
     return quarters // 4
 
 
 def _exactly(text: bytes | bytearray, enough: float = _NO_LIMIT) -> int:
-    """Count the values of a text, leaving out the insides of strings. Stops once there are `enough`."""
+    """Count the values of a text, leaving out the insides of strings. Stops once there are more than `enough`."""
     import numpy as np
 
     quarters = 0
     for piece, outside in _blocks(_unescaped(text), _NOT_COUNTED):
         quarters += _quarters(np, piece, outside)
-        if quarters > 4 * enough:
+        if quarters // 4 > enough:
             break
     return quarters // 4
 

@@ -6,6 +6,8 @@ import argparse
 import importlib
 import logging
 
+from ..internals import uses_tls
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -15,7 +17,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     module, _, name = options.made_by.partition(":")
     server = getattr(importlib.import_module(module), name)()
-    scheme = "tls://" if server._tls is not None else ""
+    scheme = "tls://" if uses_tls(server) else ""
     server.run(port=0, loop=options.loop, on_listening=lambda address: print(scheme + address, flush=True))
 
 

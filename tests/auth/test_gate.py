@@ -20,7 +20,7 @@ from rpcstream.peer.session import Session
 from rpcstream.testing import memory_client
 
 from ..conftest import RawConnection
-from ..internals import session_of, sessions_of
+from ..internals import answer_function, dispatcher_of, session_of, sessions_of
 
 Connect = Callable[[str], Awaitable[RawConnection]]
 
@@ -295,8 +295,8 @@ async def test_afterwards_the_dispatcher_answers_itself() -> None:
         assert await client.call("rpc.authenticate", TOKEN) is True
         session = session_of(server)
         assert isinstance(session, GatedSession)
-        assert type(session._dispatch) is Dispatcher
-        assert session._answer == session._dispatch.answer
+        assert type(dispatcher_of(session)) is Dispatcher
+        assert answer_function(session) == dispatcher_of(session).answer
         assert await client.call("who") == "token"
 
 

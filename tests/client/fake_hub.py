@@ -9,6 +9,8 @@ from rpcstream import Context, InvalidParams, ProviderGone, Server
 from rpcstream.peer.remote import Peer
 from rpcstream.peer.session import Session
 
+from ..internals import registry_of
+
 
 class FakeHub:
     """Answers registrations like a hub, and records them.
@@ -39,7 +41,7 @@ class FakeHub:
             ("rpc.publish", self.publish),
             ("rpc.notify", self.notify),
         ):
-            self.server._registry.add(function, name=name, reserved=True)
+            registry_of(self.server).add(function, name=name, reserved=True)
         self.server.add(self.ask)
         self.server.add(self.who)
         self.server.add(self.work, idempotent=True)

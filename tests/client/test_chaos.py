@@ -14,7 +14,7 @@ import pytest
 
 from rpcstream import AsyncClient, Client, InternalError
 
-from ..internals import engine_of, slots_of
+from ..internals import blocking_connections, free_connections, slots_of, threads_in_line
 
 Scripted = Callable[[Callable[[Any], None]], str]
 
@@ -95,10 +95,10 @@ def test_threads_in_chaos(scripted: Scripted, seed: int) -> None:
     with Client(address, pool=2, retries=1) as client, ThreadPoolExecutor(6) as executor:
         done = list(executor.map(work, range(6)))
         assert min(done) > 0
-        pool = engine_of(client).pool
-        assert not any(connection.pending for connection in pool._connections)
-        assert len(pool._connections) == len(pool._free) <= 2
-        assert not pool._line
+        connections = blocking_connections(client)
+        assert not any(connection.pending for connection in connections)
+        assert len(connections) == len(free_connections(client)) <= 2
+        assert not threads_in_line(client)
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))

@@ -30,6 +30,7 @@ from rpcstream.cli.call import main
 from rpcstream.testing import serve_in_thread
 from rpcstream.tls import TLS
 
+from ..internals import settings_of
 from ..waiting import until_in_thread
 from .scripted_http import CountedConnections, ScriptedHttpConnection, answered
 
@@ -301,7 +302,7 @@ def test_a_wrong_token_or_none(
     was_refused = token is not None and (kind.startswith("ws") or kind in LASTING)  # before the call was made
     with pytest.raises(ConnectFailed if was_refused else NotAuthenticated) as caught:
         client.call("add", 2, 3)
-    assert "wr0ng" not in f"{caught.value!r} {caught.value} {client.client!r} {client.client._settings!r}"
+    assert "wr0ng" not in f"{caught.value!r} {caught.value} {client.client!r} {settings_of(client.client)!r}"
 
 
 def test_a_token_that_nobody_asked_for(places: dict[str, Place], make_client: MakeClient) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 import pytest
+from websockets.utils import accept_key
 
 from rpcstream import (
     AsyncClient,
@@ -28,10 +29,9 @@ from rpcstream.client import sync_connection as connection_module
 from rpcstream.testing import serve_in_thread
 from rpcstream.transports import websocket
 from rpcstream.transports.connection import SocketConnection
-from rpcstream.wire import upgrade
 from rpcstream.wire.frames import CLOSE, TEXT, FrameReader, frame
 
-from ..internals import engine_of
+from ..internals import blocking_connections, socket_of
 from .scripted_http import CountedConnections, ScriptedHttpConnection
 
 MakeClient = Callable[..., Any]
@@ -431,11 +431,11 @@ def test_closing_fails_what_waits(scripted: Scripted) -> None:
     thread = threading.Thread(target=call)
     thread.start()
     assert reached.wait(20)
-    (connection,) = engine_of(client).pool._connections
+    (connection,) = blocking_connections(client)
     client.close()
     thread.join()
     assert re.fullmatch(r"the client was closed \(method 'never' at .*\)", errors[0])
-    assert connection._socket.fileno() == -1
+    assert socket_of(connection).fileno() == -1
 
 
 async def test_closing_fails_what_waits_async(served: str) -> None:
@@ -452,7 +452,7 @@ def upgraded(http: ScriptedHttpConnection) -> None:
     """A script's end of a WebSocket, up to where the conversation begins."""
     request = http.read()
     assert request is not None
-    said = upgrade._accepted(request.headers["sec-websocket-key"])
+    said = accept_key(request.headers["sec-websocket-key"])
     http.say(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Accept: %b\r\n\r\n" % said.encode()
@@ -461,7 +461,7 @@ def upgraded(http: ScriptedHttpConnection) -> None:
 
 def open_connections() -> int:
     """Those of this process that hold a socket, whoever knows them."""
-    return sum(isinstance(each, SocketConnection) and each._transport is not None for each in gc.get_objects())
+    return sum(isinstance(each, SocketConnection) and each.is_open for each in gc.get_objects())
 
 
 @pytest.mark.parametrize("is_greeted", [False, True])

@@ -27,7 +27,7 @@ from rpcstream import (
     ServerBusy,
 )
 
-from ..internals import client_connections
+from ..internals import client_connections, settings_of
 from .scripted_http import UNTIL_CLOSED, CountedConnections, Request, ScriptedHttpConnection, answered, item, reply
 
 MakeClient = Callable[..., Any]
@@ -744,7 +744,7 @@ def test_a_token_is_not_shown(scripted: Scripted, make_client: MakeClient) -> No
     with pytest.raises(NotAuthenticated) as caught:
         client.call("get")
     assert [direction for direction, _ in traced] == ["send"]
-    shown = f"{caught.value!r} {caught.value} {traced} {client.client!r} {client.client._settings!r}"
+    shown = f"{caught.value!r} {caught.value} {traced} {client.client!r} {settings_of(client.client)!r}"
     assert "s3cret" not in shown
 
 

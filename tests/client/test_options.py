@@ -11,6 +11,8 @@ from rpcstream import AsyncClient, Client
 from rpcstream.client.options import DEFAULTS, AsyncClientOptions, SyncClientOptions
 from rpcstream.config.client import CLIENT
 
+from ..internals import settings_of
+
 KINDS: list[tuple[Any, Any]] = [(Client, SyncClientOptions), (AsyncClient, AsyncClientOptions)]
 
 
@@ -30,7 +32,7 @@ def test_defaults_are_of_options_that_exist() -> None:
 @pytest.mark.parametrize(("client", "kind"), KINDS)
 def test_every_default_may_be_given(client: Any, kind: Any) -> None:
     made = client("127.0.0.1:1", **{name: DEFAULTS[name] for name in kind.__optional_keys__})
-    assert made._settings.timeout == client("127.0.0.1:1")._settings.timeout == 60.0
+    assert settings_of(made).timeout == settings_of(client("127.0.0.1:1")).timeout == 60.0
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])

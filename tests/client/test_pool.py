@@ -16,7 +16,7 @@ from rpcstream import AsyncClient, CallTimeout, Client, ConnectionLost, Context,
 from rpcstream.client.pool import choose_slot
 from rpcstream.testing import serve_in_thread
 
-from ..internals import engine_of
+from ..internals import engine_of, socket_of, threads_in_line
 
 
 @dataclass
@@ -98,7 +98,7 @@ def test_a_thread_waits_while_all_connections_are_in_use(scripted: Callable[...,
         with pytest.raises(CallTimeout, match="were in use"):
             client.quick(timeout=-1)
         waiting = [executor.submit(client.quick) for _ in range(4)]
-        while len(engine_of(client).pool._line) < 4:
+        while threads_in_line(client) < 4:
             threading.Event().wait(0.001)
         script.go.set()
         assert [future.result(20) for future in holding + waiting] == [2] * 6
@@ -120,7 +120,7 @@ def test_threads_have_connections_in_the_order_in_which_they_came(scripted: Call
         waiting = []
         for number in range(6):
             waiting.append(executor.submit(client.ask, number))
-            while len(asked) + len(engine_of(client).pool._line) <= number:
+            while len(asked) + threads_in_line(client) <= number:
                 threading.Event().wait(0.001)
         go.set()
         for future in waiting:
@@ -146,7 +146,7 @@ def test_who_waits_gets_room_for_a_new_connection_when_one_is_lost(scripted: Cal
         while not connections:
             threading.Event().wait(0.001)
         waiting = executor.submit(client.second)
-        while not engine_of(client).pool._line:
+        while not threads_in_line(client):
             threading.Event().wait(0.001)
         go.set()
         assert isinstance(lost.exception(20), ConnectionLost)
@@ -160,7 +160,7 @@ def test_who_waits_for_a_connection_ends_with_the_client(scripted: Callable[...,
         holding = executor.submit(client.hold)
         assert script.held.acquire(timeout=20)
         waiting = executor.submit(client.quick)
-        while not engine_of(client).pool._line:
+        while not threads_in_line(client):
             threading.Event().wait(0.001)
         client.close()
         for future in (holding, waiting):
@@ -189,7 +189,7 @@ def test_a_connection_that_was_not_given_back_makes_room(served: str) -> None:
         connection: Any = engine_of(client).pool.take("nothing", float("inf"))
         with pytest.raises(CallTimeout):
             client.sum(1, 2, timeout=0.05)
-        connection._socket.close()
+        socket_of(connection).close()
         del connection
         gc.collect()
         assert client.sum(1, 2) == 3

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rpcstream import AsyncClient, Backoff, Client, ConnectFailed, Hub, InvalidParams, MethodNotFound, ProviderGone
 from rpcstream.testing import serve_in_thread
 
-from ..internals import client_connections, connection_at_hub
+from ..internals import client_connections, connection_at_hub, share_hub_key
 from ..waiting import until
 
 AT_ONCE = Backoff(first=0.001, longest=0.01)
@@ -74,7 +74,7 @@ async def test_a_name_is_taken_over_with_the_key_alone(address: str) -> None:
             await second.offer()
         assert await first.where() == "first"
         # As if it were the first one, whose connection seems to be there still.
-        second._registration._key = first._registration._key
+        share_hub_key(second, first)
         waiting = asyncio.create_task(first.wait_closed())
         assert await second.offer() == ["where"]
         with pytest.raises(ConnectionError):

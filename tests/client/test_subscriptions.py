@@ -24,6 +24,8 @@ from rpcstream import (
 )
 from rpcstream.testing import memory_client
 
+from ..internals import has_subscriptions
+
 Scripted = Callable[[Callable[[Any], None]], str]
 Joined = tuple[Server, AsyncClient]
 
@@ -68,11 +70,6 @@ async def take(events: Any, count: int) -> list[Any]:
     return [await anext(events) for _ in range(count)]
 
 
-def tables_of(client: AsyncClient) -> tuple[Any, Any]:
-    subscriptions = client._subscriptions
-    return subscriptions._subscribers, subscriptions._confirmed
-
-
 async def test_a_server_that_knows_no_events(scripted: Scripted) -> None:
     def script(line: Any) -> None:
         request = line.read()
@@ -88,7 +85,7 @@ async def test_nobody_there(free_address: str) -> None:
     async with AsyncClient(free_address) as client:
         with pytest.raises(ConnectFailed):
             await anext(client.subscribe("a"))
-        assert tables_of(client) == ({}, set())
+        assert not has_subscriptions(client)
 
 
 async def test_giving_up_the_entry_takes_it_back_and_it_can_be_tried_again(scripted: Scripted) -> None:
@@ -108,7 +105,7 @@ async def test_giving_up_the_entry_takes_it_back_and_it_can_be_tried_again(scrip
         events = client.subscribe("a")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(events), 0.05)
-        assert tables_of(client) == ({}, set())
+        assert not has_subscriptions(client)
         assert await anext(events) == 1
         assert seen == ["rpc.unsubscribe"]
 
@@ -221,4 +218,4 @@ async def test_a_connection_that_is_lost_during_the_entry_is_an_error_without_re
     async with AsyncClient(scripted(lambda line: line.read())) as client:
         with pytest.raises(ConnectionLost):
             await client.subscribe("a").__aenter__()
-        assert tables_of(client) == ({}, set())
+        assert not has_subscriptions(client)

@@ -35,7 +35,7 @@ from rpcstream import (
 from rpcstream.client import worker_thread
 from rpcstream.testing import serve_in_thread
 
-from ..internals import engine_of
+from ..internals import blocking_connections, engine_of, forget_end, loop_thread_of, run_in_loop_thread, socket_of
 from .test_fork import in_child
 
 Scripted = Callable[[Callable[[Any], None]], str]
@@ -162,7 +162,7 @@ def talking(client: Client) -> Client:
 
 
 def is_talking(client: Client) -> bool:
-    return engine_of(client).uses_loop and engine_of(client)._loop_thread is not None
+    return engine_of(client).uses_loop and loop_thread_of(client) is not None
 
 
 def conversations() -> set[threading.Thread]:
@@ -532,7 +532,7 @@ def test_what_waits_comes_to_its_end_then_its_connection_is_closed(scripted: Scr
         results = queue.SimpleQueue[Any]()
         waiting = threading.Thread(target=lambda: results.put(client.later()))
         waiting.start()
-        (connection,) = engine_of(client).pool._connections
+        (connection,) = blocking_connections(client)
         while len(connection.pending) < 1:
             threading.Event().wait(0.001)
         engine_of(client).move_to_loop()
@@ -548,10 +548,10 @@ def test_what_waits_comes_to_its_end_then_its_connection_is_closed(scripted: Scr
 
 def test_an_idle_connection_is_closed_at_once(client: Client) -> None:
     assert client.add(1, 2) == 3
-    (connection,) = engine_of(client).pool._connections
+    (connection,) = blocking_connections(client)
     engine_of(client).move_to_loop()
     assert connection.lost is not None
-    assert connection._socket.fileno() == -1
+    assert socket_of(connection).fileno() == -1
     assert client.add(1, 2) == 3
     assert client.replies_dropped == 0
 
@@ -1034,15 +1034,9 @@ def test_close_ends_what_waits_and_the_thread(address: str, noted: Noted) -> Non
     with pytest.raises(RuntimeError, match="'count' was called on a closed client"):
         client.stream.count(1)
     with pytest.raises(ConnectionLost):
-        next(client_stream(ticks))
+        next(forget_end(ticks))
     client.close()
     ticks.close()
-
-
-def client_stream(stream: Any) -> Any:
-    """A stream as if nothing had been heard of its end."""
-    stream._has_ended = False
-    return stream
 
 
 def test_an_offered_function_may_close_the_client(address: str) -> None:
@@ -1157,7 +1151,7 @@ def test_a_child_has_a_conversation_of_its_own(client: Client) -> None:
         child = os.getpid()
         assert child != parent
         with pytest.raises(RuntimeError, match="process"):
-            engine_of(client)._loop_thread._bridge.run(lambda: None)  # type: ignore
+            run_in_loop_thread(client, lambda: None)
         stream.close()
         assert client.ask("pid", []) == child
         assert list(client.stream.count(3)) == [0, 1, 2]

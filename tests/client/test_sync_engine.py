@@ -16,7 +16,7 @@ import pytest
 from rpcstream import CallTimeout, Client, ConnectFailed, ConnectionLost, EncodeError, MethodNotFound
 from rpcstream.client import worker_thread
 
-from ..internals import engine_of
+from ..internals import blocking_connections, interrupt_waiting
 
 Scripted = Callable[[Callable[[Any], None]], str]
 
@@ -156,21 +156,14 @@ def test_losing_the_connection_wakes_every_thread(scripted: Scripted) -> None:
 
 def test_a_caller_that_is_interrupted_leaves_no_trace(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.sum(1, 2) == 3
-    (connection,) = engine_of(client).pool._connections
-    wait = connection._wait_readable
-
-    def interrupted(milliseconds: int) -> object:
-        if milliseconds:
-            raise KeyboardInterrupt
-        return wait(0)
-
-    monkeypatch.setattr(connection, "_wait_readable", interrupted)
+    (connection,) = blocking_connections(client)
+    interrupt_waiting(monkeypatch, connection)
     with pytest.raises(KeyboardInterrupt):
         client.sum(3, 4)
     monkeypatch.undo()
     assert len(connection.pending) == 0
     assert client.sum(5, 6) == 11
-    assert set(engine_of(client).pool._connections) == {connection}
+    assert set(blocking_connections(client)) == {connection}
     assert client.replies_dropped == 1
 
 

@@ -21,6 +21,8 @@ from rpcstream import AsyncClient, CallTimeout, Client, ConnectFailed, Connectio
 from rpcstream.testing import serve_in_thread
 from rpcstream.tls import TLS
 
+from ..internals import settings_of
+
 MakeClient = Callable[..., Any]
 #: Serve with a certificate; gives host and port.
 Serve = Callable[[TLS], str]
@@ -142,7 +144,7 @@ def test_there_is_no_way_not_to_verify(files: Files) -> None:
     import ssl
 
     for client in (Client("tls://127.0.0.1"), Client("https://127.0.0.1", ca=files.ca)):
-        context = client._settings.tls
+        context = settings_of(client).tls
         assert context is not None
         assert context.verify_mode is ssl.CERT_REQUIRED
         assert context.check_hostname

@@ -34,7 +34,7 @@ def test_the_table_has_every_name() -> None:
     rows = table_of_the_wire_page()
     assert {row[1]: row[0] for row in rows if "[" not in row[0]} == dtypes.NAMES
     section = WIRE.read_text().partition("### dtypes\n")[2]
-    assert [name for name in dtypes._EXTENSIONS if f"`{name}`" not in section] == []
+    assert [name for name in dtypes.EXTENSIONS if f"`{name}`" not in section] == []
 
 
 @pytest.mark.parametrize("name", [*dtypes.NAMES, "datetime64[s]", "timedelta64[ms]", "datetime64"])

@@ -20,6 +20,7 @@ from rpcstream.codec.encoding import INLINE
 from rpcstream.errors import EncodeError
 
 from ..example_count import example_count
+from ..internals import forget_dtypes
 
 codec = Codec()
 
@@ -131,11 +132,9 @@ def test_types_of_ml_dtypes_go_by_name(name: str) -> None:
 
 
 def test_ml_dtypes_missing_or_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rpcstream.codec import dtypes as module
-
     tagged = sent(np.zeros(2, ml_dtypes.bfloat16))
     for stand_in, text in ((None, "not installed"), (type(sys)("ml_dtypes"), "newer version")):
-        module._from_text.cache_clear()
+        forget_dtypes()
         monkeypatch.setitem(sys.modules, "ml_dtypes", stand_in)
         with pytest.raises(ValueError, match=text):
             codec.decode(tagged)

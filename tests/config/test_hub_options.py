@@ -14,6 +14,7 @@ from rpcstream.config import ConfigError, User, read_tls
 from rpcstream.hub import Hub
 from rpcstream.tls import TLS
 
+from ..internals import ping_interval
 from .shortcuts import SECRET, client, hub
 
 #: As in the article of the fourth seed.
@@ -127,7 +128,7 @@ class TestHub:
     def test_pings_come_before_the_keepalive_timeout(self) -> None:
         for timeout, interval in ((6, 2), (600, 20)):
             assert hub({"keepalive_timeout": timeout}).options == {"keepalive_timeout": timeout}
-            assert Hub.from_config({"keepalive_timeout": timeout})._keepalive._ping_interval == interval
+            assert ping_interval(Hub.from_config({"keepalive_timeout": timeout})) == interval
         assert hub({"keepalive_timeout": 0}).options == {"keepalive_timeout": None}
         assert hub({"keepalive_timeout": 6, "ping_interval": 0}).options == {
             "keepalive_timeout": 6.0,

@@ -748,7 +748,7 @@ async def test_attributes_that_are_no_methods(network: Network) -> None:
         assert await raw.result("hello_in_thread") is None
         for peer in kept:
             with pytest.raises(AttributeError, match="_private"):
-                _ = peer._private
+                _ = peer._private  # noqa: SLF001 that is no method
             assert repr(peer) == f"<peer at {peer.address}>"
             with pytest.raises(TypeError, match="positional and named"):
                 await (

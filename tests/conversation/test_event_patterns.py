@@ -11,6 +11,7 @@ import pytest
 
 from rpcstream import AsyncClient, Backoff, ConnectionLost, Context, InternalError, InvalidParams, Server
 
+from ..internals import has_subscriptions
 from .transport_matrix import ErrorLog, Network, RawPeer, notification, request, until
 
 pytestmark = pytest.mark.lasting
@@ -45,11 +46,6 @@ async def take(events: Any, count: int) -> list[Any]:
     return [await anext(events) for _ in range(count)]
 
 
-def tables_of(client: AsyncClient) -> tuple[Any, int, Any]:
-    subscriptions = client._subscriptions
-    return subscriptions._subscribers, len(subscriptions._subscribers._patterns), subscriptions._confirmed
-
-
 async def test_values_and_their_topics(network: Network, errors: ErrorLog) -> None:
     server = make_server()
     async with network.client(server) as client:
@@ -61,7 +57,7 @@ async def test_values_and_their_topics(network: Network, errors: ErrorLog) -> No
             assert await take(all_of_them, 3) == [("room.1.heat", "1.heat"), ("room.2", "2"), ("room.2.heat", "2.heat")]
             assert dict(server.topics) == {"room.*.heat": 1, "room.>": 1}
         await until(lambda: not server.topics)
-        assert tables_of(client) == ({}, 0, set())
+        assert not has_subscriptions(client)
 
 
 async def test_pairs_in_the_type_that_is_asked_for(network: Network, errors: ErrorLog) -> None:
@@ -155,7 +151,7 @@ async def test_what_is_refused_says_why(network: Network, errors: ErrorLog) -> N
         for topic, reason in (("room*", "may have '*' only as a whole"), (">.a", "'>' only as its last level, whole")):
             with pytest.raises(InvalidParams, match=re.escape(reason)):
                 await anext(client.subscribe(topic))
-        assert tables_of(client) == ({}, 0, set())
+        assert not has_subscriptions(client)
 
 
 async def test_a_slow_reader_of_a_pattern_is_bounded_by_itself(network: Network, errors: ErrorLog) -> None:
@@ -247,4 +243,4 @@ async def test_readers_come_and_go_while_events_come(network: Network, errors: E
         publishing.cancel()
         await asyncio.wait([publishing])
         await until(lambda: not server.topics)
-        assert tables_of(client) == ({}, 0, set())
+        assert not has_subscriptions(client)

@@ -378,7 +378,7 @@ async def test_slow_readers_are_closed_with_a_reason(
             slow.call(method, **members)
         session, channel = network.served[0], network.served[0].channel
         while session.channel is not None:
-            assert channel._transport.get_write_buffer_size() < 400_000  # type: ignore[union-attr]
+            assert channel.unread_size < 400_000
             await asyncio.sleep(1)
         assert 30 <= fake_time.time() - since <= 60
         await until(lambda: kind == "replies" or ended == [kind])

@@ -30,6 +30,7 @@ from rpcstream.peer.blocking import BlockingStream, Bridge
 from rpcstream.testing import memory_client
 from rpcstream.transports.memory import join
 
+from ..internals import events_wait_for, has_subscriptions, subscribed_topics
 from ..waiting import until
 
 Scripted = Callable[[Callable[[Any], None]], str]
@@ -76,11 +77,6 @@ async def take(events: Any, count: int) -> list[Any]:
     return [await anext(events) for _ in range(count)]
 
 
-def tables_of(client: AsyncClient) -> tuple[Any, Any]:
-    subscriptions = client._subscriptions
-    return subscriptions._subscribers, subscriptions._confirmed
-
-
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
@@ -94,7 +90,7 @@ async def test_what_is_published_from_the_entry_on_comes_in_order(joined: Joined
         assert await anext(events) == "from a handler"
         assert (events.topic, events.dropped, events.reconnects) == ("a", 0, 0)
     await until(lambda: not server.topics)
-    assert tables_of(client) == ({}, set())
+    assert not has_subscriptions(client)
 
 
 async def test_the_first_value_that_is_wanted_subscribes(joined: Joined) -> None:
@@ -125,7 +121,7 @@ async def test_breaking_out_of_the_loop_unsubscribes(joined: Joined) -> None:
     assert await task == 1
     gc.collect()
     await until(lambda: not server.topics)
-    assert tables_of(client) == ({}, set())
+    assert not has_subscriptions(client)
 
 
 async def test_rich_values_and_exact_integers(joined: Joined) -> None:
@@ -290,7 +286,7 @@ async def test_what_the_server_refuses_is_raised_and_nothing_is_left() -> None:
                     await refused.__aenter__()
             server.publish("a", 1)
             assert await anext(events) == 1
-            assert tables_of(client)[0].keys() == {"a"}
+            assert subscribed_topics(client) == {"a"}
         assert await client.call("publish", 1) == 0
         async with client.subscribe("b"):
             assert dict(server.topics) == {"b": 1}
@@ -317,7 +313,7 @@ async def test_without_reconnect_the_loop_ends_behind_what_waits(joined: Joined)
         await anext(one)
     with pytest.raises(StopAsyncIteration):
         await anext(one)
-    assert tables_of(client) == ({}, set())
+    assert not has_subscriptions(client)
     # A new subscription makes a new connection.
     async with client.subscribe("a") as events:
         server.publish("a", 2)
@@ -373,7 +369,7 @@ async def test_closing_the_client_ends_loops_behind_what_waits(joined: Joined) -
 
     task = asyncio.create_task(read())
     await client.call("publish", 1)
-    await until(lambda: one._subscriber.queue)
+    await until(lambda: events_wait_for(one))
     await client.close()
     assert [value async for value in one] == [1]
     assert await task == []
@@ -452,8 +448,8 @@ def test_readers_in_an_event_loop_that_is_over_are_left_behind() -> None:
     topics = ["a", "b", "a"]
     assert [asyncio.run(read(topic)) for topic in topics] == topics
     assert [events.reconnects for events in left_open] == [0, 0, 0]
-    assert tables_of(client)[0].keys() == {"a"}
+    assert subscribed_topics(client) == {"a"}
     assert asyncio.run(client.call("anything", topic="x")) is True
-    assert tables_of(client) == ({}, set()), "a new connection is not greeted for them"
+    assert not has_subscriptions(client), "a new connection is not greeted for them"
     asyncio.run(left_open[0].aclose())
     asyncio.run(client.close())

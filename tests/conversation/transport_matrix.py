@@ -27,6 +27,7 @@ from rpcstream.transports.stream import LineStream
 from rpcstream.transports.websocket import WebSocketStream
 
 from ..certificates import authority, client_side, server_tls
+from ..internals import unsent_messages
 from ..websocket_adapter import WebSocketAdapter, connect_over_websocket
 
 #: Seconds of real time after which something that must happen has not.
@@ -237,7 +238,7 @@ class Tcp:
 class Tls:
     @asynccontextmanager
     async def serving(self, server: Server, folder: Path) -> AsyncIterator[Endpoint]:
-        server._tls = server_tls()
+        server.guard(tls=server_tls())
         async with server.listening(port=0) as address:
             yield self._endpoint(address)
 
@@ -270,7 +271,7 @@ class WebSocket:
     @asynccontextmanager
     async def serving(self, server: Server, folder: Path) -> AsyncIterator[Endpoint]:
         if self._tls:
-            server._tls = server_tls()
+            server.guard(tls=server_tls())
         async with server.listening(port=0) as address:
             yield self._endpoint(address.removeprefix("tls://"))
 
@@ -305,7 +306,7 @@ class Http:
     @asynccontextmanager
     async def serving(self, server: Server, folder: Path) -> AsyncIterator[Endpoint]:
         if self._tls:
-            server._tls = server_tls()
+            server.guard(tls=server_tls())
         async with server.listening(port=0) as address:
             options = {"ca": authority()} if self._tls else {}
             yield Endpoint(self._connect, f"{'https' if self._tls else 'http'}://{address}/", **options)
@@ -409,7 +410,7 @@ def leftovers(session: Session) -> dict[str, Any]:
         "out": session.streams.senders,
         "coming": session.streams.receivers,
         "backlog": session.queue,
-        "outbox": session._outbox,
+        "outbox": unsent_messages(session),
     }
     return {name: value for name, value in held.items() if value}
 

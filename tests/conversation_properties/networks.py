@@ -11,7 +11,6 @@ from typing import Any
 from rpcstream import Server
 from rpcstream.transports.connection import format_address
 from rpcstream.transports.memory import join
-from rpcstream.transports.stream import LineStream
 
 from .reference_model import ConnectionModel
 
@@ -162,10 +161,3 @@ class TcpNetwork:
             await asyncio.sleep(0)
         listening.close()
         return transport
-
-
-def read(stream: LineStream, wanted: bool) -> None:
-    """Resume or pause reading at the end of a session, as if its program were blocked."""
-    transport = stream._transport
-    if transport is not None and not transport.is_closing() and not stream.is_paused:
-        (transport.resume_reading if wanted else transport.pause_reading)()

@@ -19,10 +19,10 @@ from rpcstream import AsyncClient
 from rpcstream.peer.session import Session
 from rpcstream.transports.stream import LineStream
 
-from ..internals import invoker_of, note_sessions
+from ..internals import invoker_of, note_sessions, set_reading, thread_pool
 from ..stepped_loop import SteppedLoop
 from .call_actions import LIMIT, CallActions, SimulatedClient
-from .networks import MemoryNetwork, TcpNetwork, read
+from .networks import MemoryNetwork, TcpNetwork
 from .reference_model import ConnectionModel, ReferenceModel
 from .scripted_peer import ScriptedPeer
 from .service import CLIENT_LIMITS, SERVER_LIMITS, make_server, offered
@@ -46,7 +46,7 @@ class Simulation(CallActions):
         self._busy_threads = 0
 
     def _count_threads(self) -> None:
-        threads, lock = invoker_of(self.server)._threads, threading.Lock()
+        threads, lock = thread_pool(invoker_of(self.server)), threading.Lock()
         submit = threads.submit
 
         def count(change: int) -> None:
@@ -168,7 +168,7 @@ class Simulation(CallActions):
         if name in self.peers:
             self.peers[name].read(wanted)
         elif name in self.callers and (stream := self.callers[name].stream) is not None:
-            read(stream, wanted)
+            set_reading(stream, wanted)
             self.callers[name].reads = wanted
 
     def advance(self, seconds: float) -> None:

@@ -90,7 +90,7 @@ def test_command_line_has_every_option_with_its_default(
     rows: dict[str, str] = {}
     for first, second in cells_in(text):
         rows.update(dict.fromkeys(re.findall(r"(?<![\w:])--?[a-z][a-z-]*", first), second))
-    actions = make_parser()._actions
+    actions = make_parser()._actions  # noqa: SLF001 argparse tells of them in no other way
     assert rows.keys() == {name for action in actions for name in action.option_strings}
     for action in actions:
         for name in action.option_strings:

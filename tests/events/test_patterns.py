@@ -22,6 +22,8 @@ from rpcstream.events.patterns import (
     overlaps,
 )
 
+from ..internals import is_empty
+
 # -- what is a topic, and what a pattern -------------------------------------------------------------------------------
 
 TOPICS = [
@@ -181,7 +183,7 @@ def test_the_table_finds_what_matches(steps: list[tuple[bool, str, int]], topics
             assert sorted(table.find(topic)) == sorted(expected)
     for pattern, value in model:
         table.remove(pattern, value)
-    assert (len(table), table._root.below) == (0, {}), "nothing is left behind"
+    assert is_empty(table)
 
 
 def test_a_search_visits_each_node_that_fits_once() -> None:

@@ -16,7 +16,7 @@ from rpcstream import EncodeError, InvalidParams, MessageTooLarge, ServerBusy
 from rpcstream.events.patterns import TOPIC_MAX
 from rpcstream.events.subscriptions import SHARE
 
-from ..internals import subscription_table
+from ..internals import remains_of, subscription_table
 from .event_setup import EventSetup, FakeConnection, event_message, turns
 
 
@@ -154,11 +154,7 @@ async def test_a_lost_connection_leaves_nothing_behind() -> None:
     assert setup.counts == (4, 4, 3, 1)
     other.lose()
     await turns()
-    assert (dict(setup.topics), subscription_table(setup.topics).subscribers, setup.topics._delivery.due) == (
-        {},
-        {},
-        [],
-    )
+    assert remains_of(setup.topics) == []
 
 
 # -- those who are slow ------------------------------------------------------------------------------------------------

@@ -110,8 +110,7 @@ class RawWebSocketPeer(RawPeer):
     def say(self, *messages: Any) -> None:
         for each in messages:
             data = each.encode() if isinstance(each, str) else each if isinstance(each, bytes) else orjson.dumps(each)
-            self.transport._adapter._frames.send_text(data)
-            self.transport._adapter.flush()
+            self.transport.send_message(data)
 
 
 class RunningHub:

@@ -8,6 +8,7 @@ from rpcstream import AsyncClient, Limits
 from rpcstream.errors import CallTimeout, RpcError
 from rpcstream.hub import Hub
 
+from ..internals import unsent_messages
 from .conftest import CALL, OpenHub, RunningHub, asked_of, filled, provider_and_caller, stall
 
 
@@ -20,7 +21,7 @@ class TestFloods:
         for n in range(400):
             provider.say(text % (call_id, f"{n:05}" + "x" * 100_000))
         await provider.silence()
-        unsent = sum(len(each) for session in running_hub.hub.directory.members for each in session._outbox)
+        unsent = sum(len(each) for session in running_hub.hub.directory.members for each in unsent_messages(session))
         unread = max(session.channel.unread_size for session in running_hub.hub.directory.members)
         assert unsent + unread < 3_000_000
         provider.say({"jsonrpc": "2.0", "id": call_id, "result": "well"})

@@ -12,6 +12,7 @@ from rpcstream.codec.payloads import Payload
 from rpcstream.hub.passthrough import PassThroughReader
 from rpcstream.peer.session import Session
 
+from ..internals import record_calls
 from .conftest import CALL, RunningHub, asked_of, filled, provider_and_caller
 
 LONG = "text " * 20_000
@@ -170,14 +171,7 @@ async def test_names_of_topics_and_clients_that_are_too_long_are_texts(running_h
 
 async def test_each_long_text_is_looked_at_once(running_hub: RunningHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are in a message, and however many answers are in a batch."""
-    looked: list[int] = []
-    is_string = payloads._is_string
-
-    def counted(string: memoryview, has_escapes: bool) -> bool:
-        looked.append(len(string))
-        return is_string(string, has_escapes)
-
-    monkeypatch.setattr(payloads, "_is_string", counted)
+    looked = record_calls(monkeypatch, payloads, "_is_string")
     provider, caller = await provider_and_caller(running_hub)
     caller.say(*[{"jsonrpc": "2.0", "id": n, "method": "work", "params": []} for n in range(10)])
     asked = [(await provider.hear())["id"] for _ in range(10)]

@@ -16,6 +16,7 @@ from rpcstream.events.patterns import matches
 from rpcstream.hub import Hub, Rule
 
 from ..example_count import example_count
+from ..internals import hub_methods
 from .conftest import CALL, OpenHub, RawPeer, RunningHub
 
 USERS = ("camera", "sensors", "gpu", "ada")
@@ -174,10 +175,10 @@ async def _hold(all_rules: list[Rule], asked: list[Any]) -> None:
         ctx: Any = SimpleNamespace(session=sessions[number], in_batch=False)
         try:
             if what == "leave":
-                hub._methods.unregister(ctx)
+                hub_methods(hub).unregister(ctx)
             else:
                 described = [{"name": method, "shared": shared} for method in methods]
-                hub._methods.register(ctx, name=name, methods=described)
+                hub_methods(hub).register(ctx, name=name, methods=described)
         except RpcError:
             pass
         _check(all_rules, hub)

@@ -13,6 +13,8 @@ import pytest
 from rpcstream import AsyncClient
 from rpcstream.hub import Hub, Rule
 
+from ..internals import ping_interval
+
 
 @asynccontextmanager
 async def serving(hub: Hub) -> AsyncIterator[str]:
@@ -103,7 +105,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], text: str) -> None:
 
 
 def test_a_short_time_for_signs_of_life_is_enough_for_a_ping() -> None:
-    assert Hub(keepalive_timeout=6)._keepalive._ping_interval == 2
-    assert Hub(keepalive_timeout=600)._keepalive._ping_interval == 20
-    assert Hub(keepalive_timeout=None)._keepalive._ping_interval == 20
-    assert Hub(ping_interval=None)._keepalive._ping_interval is None
+    assert ping_interval(Hub(keepalive_timeout=6)) == 2
+    assert ping_interval(Hub(keepalive_timeout=600)) == 20
+    assert ping_interval(Hub(keepalive_timeout=None)) == 20
+    assert ping_interval(Hub(ping_interval=None)) is None

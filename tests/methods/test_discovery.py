@@ -20,6 +20,7 @@ from rpcstream.methods.discovery import describe
 from rpcstream.methods.registry import Method
 
 from ..example_count import example_count
+from ..internals import registry_of
 
 INF, NAN = math.inf, math.nan
 
@@ -62,7 +63,7 @@ class Rich:
 def method_of(function: Any) -> Method:
     server = Server()
     server(function)
-    return server._registry.by_name[function.__name__]
+    return registry_of(server).by_name[function.__name__]
 
 
 def described(function: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -17,6 +17,8 @@ from rpcstream.peer.outgoing import OutgoingCalls
 from rpcstream.peer.pending import PendingCall, PendingCalls
 from rpcstream.testing import FakeTimeLoop
 
+from ..internals import deadline_entries
+
 
 class Waiting(PendingCall):
     """A call that waits until a time."""
@@ -113,7 +115,7 @@ def test_what_is_kept_of_calls_that_were_answered_is_bounded() -> None:
             call_id = session.pending.add(Waiting(60 + number, []))
             calls.expect(call_id, 60 + number)
             session.pending.discard(call_id)
-            assert len(calls._deadlines) <= 2 * 100 + module.DEADLINES + 1
+            assert deadline_entries(calls) <= 2 * 100 + module.DEADLINES + 1
         assert session.pending.looks <= 20 * 20_000
         calls.stop()
 

@@ -21,7 +21,7 @@ from rpcstream.peer.session import Session
 from rpcstream.wire import envelope
 from rpcstream.wire.buffers import Encoded
 
-from ..internals import running_state
+from ..internals import new_session, queue_counts, record_calls
 
 LIMITS = Limits(max_calls=2, write_buffer=100_000)
 
@@ -82,7 +82,7 @@ class Talk:
             return sum([item async for item in items])
 
     def open(self) -> Session:
-        session = self.server._make_session(running_state(self.server).dispatcher, lambda session: None)
+        session = new_session(self.server)
         session.connected(self.channel, splits_values=True)
         return session
 
@@ -145,8 +145,7 @@ async def outcome(reads: list[list[bytes]], share: float) -> tuple[list[Any], li
                 await talk.turns(session)
                 session.receive([orjson.dumps(word("end", stream="s1"))])
             await talk.idle(session)
-            assert session.queue.count == session.queue.size == session.queue._new_count == 0
-            assert session.queue._new_size == 0
+            assert queue_counts(session.queue) == (0, 0, 0, 0)
             assert not session.queue.early
             session.lost(ConnectionError)
             return talk.channel.sent, talk.begun
@@ -176,14 +175,7 @@ def answers(sent: list[Any]) -> list[str]:
 
 
 async def test_each_message_that_waits_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bytes] = []
-    left_of = OverloadSorter._left_of
-
-    def counted(self: OverloadSorter, line: Any, chunk: Any) -> Any:
-        seen.append(line)
-        return left_of(self, line, chunk)
-
-    monkeypatch.setattr(OverloadSorter, "_left_of", counted)
+    looked_through = record_calls(monkeypatch, OverloadSorter, "_left_of")
     talk = Talk()
     async with talk.server.in_memory():
         session = talk.open()
@@ -196,11 +188,12 @@ async def test_each_message_that_waits_is_looked_through_once(monkeypatch: pytes
                 await talk.turns(session)
                 session.blocked(False)
             await talk.turns(session)
+        seen = [line for _, line, _ in looked_through]
         assert len(seen) == len(set(seen)) == 198
         for n in range(100):  # each makes room for one
             session.receive([orjson.dumps(word("cancelRequest", id=n))])
             await talk.turns(session)
-        assert len([line for line in seen if b"cancelRequest" not in line]) <= 198
+        assert len([line for _, line, _ in looked_through if b"cancelRequest" not in line]) <= 198
         talk.go.set()
         await talk.idle(session)
         session.lost(ConnectionError)
@@ -284,7 +277,7 @@ def test_words_that_were_heeded_are_not_taken_up_again() -> None:
     assert backlog.take() == ([b"third", b"2"], 0.0)
     assert not backlog
     assert not backlog.early
-    assert (backlog._count, backlog._size, backlog._new_count, backlog._new_size) == (0, 0, 0, 0)
+    assert queue_counts(backlog) == (0, 0, 0, 0)
 
 
 # -- replies in one message --------------------------------------------------------------------------------------------

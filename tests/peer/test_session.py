@@ -21,7 +21,7 @@ from rpcstream.peer.session import Session
 from rpcstream.wire.buffers import Encoded
 
 from ..example_count import example_count
-from ..internals import running_state
+from ..internals import new_session, running_state
 
 LIMITS = Limits(max_calls=3, write_buffer=4000, max_values=20_000, max_held_size=200_000, max_held_total=500_000)
 
@@ -207,8 +207,7 @@ FUZZ = settings(max_examples=example_count(40), deadline=None, suppress_health_c
 async def at_a_server(make: Callable[[], Server], reads: list[list[bytes]], blocked: bool) -> None:
     server = make()
     async with server.in_memory():
-        dispatcher = running_state(server).dispatcher
-        session = server._make_session(dispatcher, lambda session: None)
+        session = new_session(server)
         channel = Channel()
         await fed(session, channel, reads, blocked=blocked)
 

@@ -13,7 +13,7 @@ import orjson
 from rpcstream import Context, Limits, Server
 from rpcstream.peer.session import Session
 
-from ..internals import session_of
+from ..internals import session_of, unsent_messages
 
 
 def request(method: str, params: list[Any], call_id: int) -> dict[str, Any]:
@@ -100,4 +100,4 @@ async def test_what_a_detached_handler_says_to_nobody_does_not_pile_up(connect: 
         raw.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         raw.writer.transport.abort()
         await done.wait()
-        assert not sessions[0]._outbox
+        assert not unsent_messages(sessions[0])

@@ -342,10 +342,10 @@ async def test_a_peer_that_never_reads_does_not_grow_the_memory_and_is_closed(
         line = orjson.dumps({"jsonrpc": "2.0", "method": "blob", "params": [1_000_000], "id": 1}) + b"\n"
         await greedy.send(line * 400)
         await assert_served(other)
-        while not (stuck := [s for s in running_streams(server) if s._transport.get_write_buffer_size() > 0]):
+        while not (stuck := [s for s in running_streams(server) if s.unread_size > 0]):
             await asyncio.sleep(0)
         (stream,) = stuck
-        while stream._transport is not None:
+        while stream.is_open:
             assert stream.unread_size < 5_000_000
             await asyncio.sleep(0.05)
             await assert_served(other)

@@ -384,18 +384,17 @@ async def test_of_those_that_leave_too_much_unread_together_the_one_with_most_is
     async with service.raw(4) as pairs:
         (_, first), (_, most), (_, third), (calm, calm_writer) = pairs
         for writer, size in ((first, 20), (most, 30), (third, 20)):
-            reader = next(each for each, its in pairs if its is writer)
-            reader._transport.pause_reading()  # type: ignore[attr-defined]
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(request("give", [size * MIB]))
             calm_writer.write(request("rpc.ping"))
             assert (await reply_of(calm))["result"] == "pong"
         assert service.server.counters.closed_for_limits == 1
-        pairs[1][0]._transport.resume_reading()  # type: ignore[attr-defined]
+        most.transport.resume_reading()  # type: ignore[attr-defined]
         with pytest.raises(asyncio.IncompleteReadError):
             await pairs[1][0].readuntil(b"\n")
         # The others were not touched, and what they have read counts no more.
-        for reader, _ in (pairs[0], pairs[2]):
-            reader._transport.resume_reading()  # type: ignore[attr-defined]
+        for reader, writer in (pairs[0], pairs[2]):
+            writer.transport.resume_reading()  # type: ignore[attr-defined]
             assert len((await reply_of(reader))["result"]) == 20 * MIB
         assert message_memory(service.server).unread.total == 0
 

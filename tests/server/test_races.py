@@ -17,7 +17,7 @@ from rpcstream.peer.remote import Peer
 from rpcstream.testing import FakeTimeLoop, memory_client
 from rpcstream.transports.memory import join
 
-from ..internals import client_connections, listener_of, note_sessions
+from ..internals import client_connections, connection_table, note_sessions
 
 
 class Hand(asyncio.Protocol):
@@ -309,7 +309,7 @@ async def test_a_vanished_peer_shows_when_something_is_written() -> None:
         hand.transport.close()
         await hand.hear()
         assert service.sessions[0].running.handlers  # it may have been a half-close
-        listener_of(service.server)._connections.check_timeouts()
+        connection_table(service.server).check_timeouts()
         await hand.hear()
         assert not service.sessions[0].running.handlers
 

@@ -18,7 +18,7 @@ import pytest
 from rpcstream import Client, Limits, RpcError, Server
 from rpcstream.testing import serve_in_thread
 
-from ..internals import invoker_of, running_state
+from ..internals import invoker_of, running_state, waiting_for_threads
 
 
 class Forgetful(RpcError):
@@ -183,7 +183,7 @@ async def test_calls_that_nobody_waits_for_any_more_leave_the_queue(connect: Any
         line = b'{"jsonrpc":"2.0","method":"block","params":["late"],"timeout":0.01,"id":%d}\n'
         await raw.send(b"".join(line % number for number in range(100)))
         assert {(await raw.reply())["error"]["code"] for _ in range(100)} == {-32003}
-        assert invoker_of(server)._threads.waiting == 0
+        assert waiting_for_threads(invoker_of(server)) == 0
         release.set()
         await first
     assert ran == ["first"]

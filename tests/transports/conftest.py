@@ -16,7 +16,7 @@ from rpcstream.transports import listen
 from rpcstream.transports.http import HttpConnection
 from rpcstream.transports.http_router import HttpRouter
 
-from ..internals import listener_of
+from ..internals import connection_table, listener_of
 from ..waiting import until
 from .raw_http import RawHttpConnection
 
@@ -138,7 +138,7 @@ async def serve(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServeHttp]:
                     new_session,
                     limits=limits,
                     on_close=on_close,
-                    on_known=service.listener._connections.replaced,
+                    on_known=connection_table(service.server).replaced,
                     router=HttpRouter(access, routes, websocket),
                     authenticator=authenticator,
                 )

@@ -24,6 +24,8 @@ from rpcstream.wire.frames import CLOSE, PONG, TEXT, Close, FrameReader, frame
 from rpcstream.wire.http_messages import Request
 from rpcstream.wire.upgrade import accept_upgrade, check_response, request_upgrade
 
+from ..internals import connection_table, limits_of, new_listener_session, start_without_listening
+
 CONTINUATION = 0x0
 
 
@@ -97,11 +99,11 @@ class WebSocketServer:
 
     def _make_stream(self) -> WebSocketStream:
         stream = WebSocketStream(
-            self.listener._new_session(),
+            new_listener_session(self.listener),
             limits=self._server.limits,
             client=False,
-            on_open=self.listener._connections.opened,
-            on_close=self.listener._connections.closed,
+            on_open=connection_table(self._server).opened,
+            on_close=connection_table(self._server).closed,
         )
         self.streams.append(stream)
         return stream
@@ -134,7 +136,7 @@ async def serving(
     Args:
         own, trusted: for TLS, of the server and of raw clients.
     """
-    async with server._started() as running:
+    async with start_without_listening(server) as running:
         serving = WebSocketServer(server, running.listener, trusted)
         accepting = await asyncio.get_running_loop().create_server(serving.accept, "127.0.0.1", 0, ssl=own)
         serving.port = accepting.sockets[0].getsockname()[1]
@@ -154,7 +156,7 @@ def websocket_connect(port: int, limits: Limits | None = None) -> Callable[[Call
 
         def on_head(head: bytes) -> WebSocketStream:
             check_response(head, key)
-            stream = WebSocketStream(line.session, limits=line._limits, client=True, address=line.address)
+            stream = WebSocketStream(line.session, limits=limits_of(line), client=True, address=line.address)
             made.set_result(stream)
             return stream
 

@@ -24,7 +24,7 @@ from rpcstream.tls import TLS, client_context
 from rpcstream.transports import accept
 from rpcstream.transports.open_connections import UnauthenticatedConnections
 
-from ..internals import listener_of
+from ..internals import fail_accepts, listener_of, remembered_hosts
 from ..waiting import until
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}\n'
@@ -148,19 +148,8 @@ def test_no_more_descriptors(loop: str, tmp_path: Path) -> None:
 async def test_a_connection_that_is_gone_before_it_is_taken_is_no_shortage(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
     async with ends(server) as connect:
-        (acceptor,) = listener_of(server)._acceptors
-        real, failures = acceptor._sock, [errno.ECONNABORTED, errno.EPERM, errno.EPROTO]
-
-        class Failing:
-            def accept(self) -> Any:
-                if failures:
-                    raise OSError(failures.pop(), "gone")
-                return real.accept()
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(real, name)
-
-        acceptor._sock = Failing()
+        failures = [OSError(number, "gone") for number in (errno.ECONNABORTED, errno.EPERM, errno.EPROTO)]
+        fail_accepts(server, failures)
         assert (await (await connect()).ask(PING))["result"] == "pong"
         assert not failures
 
@@ -174,19 +163,8 @@ def test_accepting_goes_on_after_a_pause(
 
     async def main() -> None:
         async with ends(server) as connect:
-            (acceptor,) = listener_of(server)._acceptors
-            real, failures = acceptor._sock, [number] * 3
-
-            class Failing:
-                def accept(self) -> Any:
-                    if failures:
-                        raise OSError(failures.pop(), os.strerror(number))
-                    return real.accept()
-
-                def __getattr__(self, name: str) -> Any:
-                    return getattr(real, name)
-
-            acceptor._sock = Failing()
+            failures = [OSError(number, os.strerror(number)) for _ in range(3)]
+            fail_accepts(server, failures)
             assert (await (await connect()).ask(PING))["result"] == "pong"
             assert not failures
 
@@ -203,19 +181,7 @@ async def test_strangers_give_way_when_there_are_no_more_descriptors(
         known, stranger = await connect(), await connect()
         assert (await known.ask(SHOW_TOKEN))["result"] is True
         await until(lambda: len(listener_of(server).connections) == 2)
-        (acceptor,) = listener_of(server)._acceptors
-        real, failures = acceptor._sock, [errno.EMFILE]
-
-        class Failing:
-            def accept(self) -> Any:
-                if failures:
-                    raise OSError(failures.pop(), "Too many open files")
-                return real.accept()
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(real, name)
-
-        acceptor._sock = Failing()
+        fail_accepts(server, [OSError(errno.EMFILE, "Too many open files")])
         newcomer = await connect()
         assert (await newcomer.ask(SHOW_TOKEN))["result"] is True
         assert await stranger.is_over()
@@ -367,8 +333,7 @@ def test_a_host_takes_its_places_from_itself() -> None:
     strangers.add(later)  # type: ignore[arg-type]
     assert strangers.take(None) is later
     strangers.discard(later)  # type: ignore[arg-type]
-    assert not strangers._hosts
-    assert not strangers._of_host
+    assert not remembered_hosts(strangers)
 
 
 # -- where ----------------------------------------------------------------------------------------------------------

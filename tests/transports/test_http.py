@@ -11,6 +11,7 @@ import pytest
 from rpcstream import Context
 from rpcstream.wire.http_messages import HttpError, Request, Response, problem
 
+from ..internals import connection_table, is_in_call, is_in_page, unread_request_bytes
 from ..waiting import until
 from .conftest import HttpService, ServeHttp
 from .raw_http import Answer, RawHttpConnection, call, chunked, get, post
@@ -81,7 +82,7 @@ async def test_no_more_notifications_go_on_by_themselves_than_calls_may(serve: S
         assert (await raw_http.ask(post(call("hold", n, id=None)))).status == 200
     raw_http.send(post(call("hold", 3, id=None)), post(call("add", 1, 2)))
     await until(lambda: len(service.begun) == 4)
-    assert service.connections[0]._exchange is not None
+    assert is_in_call(service.connections[0])
     service.go.set()
     assert (await raw_http.answer()).body == b""
     assert (await raw_http.answer()).json == result(3)
@@ -252,7 +253,7 @@ async def test_what_is_pipelined_behind_a_call_waits_unread(service: HttpService
     raw_http.send(request * count)
     (connection,) = service.connections
     await until(lambda: connection.is_paused)
-    assert len(connection._reader) < 1_000_000
+    assert unread_request_bytes(connection) < 1_000_000
     service.go.set()
     assert (await raw_http.answer()).json == result(0)
     for _ in range(count):
@@ -444,7 +445,7 @@ async def test_pages_that_take_their_time(serve: ServeHttp) -> None:
     service = await serve(routes=Found(respond))
     raw_http = await service.connect()
     raw_http.send(get("/later"), get("/page"))
-    await until(lambda: service.connections and service.connections[0]._task is not None)
+    await until(lambda: service.connections and is_in_page(service.connections[0]))
     go.set()
     assert [(await raw_http.answer()).body for _ in range(2)] == [b"at last", b"page"]
 
@@ -462,7 +463,7 @@ async def test_a_page_that_nobody_waits_for_is_cancelled(serve: ServeHttp) -> No
     service = await serve(routes=Found(respond))
     raw_http = await service.connect()
     raw_http.send(get("/later"))
-    await until(lambda: service.connections and service.connections[0]._task is not None)
+    await until(lambda: service.connections and is_in_page(service.connections[0]))
     await asyncio.sleep(0)
     await raw_http.close()
     await until(lambda: ended)
@@ -658,7 +659,7 @@ class Echo(asyncio.Protocol):
         self.transport.write(b"echo " + data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.service[0].listener._connections.closed(self)
+        connection_table(self.service[0].server).closed(self)
 
     def check(self, now: float) -> str | None:
         return None

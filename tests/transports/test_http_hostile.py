@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ..internals import unread_request_bytes
 from ..waiting import until
 from .conftest import HttpService, ServeHttp
 from .raw_http import RawHttpConnection, call, chunked, get, post
@@ -302,7 +303,7 @@ async def test_an_oversized_head(service: HttpService, split: bool) -> None:
         return
     raw_http = await service.connect()
     raw_http.send(head[:30_000])
-    await until(lambda: service.connections and len(service.connections[0]._reader) == 30_000)
+    await until(lambda: service.connections and unread_request_bytes(service.connections[0]) == 30_000)
     answer = await raw_http.ask(head[30_000:33_000])
     assert answer.status == 431
     assert await raw_http.rest() == b""
@@ -477,8 +478,8 @@ async def test_answers_that_nobody_reads_stop_the_reading(serve: ServeHttp) -> N
     await until(lambda: service.connections and service.connections[0].is_paused)
     (connection,) = service.connections
     assert len(service.begun) < 5000
-    assert len(connection._reader) < 1_000_000
-    assert connection._transport is not None
+    assert unread_request_bytes(connection) < 1_000_000
+    assert connection.is_open
     assert connection.unread_size < 1_000_000
     raw_http.writer.transport.resume_reading()  # type: ignore[attr-defined]
     for _ in range(5000):

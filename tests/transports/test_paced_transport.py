@@ -18,7 +18,7 @@ from rpcstream.testing import FakeTimeLoop
 from rpcstream.tls import TLS, client_context
 from rpcstream.transports.paced_transport import GOODBYE, SHARE, TURN, PacedTransport
 
-from ..internals import open_connections
+from ..internals import open_connections, paced_transport, system_write_buffer, waiting_parts
 
 MIB = 1024 * 1024
 
@@ -127,7 +127,7 @@ async def test_a_long_one_goes_in_shares_and_in_order() -> None:
 async def test_what_waits_refers_to_the_message() -> None:
     pair = Pair()
     pair.paced.write(LONG)
-    assert all(each.obj is LONG for each in pair.paced._waiting)
+    assert all(each.obj is LONG for each in waiting_parts(pair.paced))
     pair.paced.abort()
 
 
@@ -136,7 +136,7 @@ async def test_many_short_ones_that_wait_are_kept_together() -> None:
     pair.paced.write(LONG[:SHARE])
     for number in range(100_000):
         pair.paced.write(b"%d\n" % number)
-    assert len(pair.paced._waiting) < 10
+    assert len(waiting_parts(pair.paced)) < 10
     expected = LONG[:SHARE] + b"".join(b"%d\n" % number for number in range(100_000))
     assert await pair.read_all() == expected
 
@@ -199,7 +199,7 @@ async def test_abort_drops_what_waits() -> None:
     pair.paced.write(LONG)
     pair.paced.abort()
     assert pair.played.events == ["abort"]
-    assert not pair.paced._waiting
+    assert not waiting_parts(pair.paced)
 
 
 async def test_nothing_is_written_to_a_transport_that_closes_itself() -> None:
@@ -207,7 +207,7 @@ async def test_nothing_is_written_to_a_transport_that_closes_itself() -> None:
     pair.paced.write(LONG)
     pair.played.close()
     pair.played.read()
-    assert not pair.paced._waiting
+    assert not waiting_parts(pair.paced)
     assert pair.paced.get_write_buffer_size() == 0
 
 
@@ -302,12 +302,12 @@ def test_readers_that_stall_share_one_message(files: Files, runner: asyncio.Runn
             while len(full) < readers:
                 await asyncio.sleep(0.01)
                 full = [each for each in open_connections(server) if each.is_full]
-            paced = [each._transport for each in full if isinstance(each._transport, PacedTransport)]
+            paced = [each for each in map(paced_transport, full) if each is not None]
             assert len(paced) == (readers if is_tls or paced else 0)
-            origins = {id(view.obj) for each in paced for view in each._waiting if len(view) > MIB}
+            origins = {id(view.obj) for each in paced for view in waiting_parts(each) if len(view) > MIB}
             assert len(origins) <= 1  # the one message
             for each in paced:
-                assert each._transport.get_write_buffer_size() <= 3 * SHARE
+                assert system_write_buffer(each) <= 3 * SHARE
                 assert each.get_write_buffer_size() > MIB
             for reader, writer in ends:
                 line = await read_line(reader)

@@ -24,7 +24,7 @@ from rpcstream.wire.http_messages import Request
 from rpcstream.wire.upgrade import UpgradeRefusedError, accept_upgrade, check_response, request_upgrade
 
 from ..example_count import example_count
-from ..internals import running_state
+from ..internals import is_stopping, new_listener_session, start_without_listening
 from ..waiting import until
 from .raw_websocket import serving, websocket_connect
 
@@ -447,7 +447,7 @@ async def test_the_server_says_goodbye_when_all_is_answered(service: Service) ->
         await socket.send(text("wait", id=1))
         await service.started.wait()
         stopped = asyncio.ensure_future(websocket_server.__aexit__(None, None, None))
-        await until(lambda: service.server._running and running_state(service.server).stopping.is_set())
+        await until(lambda: is_stopping(service.server))
         await socket.send(text("add", 1, 2, id=2))  # comes too late
         service.go_on.set()
         assert await next_of(socket) == result("done")
@@ -570,11 +570,11 @@ async def test_in_memory_with_a_trace(service: Service) -> None:
     def trace_of(end: str) -> list[tuple[str, Any]]:
         return [(direction, orjson.loads(message)) for at, direction, message in seen if at == end]
 
-    async with service.server._started() as running:
+    async with start_without_listening(service.server) as running:
 
         async def connect(make_stream: Any) -> Any:
             limits = service.server.limits
-            sessions = make_stream().session, running.listener._new_session()
+            sessions = make_stream().session, new_listener_session(running.listener)
             stream, other = (
                 WebSocketStream(session, limits=limits, client=end == "client", trace=tracer(end))
                 for session, end in zip(sessions, ("client", "server"), strict=True)

@@ -22,6 +22,7 @@ from rpcstream.wire.framing import HEAD_SIZE, Oversize
 from rpcstream.wire.http_messages import Request
 from rpcstream.wire.upgrade import accept_upgrade
 
+from ..internals import last_unanswered_ping
 from ..waiting import until
 from .raw_websocket import CONTINUATION, RawWebSocket, fragment, frame_head, serving, websocket_connect
 
@@ -155,15 +156,15 @@ async def test_a_flood_of_pings_from_a_peer_that_does_not_read() -> None:
         cast(asyncio.Transport, own).pause_reading()
         raw.call("fill", 8_000_000)  # more than the system keeps for it
         await until(lambda: stream.is_full)
-        unsent = cast(asyncio.Transport, stream._transport).get_write_buffer_size()
+        unsent = stream.unread_size
         for round_ in range(20):
             flood = b"".join(frame(PING, b"%5d" % number + b"x" * 120, masked=True) for number in range(2000))
             raw.send(flood)
             await raw.writer.drain()
             if round_ == 19:
                 raw.send(frame(PING, b"last", masked=True))
-        await until(lambda: stream._last_ping == b"last")
-        assert cast(asyncio.Transport, stream._transport).get_write_buffer_size() <= unsent
+        await until(lambda: last_unanswered_ping(stream) == b"last")
+        assert stream.unread_size <= unsent
         cast(asyncio.Transport, own).resume_reading()
         assert len((await raw.reply())["result"]) == 8_000_000
         assert await raw.pong() == b"last"
@@ -183,8 +184,7 @@ async def test_pings_alone_fill_no_more_than_the_buffer() -> None:
         for _ in range(400):
             raw.send(flood)
             await raw.writer.drain()
-            if stream._transport is not None:
-                largest = max(largest, stream.unread_size)
+            largest = max(largest, stream.unread_size)
             if stream.is_full and largest > limit:
                 break
         await until(lambda: stream.is_full)
@@ -250,7 +250,7 @@ async def test_one_that_does_not_read_its_replies_is_not_read_either_and_then_cl
     async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
         cast(asyncio.Transport, raw.writer.transport).pause_reading()
         with contextlib.suppress(ConnectionError):
-            while websocket_server.streams[0]._transport is not None:
+            while websocket_server.streams[0].is_open:
                 raw.call("fill", 100_000)
                 await asyncio.sleep(0)
                 await asyncio.wait_for(_drained(raw), 20)
@@ -386,7 +386,7 @@ async def test_one_that_does_not_end_after_its_fault_is_left(monkeypatch: pytest
         for _ in range(3):
             raw.call("wait")
             await asyncio.sleep(0.01)
-        await until(lambda: websocket_server.streams[0]._transport is None)
+        await until(lambda: not websocket_server.streams[0].is_open)
         assert not service.started.is_set()
 
 

@@ -17,6 +17,7 @@ from rpcstream.wire.frames import BINARY, PING, TEXT, FrameReader, frame
 from rpcstream.wire.framing import HEAD_SIZE, Oversize
 
 from ..example_count import example_count
+from ..internals import is_in_frame
 from ..waiting import until
 from .raw_websocket import CONTINUATION, RawWebSocket, fragment, frame_head, serving, websocket_connect
 
@@ -89,7 +90,7 @@ async def test_one_large_frame_keeps_its_place_among_others(opcode: int, size: i
             too_long(size),
             {"jsonrpc": "2.0", "id": 2, "result": 2},
         ]
-        assert not websocket_server.streams[0]._reader.partial
+        assert not is_in_frame(websocket_server.streams[0])
 
 
 async def test_many_fragments_are_answered_once_and_pings_between_them_each() -> None:
@@ -206,7 +207,7 @@ async def test_one_that_says_the_most_and_sends_it_is_answered_and_then_closed()
         raw.send(frame_head(TEXT, LONGEST) + request(2000))
         assert await raw.reply() == too_long(LONGEST)
         with contextlib.suppress(ConnectionError):
-            while websocket_server.streams[0]._transport is not None:
+            while websocket_server.streams[0].is_open:
                 raw.send(bytes(100_000))
                 await asyncio.wait_for(raw.writer.drain(), 20)
                 await asyncio.sleep(0)

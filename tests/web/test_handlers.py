@@ -20,11 +20,12 @@ import orjson
 import pytest
 from PIL import Image
 
-from rpcstream import RegistrationError, ServerBusy
+from rpcstream import Codec, RegistrationError, ServerBusy
 from rpcstream.methods.invoke import Invoker
 from rpcstream.web import Html, HttpError, Request, Response
 from rpcstream.wire.http_messages import problem
 
+from ..internals import waiting_for_threads
 from . import worker_handlers
 from .routes_client import RoutesClient, body_of, headers_of, request
 
@@ -237,7 +238,7 @@ async def test_an_array_is_json_as_for_a_call(site: RoutesClient, size: int) -> 
     page = await site.page("/")
     assert page.type == "application/json"
     assert len(page.body) == int(headers_of(page)["content-length"])
-    value = site.routes._codec.decode(orjson.loads(body_of(page)))
+    value = Codec().decode(orjson.loads(body_of(page)))
     np.testing.assert_array_equal(value["array"], array)  # type: ignore[index]
 
 
@@ -544,7 +545,7 @@ async def test_a_server_that_ends_answers_who_waits(caplog: pytest.LogCaptureFix
         await asyncio.to_thread(begun.wait)
         site.get("/", lambda: "", offload="thread")
         asking = asyncio.ensure_future(site.page("/"))
-        while not invoker._threads.waiting:
+        while not waiting_for_threads(invoker):
             await asyncio.sleep(0)
         invoker.close()
         assert (await asking).status == 500

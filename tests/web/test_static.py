@@ -16,6 +16,7 @@ from rpcstream.transports.http_output import response_parts
 from rpcstream.web import Request, Response, html, static
 from rpcstream.web.static import is_plain, type_of
 
+from ..internals import record_calls
 from .routes_client import RoutesClient, body_of, headers_of, request
 
 LONG_AGO = 1_600_000_000
@@ -372,16 +373,8 @@ async def test_a_file_of_a_folder_is_read_once(site: RoutesClient, folder: Path)
 
 async def test_one_reads_for_all_who_ask(site: RoutesClient, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And goes on when that one leaves."""
-    reads = []
     go = threading.Event()
-    read = static._read
-
-    def count(path: str) -> object:
-        reads.append(path)
-        go.wait()
-        return read(path)
-
-    monkeypatch.setattr(static, "_read", count)
+    reads = record_calls(monkeypatch, static, "_read", before=go.wait)
     site.static("/", folder)
     asking = [asyncio.ensure_future(site.page("/a.txt")) for _ in range(10)]
     try:

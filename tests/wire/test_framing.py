@@ -14,6 +14,7 @@ from rpcstream.wire import envelope, json_scan
 from rpcstream.wire.framing import HEAD_SIZE, LineFramer, Oversize
 
 from ..example_count import example_count
+from ..internals import held_pieces, held_size
 
 
 def cut(stream: bytes, sizes: list[int]) -> list[bytes]:
@@ -137,7 +138,7 @@ def test_an_endless_line_is_reported_before_it_ends_and_not_kept() -> None:
     assert len(reported) == 1
     assert isinstance(reported[0], Oversize)
     assert framer.partial
-    assert framer._held.size < 100
+    assert held_size(framer) < 100
     assert framer.finish() == []
 
 
@@ -209,7 +210,7 @@ def test_a_message_that_comes_byte_by_byte_is_not_kept_as_objects() -> None:
     framer = LineFramer(max_size=200_000)
     for _ in range(100_000):
         assert framer.feed(b"x") == []
-    assert len(framer._held._pieces) < 10
+    assert held_pieces(framer) < 10
     assert framer.feed(b"y\nrest") == [b"x" * 100_000 + b"y"]
 
 
@@ -220,7 +221,7 @@ def test_any_bytes_are_lines_and_nothing_is_kept_twice(data: bytes, sizes: list[
     for piece in cut(data, sizes):
         for message in framer.feed(piece):
             assert isinstance(message, Oversize) or b"\n" not in message
-        assert framer._held.size <= 50 + 20
+        assert held_size(framer) <= 50 + 20
     framer.finish()
 
 
@@ -349,7 +350,7 @@ def test_small_values_without_end_are_given_as_they_come(looked_at: list[int]) -
     count = 0
     for piece in pieces[:-1]:
         count += len(single_values(list(map(bytes, framer.feed(piece)))))
-        assert framer._held.size < len(value)
+        assert held_size(framer) < len(value)
     assert count >= 39_000
     assert sum(looked_at) < 4 * len(value) * 40_000
 
@@ -400,7 +401,7 @@ def test_blanks_are_no_message_and_are_not_kept() -> None:
     for _ in range(100):
         assert framer.feed(b" \t\r" * 100) == []
         assert not framer.partial
-        assert not framer._held.size
+        assert not held_size(framer)
     assert framer.feed(b"[2]\n") == [b"[2]"]
 
 
