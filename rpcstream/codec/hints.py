@@ -7,6 +7,7 @@ and each class with such a field by a marker (see `markers`). Knows no method an
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
@@ -24,6 +25,9 @@ from .schema import schema_of
 
 #: The name of the rich hint for images.
 IMAGE = "image"
+
+#: How msgspec says that null came in the place of a float, or of what else a union with float takes.
+_NULL_FOR_FLOAT = re.compile(r"Expected `(?:[^`]*\| )?(?:float|float(?:16|32|64)|floating)(?: \|[^`]*)?`, got `null`")
 
 #: What is an array on the wire whatever it is in Python; a generator's items are returned as one.
 _ITERABLES = (Iterable, Iterator, Generator, AsyncIterable, AsyncIterator, AsyncGenerator)
@@ -75,7 +79,7 @@ def hint_checker(hint: Any, codec: Codec) -> Convert:
         try:
             return convert(value)
         except msgspec.ValidationError as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(_with_nan_advice(str(error))) from None
 
     if not takes_images(hint, codec):
         return check
@@ -86,6 +90,13 @@ def hint_checker(hint: Any, codec: Codec) -> Convert:
             return check(value)
 
     return check_images
+
+
+def _with_nan_advice(text: str) -> str:
+    """Say how a NaN is read, where null came in the place of a float: that is how a peer sends it."""
+    return _NULL_FOR_FLOAT.sub(
+        r"\g<0> (which is how NaN and the infinities come; ask for `float | None`, or have them sent in an array)", text
+    )
 
 
 class _Lowering:

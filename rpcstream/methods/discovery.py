@@ -5,7 +5,6 @@ Written from the compiled signatures that also check params, so the two always a
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from inspect import Parameter
 from typing import Any
@@ -18,6 +17,7 @@ from ..codec.markers import converter
 from ..codec.schema import schema_of
 from ..errors import EncodeError
 from .arguments import RemoteParameter
+from .introspect import doc_of
 from .registry import Method
 
 _REST = {Parameter.VAR_POSITIONAL: "positional", Parameter.VAR_KEYWORD: "named"}
@@ -55,7 +55,7 @@ def _describe(method: Method, codec: Codec, components: dict[str, Any]) -> dict[
         described["x-idempotent"] = True
     if method.allow is not None:
         described["x-allow"] = True
-    text = inspect.getdoc(method.function)
+    text = doc_of(method.function)
     if text:
         described["summary"] = text.partition("\n")[0]
         described["description"] = text

@@ -103,6 +103,16 @@ def name_of(function: Callable[..., Any]) -> str:
     return str(name)
 
 
+def doc_of(function: Callable[..., Any]) -> str | None:
+    """The docstring of a function, behind partials and callable objects; None if it has none."""
+    while isinstance(function, functools.partial) and "__doc__" not in vars(function):
+        function = function.func
+    text = inspect.getdoc(function)
+    if text is None and not (inspect.isroutine(function) or isinstance(function, functools.partial)):
+        text = inspect.getdoc(type(function).__call__)
+    return text
+
+
 def holds(function: Callable[..., Any], question: Callable[[Any], bool]) -> bool:
     """Apply a test such as `inspect.iscoroutinefunction` to the function behind partials and callable objects."""
     while isinstance(function, functools.partial):

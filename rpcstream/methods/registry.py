@@ -111,11 +111,18 @@ class MethodRegistry(Mapping[str, Method]):
             options: see `MethodOptions`.
 
         Raises:
-            RegistrationError: the name is missing or reserved, a hint cannot be checked, or options cannot be combined.
+            RegistrationError: it is a class; or the name is missing or reserved, a hint cannot be checked, or options
+                cannot be combined.
             ValueError: the name is taken.
             TypeError: an option is unknown.
         """
         check_names("a method", options, METHOD_DEFAULTS)
+        if isinstance(function, type):
+            kind_of_object = function.__name__
+            raise RegistrationError(
+                f"{kind_of_object} is a class, and a remote method is a function: give a function that makes one and "
+                f"returns what is to be sent; for the methods of an object, server.add_object({kind_of_object}(...))"
+            )
         given: Any = {**METHOD_DEFAULTS, **options}
         name = name_of(function) if given["name"] is None else given["name"]
         self._check_name(name, replace=given["replace"], reserved=reserved)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rpcstream.codec import Codec
+from rpcstream.codec.hints import hint_checker
 from rpcstream.errors import EncodeError
 
 from ..example_count import example_count
@@ -298,3 +299,19 @@ def test_times_of_pandas() -> None:
     for value in (pandas.Timedelta("1ns"), pandas.NA):
         with pytest.raises(EncodeError, match="no form"):
             codec.dumps(value)
+
+
+@pytest.mark.parametrize("hint", [float, np.float32, float | str, list[float], dict[str, float], complex | float])
+def test_null_in_the_place_of_a_float_is_told_to_be_a_nan(hint: Any) -> None:
+    value = {list[float]: [1.0, None], dict[str, float]: {"a": None}}.get(hint)
+    with pytest.raises(
+        ValueError, match=r"got `null` \(which is how NaN and the infinities come; ask for `float \| None`"
+    ):
+        hint_checker(hint, codec)(value)
+
+
+@pytest.mark.parametrize(("hint", "value"), [(int, None), (float, "x"), (str | int, None), (bytes, None)])
+def test_what_is_no_nan_is_not_told_so(hint: Any, value: Any) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        hint_checker(hint, codec)(value)
+    assert "NaN" not in str(caught.value)

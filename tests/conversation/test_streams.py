@@ -363,6 +363,25 @@ async def test_the_type_of_items(network: Network, errors: ErrorLog) -> None:
     errors.expect("the result is not what the return hint says")
 
 
+async def test_a_nan_among_the_items_is_told_where_a_float_is_asked_for(network: Network) -> None:
+    server = Server()
+
+    @server
+    def readings() -> Iterator[float]:
+        yield 1.5
+        yield float("nan")
+
+    async with network.client(server) as client:
+        got = []
+        with pytest.raises(TypeError, match=r"got `null` \(which is how NaN .* ask for `float \| None`"):
+            async for each in client.stream.readings(returns=float):
+                got.append(each)
+        assert got == [1.5]
+        assert [each async for each in client.stream.readings(returns=float | None)] == [1.5, None]
+        with pytest.raises(TypeError, match=r"NaN .* ask for `float \| None`, .* at `\$\[1\]`"):
+            await client.call("readings", returns=list[float])
+
+
 async def test_an_item_that_is_too_large(network: Network, errors: ErrorLog) -> None:
     server = Server(limits=Limits(max_message_size=1000))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import enum
+import functools
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
@@ -15,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpcstream import Codec, Server
+from rpcstream import Codec, Context, Server
 from rpcstream.methods.discovery import describe
 from rpcstream.methods.registry import Method
 
@@ -318,3 +320,57 @@ def test_a_set_takes_what_its_schema_allows() -> None:
     (schema,), components = described(it)
     assert allows(schema, [1, 1], components)
     bind(it, [1, 1])
+
+
+# -- docstrings -------------------------------------------------------------------------------------------------------
+
+
+def numbers(scale: float, to: int, ctx: Context | None = None) -> Iterator[float]:
+    """Give the numbers below a limit.
+
+    Each is scaled.
+    """
+    yield from (scale * each for each in range(to))
+
+
+class Counter:
+    def __call__(self, to: int) -> int:
+        """Count to a number."""
+        return to
+
+
+class Described(Counter):
+    """A counter with a text of its own."""
+
+
+@functools.wraps(numbers)
+def wrapped(*args: Any) -> Any:
+    return numbers(*args)
+
+
+def _renamed(function: Any) -> Any:
+    function.__doc__ = "Its own text."
+    return function
+
+
+@pytest.mark.parametrize(
+    ("function", "summary"),
+    [
+        (numbers, "Give the numbers below a limit."),
+        (functools.partial(numbers, 2.0), "Give the numbers below a limit."),
+        (functools.partial(functools.partial(numbers, 2.0), to=3), "Give the numbers below a limit."),
+        (wrapped, "Give the numbers below a limit."),
+        (_renamed(functools.partial(numbers, 2.0)), "Its own text."),
+        (Counter(), "Count to a number."),
+        (functools.partial(Counter()), "Count to a number."),
+        (Described(), "A counter with a text of its own."),
+        (functools.partial(lambda to: to), None),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"offload": "thread"}, {"ordered": True}], ids=str)
+def test_a_docstring_is_found(function: Any, summary: str | None, options: Any) -> None:
+    server = Server()
+    server.add(function, name="m", **options)
+    (described,) = describe({"m": server.methods["m"]}, codec=Codec(), title="", version="")["methods"]
+    assert described.get("summary") == summary
+    assert ("Each is scaled." in described.get("description", "")) == (summary == "Give the numbers below a limit.")

@@ -49,7 +49,12 @@ def test_a_name_twice_is_an_error_unless_asked_for() -> None:
         (print, {"name": 5}, "must be a string"),
         (print, {"name": "rpc.mine"}, "reserved"),
         (print, {"name": "$/mine"}, "reserved"),
-        (dict, {"name": "x"}, "no signature"),
+        (max, {"name": "x"}, "no signature"),
+        (
+            dict,
+            {"name": "x"},
+            r"^dict is a class, and a remote method is a function: .* server.add_object\(dict\(...\)\)$",
+        ),
         (lambda: 1, {"name": "x", "offload": "fibre"}, "offload must be"),
         (lambda: 1, {"name": "x", "timeout": 1}, "cannot stop a sync function"),
         (lambda: 1, {"name": "x", "timeout": 0, "offload": "thread"}, "positive"),
