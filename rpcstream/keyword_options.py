@@ -1,6 +1,6 @@
 """Keyword options that are declared as TypedDicts: unknown ones are refused, and docstrings list them with defaults.
 
-Knows nothing of what the options do.
+For server, client and hub alike, whose options stand in an `options` module each. Knows nothing of what the options do.
 """
 
 from __future__ import annotations

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +79,25 @@ def test_errors_survive_pickling() -> None:
         copy = pickle.loads(pickle.dumps(error))
         assert type(copy) is type(error)
         assert (copy.code, copy.message, copy.data) == (error.code, error.message, error.data)
+
+
+# -- the page for those who change it -----------------------------------------------------------------------------------
+
+INTERNALS = (Path(__file__).parents[1] / "docs" / "internals.md").read_text(encoding="utf-8")
+SOURCE = Path(rpcstream.__file__).parent
+
+
+def test_the_internals_page_names_each_module_of_the_core_once() -> None:
+    section = INTERNALS.partition("### The modules of")[2].partition("\n## ")[0]
+    named = Counter(re.findall(r"`(?:\w+/)?(\w+\.py)`", section))
+    packages = re.findall(r"`(\w+)/`", section.partition("\n")[0])
+    there = Counter(path.name for package in packages for path in (SOURCE / package).glob("*.py"))
+    del there["__init__.py"]
+    assert packages == ["peer", "auth", "events", "client"]
+    assert named == there
+
+
+def test_the_internals_page_names_no_module_that_is_not_there() -> None:
+    named = re.findall(r"\b([a-z_]+/[a-z_0-9]+\.py)\b", INTERNALS)
+    assert len(named) > 20
+    assert [path for path in named if not (SOURCE / path).exists() and not path.startswith("tests/")] == []

@@ -1,6 +1,7 @@
 """The code that runs inside a worker process: takes pickled calls from a pipe, and sends pickled results back.
 
-Knows neither the pool nor the other workers.
+Knows neither the pool nor the other workers. A module of its own, since each worker imports it when it starts: the pool
+(`workers`), with all that it imports, stays in the server.
 """
 
 from __future__ import annotations

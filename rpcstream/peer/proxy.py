@@ -2,7 +2,8 @@
 
 Owns how attributes become method names. Does not know what a call is: sync, async, notification and batch give the
 function that makes it. Names that begin with an underscore are never remote, so that `copy`, `pickle`, `inspect` and
-notebooks, which ask objects for such names, get the answer they expect.
+notebooks, which ask objects for such names, get the answer they expect. Imports no asyncio, unlike `remote`, since the
+sync client does without it.
 """
 
 from __future__ import annotations
