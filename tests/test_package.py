@@ -81,7 +81,7 @@ def test_errors_survive_pickling() -> None:
         assert (copy.code, copy.message, copy.data) == (error.code, error.message, error.data)
 
 
-# -- the page for those who change it -----------------------------------------------------------------------------------
+# -- the page for those who change it --------------------------------------------------------------------------------
 
 INTERNALS = (Path(__file__).parents[1] / "docs" / "internals.md").read_text(encoding="utf-8")
 SOURCE = Path(rpcstream.__file__).parent

@@ -1,7 +1,7 @@
 """What the other end of a connection shows of itself: a token, a verified certificate, the process at a Unix socket.
 
-Owns this data and how it is read from a connection. Does not know whether it is accepted; that is `auth`. It stands here
-and not there, since `auth` imports this package, and a handler's `Context` shows the credentials too.
+Owns this data and how it is read from a connection. Does not know whether it is accepted; that is `auth`. It stands
+here, since `auth` imports this package, and a handler's `Context` shows the credentials too.
 """
 
 from __future__ import annotations
