@@ -228,7 +228,8 @@ def _show_description(options: argparse.Namespace, document: Any) -> int:
 
 
 def _show_methods(options: argparse.Namespace, document: Any) -> int:
-    from .describe import list_text, method_text, methods_of
+    from ..client.discovery import methods_of
+    from .describe import list_text, method_text
 
     methods = methods_of(document)
     if options.list:

@@ -11,9 +11,9 @@ import os
 import re
 from typing import Any
 
+from ..client.discovery import methods_of, parameters_of
 from ..text import visible
 from .call_options import access_options, join_address
-from .describe import methods_of, parameters_of
 
 #: Seconds to wait for the server: the user has pressed Tab and waits.
 TIMEOUT = 1.0

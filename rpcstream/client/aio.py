@@ -23,7 +23,7 @@ from ..peer.session import Session
 from ..peer.stream import Stream, StreamCall
 from ..wire.buffers import Encoded
 from .address import Address, check_lasting
-from .base import BaseClient, notify_client_params, publish_params
+from .base import BaseClient, check_hello, notify_client_params, publish_params
 from .batch import AsyncBatch
 from .callbacks import Callbacks
 from .hub import HubRegistration
@@ -196,9 +196,13 @@ class AsyncClient(BaseClient):
         return AsyncBatch(self._marshaller, timeout, self._perform, self._send)
 
     def on_connect(self, hello: Callable[[Peer], Awaitable[object]]) -> Callable[[Peer], Awaitable[object]]:
+        check_hello(hello)
         check_lasting(self._settings.address, "on_connect")
         self._pool.greet(hello)
         return hello
+
+    async def discover(self, *, timeout: float | None = NOT_GIVEN) -> dict[str, Any]:
+        return self._learn(await self.request("rpc.discover", timeout=timeout))  # type: ignore[no-any-return]
 
     # -- events and the hub -----------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import EncodeError
 from ..peer.marshal import NOT_GIVEN, Marshaller, RawCall, params_of
-from ..peer.proxy import NAMES_KEPT, Method, Methods, remote_name
+from ..peer.proxy import NAMES_KEPT, Descriptions, Method, Methods, remote_name
 from .options import Settings
 
 if TYPE_CHECKING:  # these import asyncio or read files, which plain calls do without
@@ -27,6 +27,9 @@ class BaseClient(ABC):
     #: Send what was built, with a time-out; `_perform` gives the outcome of a call. Awaitable in an `AsyncClient`.
     _perform: Callable[..., Any]
     _send: Callable[..., Any]
+
+    #: What is known of the server's methods; None until `discover` was called.
+    __descriptions__: Descriptions | None = None
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -86,6 +89,20 @@ class BaseClient(ABC):
         if len(self.__dict__) < NAMES_KEPT:
             self.__dict__[name] = method  # found without this function the next time
         return method
+
+    def __dir__(self) -> list[str]:
+        own = [name for name in super().__dir__() if not isinstance(self.__dict__.get(name), Method)]
+        return own if self.__descriptions__ is None else [*own, *self.__descriptions__.names_below("")]
+
+    @abstractmethod
+    def discover(self, *, timeout: float | None = NOT_GIVEN) -> Any:
+        """Ask the server for its methods (`rpc.discover`); gives the OpenRPC document, a dict.
+
+        From then on `dir(client)` has the names of its methods, and these have their documentation and signature:
+        completion in a shell or a notebook, `client.add?`, `inspect.signature(client.add)`.
+
+        Raises what a call raises.
+        """
 
     @abstractmethod
     def call(
@@ -297,6 +314,13 @@ class BaseClient(ABC):
     def _add_callback(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         """Let the server call a function."""
 
+    def _learn(self, document: Any) -> Any:
+        """Remember the methods that an OpenRPC document describes; gives the document."""
+        from .discovery import KnownMethods
+
+        self.__descriptions__ = KnownMethods(document)
+        return document
+
     @abstractmethod
     def _submit(self, method: str, /, *args: Any, **options: Any) -> Any: ...
 
@@ -333,6 +357,15 @@ class BaseClient(ABC):
 
     def _notify(self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
         return self._send(self._marshaller.notification(method, params_of(method, args, kwargs)), method, timeout)
+
+
+def check_hello(hello: object) -> None:
+    """Raise TypeError unless this can be called on each new connection."""
+    if not callable(hello):
+        raise TypeError(
+            f"on_connect takes a function, which is called on each new connection; got {type(hello).__name__}. "
+            "For a remote method of this name use call('on_connect', …)"
+        )
 
 
 def publish_params(topic: Any, value: Any, retain: bool) -> dict[str, Any]:

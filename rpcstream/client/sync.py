@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from ..keyword_options import with_options
 from ..peer.marshal import NOT_GIVEN, Call, check_params, params_of
 from .address import Address
-from .base import BaseClient, notify_client_params, publish_params
+from .base import BaseClient, check_hello, notify_client_params, publish_params
 from .batch import SyncBatch
 from .options import DEFAULT_ADDRESS, DEFAULTS, ClientOptions, SyncClientOptions, make_settings
 from .sync_engine import SyncEngine
@@ -187,8 +187,12 @@ class Client(BaseClient):
         return SyncBatch(self._marshaller, timeout, self._perform, self._send)
 
     def on_connect(self, hello: Hello) -> Hello:
+        check_hello(hello)
         self._engine.add_greeting(hello)
         return hello
+
+    def discover(self, *, timeout: float | None = NOT_GIVEN) -> dict[str, Any]:
+        return self._learn(self.request("rpc.discover", timeout=timeout))  # type: ignore[no-any-return]
 
     # -- events and the hub -----------------------------------------------------------------------------------------
 

@@ -18,11 +18,15 @@ from ..codec import Codec
 from ..codec.image_budget import INLINE_PIXELS
 from ..errors import RegistrationError
 from ..keyword_options import check_names
+from ..peer.proxy import CLIENT_NAMES
+from ..text import get_logger
 from .arguments import Bind
 from .injection import Injection
 from .introspect import holds, name_of
 from .options import METHOD_DEFAULTS, GroupOptions, MethodOptions, Offload
 from .signature import Signature
+
+log = get_logger("rpcstream.server")
 
 #: Names that begin with these belong to the protocol (JSON-RPC 2.0, section 4) and to rpcstream itself.
 RESERVED = ("rpc.", "$/")
@@ -126,6 +130,11 @@ class MethodRegistry(Mapping[str, Method]):
         given: Any = {**METHOD_DEFAULTS, **options}
         name = name_of(function) if given["name"] is None else given["name"]
         self._check_name(name, replace=given["replace"], reserved=reserved)
+        if name.partition(".")[0] in CLIENT_NAMES:
+            log.warning(
+                "method %r: clients have an attribute %r of their own, so that callers must write client.call(%r, ...)",
+                *(name, name.partition(".")[0], name),
+            )
         kind = _Kind.of(function)
         _check_options(name, function, kind, timeout=given["timeout"], offload=given["offload"])
         if given["allow"] is not None and not self._knows_callers:

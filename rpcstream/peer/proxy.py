@@ -10,12 +10,70 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from inspect import Signature
+from typing import Any, Protocol
 
 #: Remote methods that a client keeps as attributes once they were used, its own attributes included.
 NAMES_KEPT = 256
 
+#: Attributes that the clients have themselves: a remote method of such a name is called by `client.call(name, …)`.
+CLIENT_NAMES = frozenset(
+    {
+        "address",
+        "batch",
+        "call",
+        "call_sync",
+        "close",
+        "discover",
+        "from_config",
+        "notify",
+        "notify_client",
+        "offer",
+        "on_connect",
+        "publish",
+        "registered_name",
+        "replies_dropped",
+        "request",
+        "state",
+        "stream",
+        "stream_request",
+        "submit",
+        "subscribe",
+        "wait_closed",
+        "withdraw",
+    }
+)
+
 MakeCall = Callable[..., Any]
+
+
+class Descriptions(Protocol):
+    """What a client knows of the methods of its server, for `dir`, `help` and editors.
+
+    A client has it as its attribute `__descriptions__`, None as long as it has not asked.
+    """
+
+    def names_below(self, prefix: str) -> list[str]:
+        """The attributes behind a prefix that ends in a dot, or behind ""."""
+
+    def description(self, name: str) -> str | None:
+        """The documentation of a method."""
+
+    def signature(self, name: str) -> Signature | None:
+        """The signature of a method."""
+
+
+class _Documentation:
+    """The attribute `__doc__`: of the class its own text, of a remote method the documentation from the server."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __get__(self, method: Method | None, owner: type) -> str | None:
+        if method is None:
+            return self._text
+        known = _descriptions(method)
+        return None if known is None else known.description(_bound(method)[0])
 
 
 class Method(partial[Any]):
@@ -23,6 +81,20 @@ class Method(partial[Any]):
 
     A `partial`, so that a call of it costs next to nothing; the attributes of that are names like any other here.
     """
+
+    __doc__: Any = _Documentation(__doc__ or "")
+
+    @property
+    def __signature__(self) -> Signature:
+        known = _descriptions(self)
+        signature = None if known is None else known.signature(_bound(self)[0])
+        if signature is None:
+            raise AttributeError("__signature__")
+        return signature
+
+    def __dir__(self) -> list[str]:
+        known = _descriptions(self)
+        return [] if known is None else known.names_below(f"{_bound(self)[0]}.")
 
     def __getattr__(self, name: str) -> Method:
         make_call, (own_name,) = _make_call(self), _bound(self)
@@ -40,6 +112,11 @@ _make_call = partial.func.__get__
 _bound = partial.args.__get__
 
 
+def _descriptions(method: Method) -> Descriptions | None:
+    """What the client of a remote method knows of its server."""
+    return getattr(getattr(_make_call(method), "__self__", None), "__descriptions__", None)
+
+
 class Methods:
     """All remote methods, for one kind of call: `methods.name(…)`, or `methods("name", …)` for any name."""
 
@@ -50,6 +127,10 @@ class Methods:
 
     def __getattr__(self, name: str) -> Method:
         return Method(self._make_call, remote_name(self, name))
+
+    def __dir__(self) -> list[str]:
+        known: Descriptions | None = getattr(getattr(self._make_call, "__self__", None), "__descriptions__", None)
+        return [] if known is None else known.names_below("")
 
     def __call__(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         return self._make_call(method, *args, **kwargs)

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rpcstream import Codec, Shape
-from rpcstream.cli.describe import list_text, method_text, methods_of, type_text
+from rpcstream.cli.describe import list_text, method_text
 from rpcstream.cli.diagnostics import make_tracer, shortened_message
 from rpcstream.cli.items import UsageError
 from rpcstream.cli.media import half_blocks
 from rpcstream.cli.output import Terminal, format_error, format_for_terminal, format_json
 from rpcstream.cli.save import check_writable, raw_form, save
+from rpcstream.client.discovery import methods_of, type_text
 from rpcstream.text import visible
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
