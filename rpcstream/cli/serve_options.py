@@ -20,7 +20,7 @@ FUNCTIONS_MODULE = "controlFunctions"
 FUNCTIONS_PATTERN = "control_*"
 
 #: Options of a hub alone, by the names that they have in its configuration.
-HUB_OPTIONS = ("config", "call_timeout", "keepalive_timeout", "ping_interval", "registration_timeout")
+HUB_OPTIONS = ("config", "call_timeout", "keepalive_timeout", "ping_interval", "registration_timeout", "grace")
 
 #: Options that name files of TLS: the option, the field of `TLS`, the key in the configuration.
 TLS_OPTIONS = (("certificate", "certificate", "certificate"), ("key", "key", "key"), ("client_ca", "client_ca", "ca"))
@@ -119,6 +119,7 @@ def _add_hub_options(add: Callable[..., object]) -> None:
     add("--ping-interval", **wait, help="with --hub: interval between pings to each client (default 20; 0: never)")
     patience = "with --hub: close a connection that has neither registered nor called in time (default 0: never)"
     add("--registration-timeout", **wait, help=patience)
+    add("--grace", **wait, help="with --hub: hold calls for so long whose provider has just left (default 0)")
 
 
 def _add_access_options(add: Callable[..., object]) -> None:

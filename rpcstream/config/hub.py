@@ -51,6 +51,7 @@ HUB = Schema(
         Option(name="keepalive_timeout", type=SECONDS_OR_NONE),
         Option(name="ping_interval", type=SECONDS_OR_NONE),
         Option(name="registration_timeout", type=SECONDS_OR_NONE),
+        Option(name="grace", type=SECONDS),
         Option(name="balance", type=choice("least_in_flight", "round_robin")),
         Option(name="rules", type=tables()),
         *TOKEN,

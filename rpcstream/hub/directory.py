@@ -60,14 +60,14 @@ class Route:
         """Return the member for the next call: the next in turn, or the one of these with the fewest unanswered calls.
 
         Raises:
-            ProviderGone: no member takes calls at the moment.
+            ProviderGone: no member takes calls at the moment. The data says `no_provider`: none was given the call.
         """
         members = self.members
         count = len(members)
         if count == 1:
             if members[0].is_there:
                 return members[0]
-            raise ProviderGone(data={"method": self.method, "client": members[0].name})
+            raise ProviderGone(data={"method": self.method, "client": members[0].name, "no_provider": True})
         first = self._turn % count
         self._turn = first + 1
         chosen, least = None, math.inf
@@ -84,7 +84,7 @@ class Route:
             if not (least and left):
                 break
         if chosen is None:
-            raise ProviderGone(data={"method": self.method})
+            raise ProviderGone(data={"method": self.method, "no_provider": True})
         return chosen
 
 
@@ -106,6 +106,7 @@ class Directory:
         offered_cost: bytes of memory that all offers and schemas take, about.
         on_enter: called with each new member.
         on_change: called when what is offered has changed.
+        on_away: called with a name that is not offered any more, the method behind it and its last provider.
     """
 
     def __init__(self, own: Mapping[str, Any], memory: QueueMemory) -> None:
@@ -115,6 +116,7 @@ class Directory:
         self.version = self.offered = self.offered_cost = 0
         self.on_enter: list[Callable[[Member], object]] = []
         self.on_change: list[Callable[[], object]] = []
+        self.on_away: list[Callable[[str, str, Member], object]] = []
         self._own = own
         self._memory = memory
         self._last_number = 0
@@ -269,6 +271,8 @@ class Directory:
                 del self.routes[called]
                 if route.is_listed:
                     self._changed.add(called)
+                for call in self.on_away:
+                    call(called, name, member)
 
     def _have_changed(self) -> None:
         self.version += 1

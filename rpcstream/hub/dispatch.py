@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from ..codec import payloads
-from ..errors import CallCancelled, InvalidParams, InvalidRequest, NotPermitted, ParseError, RpcError
+from ..errors import CallCancelled, InvalidParams, InvalidRequest, MethodNotFound, NotPermitted, ParseError, RpcError
 from ..methods.arguments import Tagged
 from ..methods.dispatch import Dispatcher
 from ..peer.deadline import INFINITE, timeout_of
@@ -25,9 +25,11 @@ from ..wire.buffers import Encoded
 from ..wire.envelope import VERSION
 from . import passthrough
 from .directory import Balance, Directory, Route
+from .held import AwayMethod, HeldCall, HeldCalls
 from .listing import Listing, reply_with
 from .members import Member
 from .methods import PassingMethod
+from .offers import may_be_offered
 from .passthrough import STREAM_TEXT, Line
 from .relay import Relay
 from .relayed_streams import argument_streams
@@ -51,6 +53,7 @@ class HubDispatcher(Dispatcher):
         call_timeout: seconds after which a call is given up, even if its caller would wait longer.
         passing: methods of the hub whose params are passed on without decoding, by name.
         listings: methods of the hub whose replies are long lists, by name.
+        held: the calls that wait for providers which have just left; None where none are held.
         options: as for a `Dispatcher`.
 
     Attributes:
@@ -66,6 +69,7 @@ class HubDispatcher(Dispatcher):
         call_timeout: float | None,
         passing: Mapping[str, PassingMethod],
         listings: Mapping[str, Listing],
+        held: HeldCalls | None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
@@ -77,6 +81,9 @@ class HubDispatcher(Dispatcher):
         self._call_timeout = call_timeout
         self._passing = passing
         self._listings = listings
+        self._held = held
+        if held is not None:
+            held.forward = self._forward_held
 
     def answer(
         self, message: Any, line: Line, session: ConversationState, tagged: Tagged = None
@@ -105,6 +112,10 @@ class HubDispatcher(Dispatcher):
                 return self._pass(self._passing[name], message, line, session)
             if name in self._listings:
                 return self._list(self._listings[name], message, line, session)
+        elif self._held is not None and type(name) is str:
+            method = self._held.find(name)
+            if method is not None and self._may_wait(session, name, method):
+                return self._hold(self._held, method, message, line, session)
         return super().answer(message, line, session, tagged)
 
     def _pass(
@@ -170,6 +181,7 @@ class HubDispatcher(Dispatcher):
         line: Line,
         session: ConversationState,
         future: asyncio.Future[Encoded | None] | None = None,
+        waited: float | None = None,
     ) -> Encoded | Relay | None:
         """Forward a call; return an error reply if that cannot be done, and None for a notification.
 
@@ -179,14 +191,19 @@ class HubDispatcher(Dispatcher):
             line: the text of the request; empty for one of a batch.
             session: of the caller.
             future: gets the reply in the place of the caller's session.
+            waited: seconds that a call was held here; None: it has just come.
         """
         self._counters.requests += 1
         try:
             line = self._checked(message, line)
+            if waited is None:
+                waited = session.waited
+                if session.is_lasting:
+                    self._directory.find(session).calls_made += 1
             provider = self._provider(route, message["method"], session)
             timeout = self._call_timeout
             if "timeout" in message:
-                timeout = timeout_of(message["method"], timeout, message, session.waited)
+                timeout = timeout_of(message["method"], timeout, message, waited)
             self.forwarded += 1
             if "id" not in message:
                 provider.send(passthrough.request(line, message, None, route.text, timeout=timeout))
@@ -215,6 +232,70 @@ class HubDispatcher(Dispatcher):
         except asyncio.CancelledError:
             relay.abort(CallCancelled())
             raise
+
+    # -- a call that is held until its provider is back ---------------------------------------------------------------
+
+    def _may_wait(self, session: ConversationState, name: str, method: AwayMethod) -> bool:
+        """Check the rules for a method that is away, as far as is known who will offer it."""
+        if self._rules is None:
+            return True
+        if method.method is None:
+            return self._rules.permits(session.identity, "call", name)
+        return self._rules.permits_call(session.identity, method.method, method.provider)
+
+    def _hold(
+        self, held: HeldCalls, method: AwayMethod, message: dict[str, Any], line: Line, session: ConversationState
+    ) -> Encoded | Later | None:
+        """Hold a call or notification; answer it at once if it is wrong, or there is no room."""
+        name = message["method"]
+        try:
+            in_batch = not line and "id" in message
+            line = self._checked(message, line)
+            timeout = timeout_of(name, None, message, session.waited)
+        except RpcError as error:
+            self._counters.requests += 1
+            return self._not_sent(message, error)
+        if session.is_lasting:
+            self._directory.find(session).calls_made += 1
+        deadline = INFINITE if timeout is None else session.loop.time() + timeout
+        call = HeldCall(message, line, session, waited=session.waited, deadline=deadline, refused=self._refused)
+        if in_batch:
+            return self._hold_in_batch(held, method, call)
+        if not held.hold(name, method, call):
+            self._counters.requests += 1
+            return self._not_sent(message, self._unknown(name, session))
+        return call if call.is_call else None
+
+    async def _hold_in_batch(self, held: HeldCalls, method: AwayMethod, call: HeldCall) -> Encoded | None:
+        """Hold a call that stands in a batch, and wait for its reply."""
+        call.future = call.session.loop.create_future()
+        name = call.message["method"]
+        route = self._routes.get(name)
+        try:
+            if route is not None:  # it is back already
+                self._forward_held(call, route)
+            elif not held.hold(name, method, call):
+                return self._not_sent(call.message, self._unknown(name, call.session))
+            return await call.future
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+
+    def _forward_held(self, call: HeldCall, route: Route) -> None:
+        """Forward a call that was held: its provider is back."""
+        session = call.session
+        waited = session.loop.time() - call.since
+        relay = self._forward(route, call.message, call.line, session, call.future, waited=waited)
+        if not isinstance(relay, Relay):
+            if call.is_call:
+                call.finish(relay)
+        elif call.future is not None:
+            call.relay = relay
+        else:
+            session.running.leave(call)
+            session.running.enter(relay)
+
+    # -- what is sent -------------------------------------------------------------------------------------------------
 
     def _send(
         self,
@@ -280,8 +361,6 @@ class HubDispatcher(Dispatcher):
             NotPermitted: the caller may call the method at none of them.
             ProviderGone: none of them takes calls.
         """
-        if session.is_lasting:
-            self._directory.find(session).calls_made += 1
         member = route.choose(self._balance)
         if self._rules is None or self._may_call(session, route.method, member):
             return member
@@ -298,9 +377,21 @@ class HubDispatcher(Dispatcher):
             return self._rules.permits(session.identity, "call", method)
         return self._rules.permits_call(session.identity, method, provider.name or "")
 
+    def _unknown(self, name: str, session: ConversationState) -> MethodNotFound:
+        """As `Dispatcher._unknown`; the data says if a client may offer the method later."""
+        error = super()._unknown(name, session)
+        if may_be_offered(name):
+            error.data["no_provider"] = True
+        return error
+
     def _not_sent(self, message: dict[str, Any], error: RpcError) -> Encoded | None:
         """Write the error reply; a message that is not JSON always gets one (JSON-RPC 2.0, section 5)."""
         return self.replies.error_to({"id": message.get("id")} if isinstance(error, ParseError) else message, error)
+
+    def _refused(self, call: HeldCall, error: RpcError | None) -> Encoded | None:
+        """Write the error reply to a call that was held; None for the error: its provider has not come back."""
+        name = call.message["method"]
+        return self.replies.error_to(call.message, self._unknown(name, call.session) if error is None else error)
 
     def _write_error(self, call_id: Any, error: RpcError) -> Encoded | None:
         return self.replies.error_to({"id": call_id}, error)

@@ -48,6 +48,7 @@ class Member:
     """
 
     __slots__ = (
+        "_is_held_back",
         "_memory",
         "_queue",
         "address",
@@ -80,6 +81,7 @@ class Member:
         self.since = time.time()
         self.calls_made = self.calls_served = 0
         self.waiting = self.waiting_size = 0
+        self._is_held_back = False
         self.last_heard = session.loop.time()
         self.is_pinged = False
 
@@ -132,6 +134,27 @@ class Member:
         self._memory.reserve(size)
         if self.waiting == 1:
             session.write_gate.when_open(self._send_waiting)
+
+    def hold_back(self) -> None:
+        """Let all messages wait, until `resume`: the reply to its registration goes before calls of its methods."""
+        if not self._is_held_back:
+            self._is_held_back = True
+            self.waiting += 1  # so that the next ones wait behind
+
+    def resume(self) -> None:
+        """Send what was held back; drop it if the connection is lost. Harmless at any time."""
+        if not self._is_held_back:
+            return
+        self._is_held_back = False
+        self.waiting -= 1
+        if self.session.channel is not None:
+            if self._queue:
+                self.session.write_gate.when_open(self._send_waiting)
+                self.session.write_gate.admit_next()
+            return
+        self._queue.clear()
+        self._memory.release(self.waiting_size)
+        self.waiting = self.waiting_size = 0
 
     def _send_waiting(self) -> None:
         """Send as much as the connection takes now; then other senders on this connection have their turn."""

@@ -19,6 +19,7 @@ from ..peer.context import Context
 from ..peer.state import ConversationState
 from . import discovery, passthrough
 from .directory import Directory
+from .held import HeldCalls
 from .listing import Listing
 from .offers import METHOD_MAX, fault
 from .passthrough import Line
@@ -34,16 +35,25 @@ class HubMethods:
 
     Args:
         rules: who may publish and notify what; None: everything is permitted.
+        held: the calls that wait for providers; None where none are held.
     """
 
     def __init__(
-        self, directory: Directory, registrations: Registrations, topics: Topics, *, limits: Limits, rules: Rules | None
+        self,
+        directory: Directory,
+        registrations: Registrations,
+        topics: Topics,
+        *,
+        limits: Limits,
+        rules: Rules | None,
+        held: HeldCalls | None,
     ) -> None:
         self._directory = directory
         self._registrations = registrations
         self._topics = topics
         self._limits = limits
         self._rules = rules
+        self._held = held
 
     def add_to(self, registry: MethodRegistry, *, stats: Callable[[], dict[str, Any]]) -> None:
         """Make these methods of the hub; `stats` becomes `get_server_stats`."""
@@ -80,7 +90,14 @@ class HubMethods:
         """
         _check_connection(ctx, "rpc.register")
         member = self._directory.find(ctx.session)
-        self._registrations.register(member, name, methods or [], components or {}, key)
+        if self._held is not None and self._held.count:
+            member.hold_back()
+            ctx.after_reply(member.resume)
+        try:
+            self._registrations.register(member, name, methods or [], components or {}, key)
+        except BaseException:
+            member.resume()
+            raise
         return {"name": member.name, "key": member.key, "methods": list(member.offers)}
 
     def unregister(self, ctx: Context, methods: list[str] | None = None) -> list[str]:

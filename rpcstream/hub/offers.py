@@ -19,6 +19,9 @@ from ..wire.buffers import trimmed
 #: Characters of a method's name. Names that people write are shorter; each is kept once for every member.
 METHOD_MAX = 256
 
+#: Characters of a name by which a method is called: with the name of its client and a dot before it.
+CALLED_MAX = 128 + 1 + METHOD_MAX
+
 #: Bytes of memory that a method takes besides its names and its description: two routes, two places in the table of
 #: routes, one among its member's methods, the offer. Measured: 740 with a name of 8 characters, of which 220 count
 #: as its names.
@@ -85,6 +88,20 @@ def check_name(name: str) -> None:
         raise fault("name", "the name 'rpc' is reserved")
 
 
+def may_be_offered(name: str) -> bool:
+    """Tell whether a client could offer a method that is called by this name: `vectorize`, or `gpu-1.vectorize`."""
+    return 0 < len(name) <= CALLED_MAX and _fault_of_name(name) is None
+
+
+def _fault_of_name(name: str) -> str | None:
+    """The reason why no method can have this name, or None."""
+    if name.startswith(("rpc.", "$/")) or name == "rpc":
+        return "names that begin with 'rpc.' or '$/' are reserved"
+    if "*" in name or ">" in name or any(not level for level in name.split(".")) or not name.isprintable():
+        return "a method's name has no '*', no '>', no control characters, and no empty part between dots"
+    return None
+
+
 def read_offers(methods: list[Any], components: dict[str, Any], *, owner: str, limits: Limits) -> dict[str, Offer]:
     """Read the methods in a registration; return them by name.
 
@@ -128,10 +145,9 @@ def _read_offer(method: Any, where: str, owner: str) -> Offer:
         raise fault(where, "a method's name is a string that is not empty")
     if len(name) > METHOD_MAX:
         raise fault(where, f"a method's name has at most {METHOD_MAX} characters")
-    if name.startswith(("rpc.", "$/")) or name == "rpc":
-        raise fault(where, "names that begin with 'rpc.' or '$/' are reserved")
-    if "*" in name or ">" in name or any(not level for level in name.split(".")) or not name.isprintable():
-        raise fault(where, "a method's name has no '*', no '>', no control characters, and no empty part between dots")
+    reason = _fault_of_name(name)
+    if reason is not None:
+        raise fault(where, reason)
     shared = described.get("shared", False)
     if not isinstance(shared, bool):
         raise fault(where, "'shared' must be true or false")

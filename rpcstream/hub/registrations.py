@@ -178,6 +178,7 @@ class Registrations:
     def _lost(self, member: Member) -> None:
         del self._directory.members[member.session]
         self.leave(member)
+        member.resume()
 
     def _withdrawn(self, name: str | None, methods: list[str]) -> None:
         if methods:

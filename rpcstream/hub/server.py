@@ -21,6 +21,7 @@ from ..events.event_queue import QueueMemory
 from ..keyword_options import with_options
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker
+from ..peer.deadline import INFINITE
 from ..peer.marshal import NOT_GIVEN, params_of
 from ..peer.session import Session
 from ..peer.state import ConversationState
@@ -30,6 +31,7 @@ from ..wire import envelope
 from . import discovery
 from .directory import Balance, Directory, check_balance
 from .dispatch import HubDispatcher
+from .held import HeldCalls
 from .keepalive import HubKeepalive
 from .methods import HubMethods
 from .passthrough import PassThroughReader
@@ -69,6 +71,9 @@ class Hub(Server):
             `keepalive_timeout`, so that an answer may take as long again, and at most 20.
         registration_timeout: seconds after which a connection that has neither registered nor called is closed; None:
             never.
+        grace: seconds for which calls and notifications are held of a method whose provider has just left; they are
+            passed on when it is offered again. As long after the start, calls of all methods that are not offered. 0:
+            they are refused at once.
         options: those of a `Server`, see below; all of them are keywords.
 
     Raises:
@@ -86,6 +91,7 @@ class Hub(Server):
         keepalive_timeout: float | None = 60.0,
         ping_interval: float | None = NOT_GIVEN,
         registration_timeout: float | None = None,
+        grace: float = 0.0,
         **options: Unpack[ServerOptions],
     ) -> None:
         if ping_interval is NOT_GIVEN:
@@ -96,6 +102,8 @@ class Hub(Server):
             registration_timeout=registration_timeout,
             ping_interval=ping_interval,
         )
+        if not 0 <= grace < INFINITE:
+            raise ValueError(f"grace must be a number of seconds, 0 or more, got {grace!r}")
         check_balance(balance)
         options.setdefault("title", HUB_DEFAULTS["title"])
         super().__init__(**options)
@@ -103,7 +111,8 @@ class Hub(Server):
             raise ValueError("rules need callers that are authenticated: give the hub token= or authenticate=")
         self._rules = rules if isinstance(rules, Rules) or rules is None else Rules(rules)
         #: The members, their names and the routes to their methods.
-        self.directory = Directory(self._registry, QueueMemory(self.limits.max_waiting_total))
+        memory = QueueMemory(self.limits.max_waiting_total)
+        self.directory = Directory(self._registry, memory)
         self._registrations = Registrations(
             self.directory, limits=self.limits, rules=self._rules, topics=self.topics, counters=self.counters
         )
@@ -120,8 +129,15 @@ class Hub(Server):
         self._dispatcher: HubDispatcher | None = None
         #: The address that its configuration gives, as arguments for `run`.
         self.where: dict[str, Any] = {}
+        #: The calls that wait for providers which have just left.
+        self._held = HeldCalls(grace, self.directory, limits=self.limits, memory=memory) if grace else None
         self._methods = HubMethods(
-            self.directory, self._registrations, self.topics, limits=self.limits, rules=self._rules
+            self.directory,
+            self._registrations,
+            self.topics,
+            limits=self.limits,
+            rules=self._rules,
+            held=self._held,
         )
         self._methods.add_to(self._registry, stats=self.stats)
         self._listings = self._methods.listings(self._describe, lambda: self._registry.version)
@@ -195,6 +211,7 @@ class Hub(Server):
         return {
             **super()._stats(),
             "calls_forwarded": self._dispatcher.forwarded if self._dispatcher is not None else 0,
+            "calls_held": self._held.count if self._held is not None else 0,
             "clients": len(self.directory.by_name),
             "methods_offered": self.directory.offered,
         }
@@ -209,6 +226,7 @@ class Hub(Server):
             call_timeout=self._call_timeout,
             passing=self._methods.passing,
             listings=self._listings,
+            held=self._held,
         )
         return self._dispatcher
 
@@ -232,9 +250,13 @@ class Hub(Server):
     async def _started(self) -> AsyncIterator[Any]:
         async with super()._started() as running:
             keeping = asyncio.ensure_future(self._keepalive.run())
+            if self._held is not None:
+                self._held.begin()
             try:
                 yield running
             finally:
+                if self._held is not None:
+                    self._held.end()
                 keeping.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await keeping

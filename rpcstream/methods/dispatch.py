@@ -229,7 +229,7 @@ class Dispatcher:
             envelope.check_request(message)
             method = self._methods.get(message["method"])
             if method is None:
-                raise MethodNotFound(data={"method": message["method"]})
+                raise self._unknown(message["method"], session)
             if method.allow is not None and not method.allow.permits(session.identity):
                 raise NotPermitted(data={"method": method.name})
         except InvalidRequest as error:
@@ -490,6 +490,10 @@ class Dispatcher:
             return self._write_failure(method, call_id, error, getattr(runner, "session", None))
 
     # -- errors -----------------------------------------------------------------------------------------------------
+
+    def _unknown(self, name: str, session: ConversationState) -> MethodNotFound:
+        """The error for a call of a method that there is not."""
+        return MethodNotFound(data={"method": name})
 
     def _too_deep(self, message: Any) -> Encoded | None:
         reason = f"more than {self._max_depth} arrays and objects inside each other (the {self._side}'s max_depth)"

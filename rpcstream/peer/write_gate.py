@@ -44,7 +44,7 @@ class WriteGate:
     def set_stalled(self, stalled: bool) -> None:
         """The peer does not read (or reads again, or is gone)."""
         self.stalled = stalled
-        self._next()
+        self.admit_next()
 
     def add_unsent(self, size: int) -> None:
         """Count bytes that will be written at the end of this turn."""
@@ -53,7 +53,7 @@ class WriteGate:
     def written(self) -> None:
         """All that was sent in this turn is handed to the transport, or will never be."""
         self.unsent = 0
-        self._next()
+        self.admit_next()
 
     async def wait(self) -> None:
         """Wait until the gate is open and it is this caller's turn; then one message may be sent."""
@@ -89,7 +89,7 @@ class WriteGate:
         finally:
             self._end_turn()
 
-    def _next(self) -> None:
+    def admit_next(self) -> None:
         """Let the next one go on, if the gate is open and no other is about to."""
         while self.waiting and self.is_open and not self._has_turn:
             waiter = self.waiting.popleft()
@@ -99,4 +99,4 @@ class WriteGate:
 
     def _end_turn(self) -> None:
         self._has_turn = False
-        self._next()
+        self.admit_next()

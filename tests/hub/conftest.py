@@ -14,6 +14,7 @@ import pytest
 from rpcstream import Limits
 from rpcstream.hub import Hub
 from rpcstream.testing import FakeTimeLoop
+from rpcstream.transports.memory import join
 
 from ..websocket_adapter import connect_over_websocket
 
@@ -178,6 +179,35 @@ class _RawPeerProtocol(asyncio.Protocol):
 
 
 OpenHub = Callable[..., Awaitable[RunningHub]]
+
+#: Called with a hub in memory, and a function that connects a peer to it.
+Main = Callable[[Hub, Callable[[], RawPeer]], Awaitable[None]]
+
+
+@pytest.fixture
+def with_hub() -> Callable[..., None]:
+    """`with_hub(main, …)` runs `main(hub, connect)` with a hub in memory, in a loop whose time jumps."""
+
+    def run(main: Main, **options: Any) -> None:
+        async def running() -> None:
+            hub = Hub(drain_timeout=5, **options)
+            async with hub.in_memory() as accept:
+                peers: list[RawPeer] = []
+
+                def connect() -> RawPeer:
+                    lines = _RawPeerProtocol()
+                    join(lines, accept())
+                    peers.append(lines.peer)
+                    return lines.peer
+
+                await main(hub, connect)
+                for peer in peers:
+                    peer.close()
+
+        with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+            runner.run(running())
+
+    return run
 
 
 @pytest.fixture

@@ -3,44 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rpcstream.hub import Hub
-from rpcstream.testing import FakeTimeLoop
-from rpcstream.transports.memory import join
 
-from .conftest import CALL, OpenHub, RawPeer, _RawPeerProtocol
-
-Main = Callable[[Hub, Callable[[], RawPeer]], Awaitable[None]]
-
-
-@pytest.fixture
-def with_hub() -> Callable[..., None]:
-    """`with_hub(main, …)` runs `main(hub, connect)` with a hub in memory, in a loop whose time jumps."""
-
-    def run(main: Main, **options: Any) -> None:
-        async def running() -> None:
-            hub = Hub(drain_timeout=5, **options)
-            async with hub.in_memory() as accept:
-                peers: list[RawPeer] = []
-
-                def connect() -> RawPeer:
-                    lines = _RawPeerProtocol()
-                    join(lines, accept())
-                    peers.append(lines.peer)
-                    return lines.peer
-
-                await main(hub, connect)
-                for peer in peers:
-                    peer.close()
-
-        with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
-            runner.run(running())
-
-    return run
+from .conftest import CALL, OpenHub, RawPeer
 
 
 async def offering(connect: Callable[[], RawPeer], *methods: str) -> RawPeer:
