@@ -428,3 +428,23 @@ def forget_end(stream: Any) -> Any:
     """Have a client's stream look as if its end had not come."""
     stream._has_ended = False
     return stream
+
+
+# -- calls that a hub holds --------------------------------------------------------------------------------------------
+
+
+def waiting_memory(hub: Hub) -> int:
+    """Bytes of the messages that wait for members, and of the calls that are held."""
+    return hub.directory._memory.used
+
+
+def hold_no_more(hub: Hub) -> None:
+    """What a hub that stops does with the calls that it holds."""
+    assert hub._held is not None
+    hub._held.end()
+
+
+def names_away(hub: Hub) -> list[str]:
+    """The names that were offered a moment ago."""
+    assert hub._held is not None
+    return sorted(hub._held._away)
