@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import os
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,9 @@ import pytest
 
 #: Folders that are run where they are named, each a step of `.ci/run`.
 NAMED = [Path(__file__).parent.resolve() / name for name in ("benchmarks", "interop")]
+
+#: In the place of the user's folders for configurations and caches.
+USER_FOLDER = tempfile.TemporaryDirectory(prefix="rpcstream-tests-")
 
 pytest_plugins = ["rpcstream.testing"]
 
@@ -33,6 +37,8 @@ def pytest_configure() -> None:
     They are started by the hundred: what they import is compiled once, not by each of them.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    for variable in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME"):  # the files of whoever runs the tests are left alone
+        os.environ[variable] = os.path.join(USER_FOLDER.name, variable)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

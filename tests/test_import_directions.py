@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"text", "errors", "limits", "wire", "codec", "observe", "peer"},
     "methods": {"text", "keyword_options", "errors", "limits", "wire", "codec", "observe", "auth", "peer", "events"},
     "tls": set(),
+    "user_files": set(),
     "transports": {"errors", "limits", "wire", "auth", "peer", "observe", "tls"},
     "web": {"text", "errors", "wire", "codec", "observe", "methods"},
     "server": {
@@ -49,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tls",
         "web",
     },
-    "config": {"text", "limits", "tls", "auth"},
+    "config": {"text", "limits", "tls", "auth", "user_files"},
     "hub": {
         "text",
         "keyword_options",
@@ -81,7 +82,20 @@ MAY_IMPORT: dict[str, set[str]] = {
         "config",
     },
     "testing": {"limits", "server", "client", "auth", "peer", "transports", "process"},
-    "cli": {"text", "errors", "limits", "wire", "codec", "client", "server", "methods", "hub", "config", "process"},
+    "cli": {
+        "text",
+        "errors",
+        "limits",
+        "wire",
+        "codec",
+        "client",
+        "server",
+        "methods",
+        "hub",
+        "config",
+        "process",
+        "user_files",
+    },
     "__init__": {"errors", "limits", "codec", "auth", "peer", "client", "server", "tls", "web", "wire", "hub"},
     "__main__": {"cli"},
 }

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from .diagnostics import StatusLine
 
 OK, ERROR_REPLY, USAGE, NO_CONNECTION, TIME_OUT = 0, 1, 2, 3, 4
-#: Bytes. Large, since a user at a shell decides what to send and to ask for; the server has its own limit.
-MAX_MESSAGE_SIZE = 1024 * 1024 * 1024
 INTERRUPTED, BROKEN_PIPE = 130, 141  # as the shell reports a death by SIGINT and SIGPIPE
 
 
@@ -71,9 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from .call_options import join_address, read_params
+    from .call_options import connection_options, read_params, with_option_names
 
-    address = join_address(options.uri, options.port)
+    address, access = connection_options(options)
     params = read_params(options)
     if options.output is not None:
         from .save import check_writable, item_path
@@ -81,19 +79,19 @@ def _run(options: argparse.Namespace) -> int:
         check_writable(item_path(options.output, 1) if options.stream else options.output)
     line = _status_line(options)
     try:
-        with _make_client(options, address, line) as client:
+        with _make_client(options, address, access, line) as client:
             if options.stream:
                 return _show_stream(client, options, params, line)
             result = _request(client, options, params, line)
     except CallTimeout as error:
-        _print_error(str(error))
+        _print_error(with_option_names(str(error)))
         return TIME_OUT
     except RpcError as error:
         text = format_error(error.code, error.message, error.data, _terminal_of(sys.stderr))
         sys.stderr.write(text + "\n")
         return TIME_OUT if isinstance(error, DeadlineExceeded) else ERROR_REPLY
     except (ConnectFailed, ConnectionLost) as error:
-        _print_error(str(error))
+        _print_error(with_option_names(str(error)))
         return NO_CONNECTION
     except EncodeError as error:
         raise UsageError(str(error)) from error
@@ -104,13 +102,11 @@ def _run(options: argparse.Namespace) -> int:
     return _show(options, result)
 
 
-def _make_client(options: argparse.Namespace, address: str, line: StatusLine | None) -> Client:
+def _make_client(options: argparse.Namespace, address: str, access: dict[str, Any], line: StatusLine | None) -> Client:
     """A client whose results are plain JSON data, rich values still tagged."""
     from ..client.sync import Client
-    from ..limits import Limits
-    from .call_options import DEFAULT_TIMEOUT, access_options
+    from .call_options import with_option_names
 
-    timeout = DEFAULT_TIMEOUT if options.timeout is None else options.timeout or None
     trace: Callable[[str, bytes], None] | None = None
     on_send: Callable[[int, int], None] | None = None
     if options.verbose:
@@ -122,20 +118,11 @@ def _make_client(options: argparse.Namespace, address: str, line: StatusLine | N
 
         on_send = UploadBar(line)
     try:
-        return Client(
-            address,
-            timeout=timeout,
-            connect_timeout=min(10.0, timeout or 10.0),
-            codec=TaggedCodec(),
-            limits=Limits(max_message_size=MAX_MESSAGE_SIZE),
-            trace=trace,
-            on_send=on_send,
-            **access_options(options),
-        )
+        return Client(address, codec=TaggedCodec(), trace=trace, on_send=on_send, **access)
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(with_option_names(str(error))) from error
     except OSError as error:  # from the files with certificates
-        raise UsageError(f"the certificates cannot be used: {error}") from error
+        raise UsageError(with_option_names(str(error.strerror or error))) from error
 
 
 class TaggedCodec(Codec):

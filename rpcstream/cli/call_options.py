@@ -7,16 +7,28 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from .. import __version__
-from ..limits import DEFAULT_HOST, DEFAULT_PORT
+from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
+from ..user_files import config_file
 from .items import KINDS, Item, UsageError, build_params, parse_file_option, parse_item, parse_positional
 from .options import HelpFormatter, parse_port, parse_seconds, split_options
 from .values import ValueReader
 
 DEFAULT_TIMEOUT = 60.0
+
+#: Bytes. Large, since a user at a shell decides what to send and to ask for; the server has its own limit.
+MAX_MESSAGE_SIZE = 1024 * 1024 * 1024
+
+#: Options of `Client` with the same name on the command line.
+_SAME = ("timeout", "token", "token_file", "ca", "certificate", "key")
+#: Those that one call needs, of all that a configuration may have. (A name, for one, is that of a program at a hub.)
+_USED = ("address", "connect_timeout", "retries", "retry", "limits", "timeout", "token", "ca", "certificate", "key")
+#: Environment variables that are not for a client.
+_NOT_OURS = ("RPCSTREAM_HUB_", "RPCSTREAM_LOOP")
 
 #: The environment variable with the token: on the command line, other users of the machine could see it.
 TOKEN_VARIABLE = "RPCSTREAM_TOKEN"
@@ -86,10 +98,14 @@ def _add_connection_options(group: _Group) -> None:
         f" ws://, wss://host:port/path (default {DEFAULT_HOST}:{DEFAULT_PORT})",
     )
     add("-p", "--port", type=parse_port, help=f"port, where --uri has none (default {DEFAULT_PORT})")
-    add("--token", help=f"token, for a server that asks for one (default: the environment variable {TOKEN_VARIABLE})")
+    add("--token", help=f"token, for a server that asks for one (better: {TOKEN_VARIABLE}, --token-file)")
+    add("--token-file", metavar="FILE", help="the same, in a file")
     add("--ca", metavar="FILE", help="TLS: trust the authorities in this PEM file instead of the system's")
-    add("--cert", metavar="FILE", help="TLS: the client's certificate, for a server that asks for one (PEM)")
+    own = "TLS: the client's certificate, for a server that asks for one (PEM)"
+    add("--cert", "--certificate", dest="certificate", metavar="FILE", help=own)
     add("--key", metavar="FILE", help="TLS: its private key, where it is not in the same file (PEM)")
+    add("--profile", metavar="NAME", help="take address, token... from this profile in the configuration file")
+    add("--config", metavar="FILE", help="the configuration file (default: rpcstream/config.toml in ~/.config)")
 
 
 def _add_parameter_options(group: _Group) -> None:
@@ -175,10 +191,74 @@ def read_params(options: argparse.Namespace, reader: ValueReader | None = None) 
     return build_params([*map(parse_item, options.items), *given], reader.convert)
 
 
-def access_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The token and the certificates, as options of `Client`."""
-    token = options.token if options.token is not None else os.environ.get(TOKEN_VARIABLE)
-    return {"token": token or None, "ca": options.ca, "certificate": options.cert, "key": options.key}
+def connection_options(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """The address, and the options of `Client`: from the command line, else the environment, else a configuration file.
+
+    Raises:
+        UsageError: they make no sense, or a file cannot be read.
+    """
+    given: dict[str, Any] = {name: getattr(options, name) for name in _SAME if getattr(options, name) is not None}
+    given["limits"] = Limits(max_message_size=MAX_MESSAGE_SIZE)
+    if options.token == "":
+        given.update(token=None, token_file=None)
+    if options.uri is not None:
+        given["address"] = join_address(options.uri, options.port)
+    elif options.port is not None:
+        given["port"] = options.port
+    if _is_all_given(options):
+        found = {**given, "address": join_address(options.uri, options.port)}
+        for name in ("port", "token_file"):
+            found.pop(name, None)
+        if "token" not in found and os.environ.get(TOKEN_VARIABLE):
+            found["token"] = os.environ[TOKEN_VARIABLE]
+    else:
+        found = _configured(options, given)
+    timeout = found.pop("timeout", DEFAULT_TIMEOUT) or None
+    found.update(timeout=timeout, connect_timeout=min(found.pop("connect_timeout", None) or 10.0, timeout or 10.0))
+    return found.pop("address", f"{DEFAULT_HOST}:{DEFAULT_PORT}"), found
+
+
+def _is_all_given(options: argparse.Namespace) -> bool:
+    """Whether the command line and the token's variable say all, so that no configuration needs to be imported."""
+    if options.profile is not None or options.config is not None or options.token_file is not None:
+        return False
+    for name, text in os.environ.items():
+        if name.startswith("RPCSTREAM_") and text and name != TOKEN_VARIABLE and not name.startswith(_NOT_OURS):
+            return False
+    path = config_file(os.environ)
+    return path is None or not os.path.exists(path)
+
+
+def _configured(options: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]:
+    from ..config import ConfigError, client_options
+
+    try:
+        found = client_options(options.config, given, profile=options.profile)
+    except ConfigError as error:
+        raise UsageError(with_option_names(str(error))) from error
+    except OSError as error:
+        raise UsageError(f"cannot read {error.filename!r}: {error.strerror or error}") from error
+    return {name: value for name, value in found.items() if name in _USED}
+
+
+#: How a text of the client names its options: `ca=`, `address=tls://host`, and `argument ca` where one was given.
+_OPTION_NAME = re.compile(
+    r"\bargument (?P<given>[a-z_]+)"
+    r"|\b(?P<named>ca|certificate|key|token|token_file|timeout|connect_timeout)=(?=[\s,;:.)]|$)"
+    r"|\b(?P<address>address)=(?=\S)"
+)
+
+
+def with_option_names(text: str) -> str:
+    """A text of the client with its options as they are written on the command line: `--ca` in the place of `ca=`."""
+
+    def rename(found: re.Match[str]) -> str:
+        if found["address"]:
+            return "--uri "
+        name = found["given"] or found["named"]
+        return "--uri" if name == "address" else "--" + name.replace("_", "-")
+
+    return _OPTION_NAME.sub(rename, text)
 
 
 def join_address(uri: str | None, number: int | None) -> str:

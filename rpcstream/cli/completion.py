@@ -13,7 +13,7 @@ from typing import Any
 
 from ..client.discovery import methods_of, parameters_of
 from ..text import visible
-from .call_options import access_options, join_address
+from .call_options import connection_options
 
 #: Seconds to wait for the server: the user has pressed Tab and waits.
 TIMEOUT = 1.0
@@ -27,8 +27,10 @@ _SUMMARY = 100
 
 def complete_call(parser: argparse.ArgumentParser) -> None:
     """Answer the shell for `rpcstream` and exit; does nothing when argcomplete is not installed."""
-    files = dict.fromkeys(("--image", "--file", "--output", "--ca", "--cert", "--key"), _files)
-    free = dict.fromkeys(("--uri", "--port", "--token", "--timeout", "--positional"), _nothing)
+    files = dict.fromkeys(
+        ("--image", "--file", "--output", "--ca", "--certificate", "--key", "--config", "--token-file"), _files
+    )
+    free = dict.fromkeys(("--uri", "--port", "--token", "--timeout", "--positional", "--profile"), _nothing)
     _complete(parser, {"method": _methods, "items": _items, **files, **free})
 
 
@@ -62,8 +64,9 @@ def _discovered(parsed_args: argparse.Namespace) -> list[dict[str, Any]]:
     from ..client.sync import Client
 
     try:
-        address = join_address(parsed_args.uri, parsed_args.port)
-        with Client(address, timeout=TIMEOUT, connect_timeout=TIMEOUT, **access_options(parsed_args)) as client:
+        address, access = connection_options(parsed_args)
+        access.update(timeout=TIMEOUT, connect_timeout=TIMEOUT)
+        with Client(address, **access) as client:
             return methods_of(client.request("rpc.discover", None))
     except Exception:
         return []

@@ -124,7 +124,8 @@ def _add_hub_options(add: Callable[..., object]) -> None:
 
 def _add_access_options(add: Callable[..., object]) -> None:
     add("--token-file", metavar="FILE", help="callers must send the token in this file")
-    add("--certificate", metavar="FILE", help="TLS: the server's certificate (PEM); connections need TLS then")
+    own = "TLS: the server's certificate (PEM); connections need TLS then"
+    add("--cert", "--certificate", dest="certificate", metavar="FILE", help=own)
     add("--key", metavar="FILE", help="TLS: its private key, where it is not in the same file (PEM)")
     add("--client-ca", metavar="FILE", help="TLS: serve only clients with a certificate of these authorities (PEM)")
     several: dict[str, Any] = {"action": "append", "default": None}

@@ -42,11 +42,15 @@ class BaseClient(ABC):
         self.stream = Methods(self._stream)
 
     @classmethod
-    def from_config(cls, source: ConfigSource = None, **arguments: Any) -> Self:
+    def from_config(cls, source: ConfigSource = None, profile: str | None = None, **arguments: Any) -> Self:
         """Make a client from arguments, environment variables (`RPCSTREAM_…`) and a configuration, in this precedence.
 
         Args:
-            source: a file, TOML or JSON with comments, or a mapping with the same options.
+            source: a file, TOML or JSON with comments, or a mapping with the same options. None: the file in
+                `RPCSTREAM_CONFIG`, else `rpcstream/config.toml` in the user's folder for configurations, if it exists;
+                the command line reads the same.
+            profile: the table in the file's `profiles` whose options take precedence over the others in it. None: the
+                one in `RPCSTREAM_PROFILE`, else the one that the file names as its `profile`.
             arguments: the same options, and all that the constructor takes.
 
         Raises:
@@ -55,7 +59,7 @@ class BaseClient(ABC):
         """
         from ..config import client_options
 
-        return cls(**client_options(source, arguments))
+        return cls(**client_options(source, arguments, profile=profile))
 
     # -- state ------------------------------------------------------------------------------------------------------
 

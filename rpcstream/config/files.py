@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tomllib
-from pathlib import Path
 from typing import Any, NoReturn
 
 #: Bytes. A thousand rules are a tenth of it; a device or a film that is named by mistake is refused.
@@ -44,8 +42,10 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{name}: line {line}: this is not UTF-8") from None
-    if _is_json(Path(name).suffix.lower(), text):
+    if _is_json(os.path.splitext(name)[1].lower(), text):
         return parse_json(text, name)
+    import tomllib
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

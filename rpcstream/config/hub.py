@@ -24,7 +24,7 @@ from .option_types import (
     tables,
     whole,
 )
-from .schema import ConfigSource, Option, Resolved, Schema, log
+from .schema import ConfigSource, Option, Resolved, Schema, log, read_table
 from .shared_options import LIMITS, TOKEN, read_token, take_limits, take_token, values_of
 
 if TYPE_CHECKING:  # imports ssl, which most do without
@@ -120,7 +120,8 @@ def hub_options(
     """
     environ = os.environ if environ is None else environ
     own, passed = _split(arguments or {})
-    found = HUB.resolve(source, own, prefix=PREFIX, environ=environ)
+    table = read_table(source)
+    found = HUB.resolve([] if table is None else [table], own, prefix=PREFIX, environ=environ)
     HUB.warn_of_unknown(environ, PREFIX)
     if "authenticate" in passed:  # takes the place of what stands elsewhere
         for name in ("token", "token_file", "users"):

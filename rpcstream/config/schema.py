@@ -6,10 +6,9 @@ are those of the program. Knows no option itself.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..text import get_logger
@@ -48,10 +47,48 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """The value of an option, and in words where it stands."""
+    """The value of an option.
+
+    Attributes:
+        place: in words, where it stands.
+        rank: the number of its source, 0 for the arguments and 1 for the environment; a lower one takes precedence.
+    """
 
     value: Any
     place: str
+    rank: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Options as they stand in a file or a mapping.
+
+    Attributes:
+        title: the file, for errors.
+        folder: that paths in it are relative to; "" for the current one.
+    """
+
+    values: Mapping[str, Any]
+    title: str
+    folder: str = ""
+
+
+def read_table(source: ConfigSource) -> Table | None:
+    """Read a file, or take a mapping as it is; None for None.
+
+    Raises:
+        ConfigError: the file is not valid.
+        OSError: it cannot be read.
+        TypeError: the source is neither a path nor a mapping.
+    """
+    if source is None:
+        return None
+    if isinstance(source, Mapping):
+        return Table(values=source, title="configuration")
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(f"a configuration is a file's path or a mapping, got {type(source).__name__}")
+    title = os.fspath(source)
+    return Table(values=read_file(source), title=title, folder=os.path.dirname(os.path.abspath(title)))
 
 
 class Schema:
@@ -71,28 +108,27 @@ class Schema:
         return name in self._options
 
     def resolve(
-        self, source: ConfigSource, arguments: Mapping[str, Any], *, prefix: str, environ: Mapping[str, str]
+        self, tables: Iterable[Table], arguments: Mapping[str, Any], *, prefix: str, environ: Mapping[str, str]
     ) -> dict[str, Resolved]:
         """Find the values of all options that any source gives.
 
         Args:
-            source: a file, or a mapping with the same options; None for neither.
+            tables: from files; an option of an earlier one takes precedence.
             arguments: of the program itself; None there means that the option has no value at all.
             prefix: of the environment's variables.
             environ: the environment.
 
         Raises:
             ConfigError: an unknown option, or a wrong value.
-            OSError: the file cannot be read.
         """
         found: dict[str, Resolved] = {}
         displaced: set[str] = set()
         sources = (
             self._of_arguments(arguments),
             self._of_environment(environ, prefix),
-            self._of_file(source),
+            *(self._of_table(table) for table in tables),
         )
-        for given in sources:
+        for rank, given in enumerate(sources):
             taken: set[str] = set()
             for name, each in given.items():
                 others = self._options[name].displaces if each.value is not None else ()
@@ -100,7 +136,7 @@ class Schema:
                     if other in given and given[other].value is not None:
                         raise ConfigError(f"{each.place}: either {name} or {other}, not both")
                 if name not in displaced:
-                    found.setdefault(name, each)
+                    found.setdefault(name, replace(each, rank=rank))
                     taken.update(others)
             displaced |= taken | given.keys()
         return found
@@ -111,7 +147,7 @@ class Schema:
         for variable in environ:
             option = self._options.get(variable.removeprefix(prefix).lower())
             if variable.startswith(prefix) and (option is None or option.type.from_text is None):
-                hint = _nearest(variable, known).replace("'", "")
+                hint = did_you_mean(variable, known).replace("'", "")
                 log.warning("the environment variable %s is no option of %s%s", variable, self._what, hint)
 
     # -- the sources ------------------------------------------------------------------------------------------------
@@ -136,22 +172,13 @@ class Schema:
                 self._put(given, option, self._checked(option, name, from_text(text), place))
         return given
 
-    def _of_file(self, source: ConfigSource) -> dict[str, Resolved]:
-        if source is None:
-            return {}
-        if isinstance(source, Mapping):
-            values, title, folder = source, "configuration", ""
-        elif isinstance(source, str | os.PathLike):
-            values, title = read_file(source), os.fspath(source)
-            folder = os.path.dirname(os.path.abspath(title))
-        else:
-            raise TypeError(f"a configuration is a file's path or a mapping, got {type(source).__name__}")
+    def _of_table(self, table: Table) -> dict[str, Resolved]:
         given: dict[str, Resolved] = {}
-        for name, value in self._spread(values, title):
-            option = self._option(name, title)
-            each = self._checked(option, name, value, f"{title}: {name}")
-            if folder:
-                each = Resolved(value=option.type.relative_to(each.value, folder), place=each.place)
+        for name, value in self._spread(table.values, table.title):
+            option = self._option(name, table.title)
+            each = self._checked(option, name, value, f"{table.title}: {name}")
+            if table.folder:
+                each = Resolved(value=option.type.relative_to(each.value, table.folder), place=each.place)
             self._put(given, option, each)
         return given
 
@@ -167,7 +194,7 @@ class Schema:
                     joined = f"{name}_{inner}"
                     if joined not in self._options:
                         known = [option.removeprefix(f"{name}_") for option in self._options if name in option]
-                        raise ConfigError(f"{title}: unknown option {inner!r} in {name}{_nearest(inner, known)}")
+                        raise ConfigError(f"{title}: unknown option {inner!r} in {name}{did_you_mean(inner, known)}")
                     yield joined, each
             else:
                 raise ConfigError(f"{title}: {name} must be a table, got {type(value).__name__}")
@@ -196,10 +223,13 @@ class Schema:
         return Resolved(value=value, place=place)
 
     def _nearest(self, name: Any) -> str:
-        return _nearest(name, [*self._options, *self._groups])
+        return did_you_mean(name, [*self._options, *self._groups])
 
 
-def _nearest(name: Any, known: Iterable[str]) -> str:
+def did_you_mean(name: Any, known: Iterable[str]) -> str:
+    """Return " (did you mean 'x'?)" with the nearest of the known names; "" where none is near."""
+    import difflib
+
     known, text = list(known), str(name)[:100]
     longer = [each for each in known if len(text) > 2 and each.startswith(text)]
     near = longer or difflib.get_close_matches(text, known, 1)

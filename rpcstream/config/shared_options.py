@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..limits import Limits
+from ..user_files import is_readable_by_others
 from .files import ConfigError
 from .option_types import FILE, SECONDS_OR_NONE, TEXT, whole
-from .schema import Option, Resolved
+from .schema import Option, Resolved, log
 
 #: Each field of `Limits` is an option with its name.
 LIMITS = tuple(
@@ -52,8 +53,11 @@ def _may_be_none(name: str) -> bool:
     return any(option.name == name and option.type.takes_none for option in LIMITS)
 
 
-def take_token(found: dict[str, Resolved]) -> str | None:
+def take_token(found: dict[str, Resolved], *, warns: bool = False) -> str | None:
     """Take the token out of the options that were found; read its file if it stands in one.
+
+    Args:
+        warns: log a warning if other users may read that file.
 
     Raises:
         ConfigError: see `read_token`.
@@ -63,7 +67,15 @@ def take_token(found: dict[str, Resolved]) -> str | None:
         return str(token.value)
     if file is None or file.value is None:
         return None
+    if warns:
+        warn_of_readers(file.value)
     return read_token(file.value, file.place)
+
+
+def warn_of_readers(path: str) -> None:
+    """Log a warning if other users may read a file that holds a token."""
+    if is_readable_by_others(path):
+        log.warning("%s holds a token, and other users of this machine may read it: chmod 600 %s", path, path)
 
 
 def read_token(path: str, place: str) -> str:
