@@ -46,6 +46,8 @@ class RpcError(Exception):
         data: any value that can be encoded, or None for "no data".
         method: at a client, the called method.
         address: at a client, the address of the server.
+        executed: False: the call was not begun, so that it may be made again (`"executed": false` in `data`); None:
+            the error does not say.
     """
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
@@ -61,6 +63,11 @@ class RpcError(Exception):
         if self.data is not None:
             text += f": {_shortened(self.data)}"
         return text + _location(self.method, self.address)
+
+    @property
+    def executed(self) -> bool | None:
+        data = self.data
+        return False if isinstance(data, dict) and data.get("executed") is False else None
 
     def to_wire(self) -> dict[str, Any]:
         """The error object for a reply; `data` is left out when it is None."""
@@ -199,7 +206,16 @@ def error_from_wire(error: object, *, method: str | None = None, address: str | 
 
 
 class _LocatedError(Exception):
-    """An error of the connection, with the address and the called method."""
+    """An error of the connection, with the address and the called method.
+
+    Attributes:
+        reason: one sentence.
+        method: the called method.
+        address: the address of the server.
+        executed: False: the call was not begun, so that it may be made again; None: that is not known.
+    """
+
+    executed: bool | None = None
 
     def __init__(self, reason: str, *, method: str | None = None, address: str | None = None) -> None:
         super().__init__(reason)
@@ -214,9 +230,22 @@ class _LocatedError(Exception):
 class ConnectFailed(_LocatedError, ConnectionError):
     """No connection to the address could be opened. The call was not sent."""
 
+    executed = False
+
 
 class ConnectionLost(_LocatedError, ConnectionError):
-    """The connection ended while the call was pending. Whether it was carried out is unknown."""
+    """The connection ended while the call was pending.
+
+    Whether it was carried out is unknown, unless `executed` is False: then the other end has said that it did not read
+    the call (`$/goAway`), or the call was not sent.
+    """
+
+    @classmethod
+    def unread(cls, reason: str, *, method: str | None = None, address: str | None = None) -> ConnectionLost:
+        """The error of a call that the other end did not read."""
+        error = cls(reason, method=method, address=address)
+        error.executed = False
+        return error
 
 
 class CallTimeout(_LocatedError, TimeoutError):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import InvalidRequest, error_from_wire
+from ..text import visible
 from ..wire import envelope
 from .flow_control import CreditSink, ItemSink
 from .state import ConversationState
@@ -20,6 +21,9 @@ Line = bytes | bytearray
 
 #: Types of the ids that a stream may have.
 _IDS = frozenset((int, str, type(None)))
+
+#: Characters of the reason of a peer that leaves which are kept.
+REASON_MAX = 200
 
 #: What the key of a stream begins with that is sent, and of one that is received.
 _OUT, _IN = ">", "<"
@@ -144,6 +148,12 @@ def _event(state: ConversationState, params: dict[str, Any], line: Line) -> None
         state.on_event(params, line)
 
 
+def _go_away(state: ConversationState, params: dict[str, Any], line: Line) -> None:
+    reason = params.get("reason")
+    text = visible(reason[:REASON_MAX]) if type(reason) is str else "the other end reads no more requests"
+    state.peer_leaves(params.get("last", envelope.UNSAYABLE), text)
+
+
 _HANDLERS: dict[str, Callable[[ConversationState, dict[str, Any], Line], None]] = {
     envelope.CANCEL: _cancel,
     envelope.PROGRESS: _progress,
@@ -151,4 +161,5 @@ _HANDLERS: dict[str, Callable[[ConversationState, dict[str, Any], Line], None]] 
     envelope.END: _end,
     envelope.CREDIT: _credit,
     envelope.EVENT: _event,
+    envelope.GO_AWAY: _go_away,
 }

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..codec import payloads
-from ..errors import InternalError, ParseError, error_from_wire
+from ..errors import ConnectionLost, InternalError, ParseError, error_from_wire
 from ..wire import envelope
 from ..wire.framing import LONG, Oversize
 from .deadline import INFINITE
@@ -70,11 +70,17 @@ class PendingCalls:
         dropped: replies and items for which no call waited: late, forged or duplicate.
     """
 
-    __slots__ = ("_last_id", "_refusal", "_waiting", "dropped")
+    __slots__ = ("_is_in_order", "_last_id", "_read", "_refusal", "_rises", "_waiting", "dropped")
 
     def __init__(self) -> None:
+        #: In the order in which they were sent, unless `_is_in_order` is False.
         self._waiting: dict[int | str, PendingCall] = {}
         self._last_id = 0
+        self._is_in_order = True
+        #: Each call was entered with a greater id than the one before.
+        self._rises = True
+        #: The calls that the other end has read, once it has said which; those entered later are not among them.
+        self._read: frozenset[int | str] | None = None
         self._refusal: str | None = None
         self.dropped = 0
 
@@ -103,6 +109,8 @@ class PendingCalls:
         if type(call_id) is int and self._last_id < call_id < 2**53:
             # Should this call be given up, its late answer must not find a call of ours that was given the same id.
             self._last_id = call_id
+        else:
+            self._rises = False
         self._waiting[call_id] = call
 
     def items(self) -> list[tuple[int | str, PendingCall]]:
@@ -179,10 +187,47 @@ class PendingCalls:
         return reason if self._refusal is None else f"{reason}, having said: {self._refusal}"
 
     def fail_all(self, make_error: Callable[[str], Exception]) -> None:
-        """Fail every call at once, with the error made for its method."""
+        """Fail every call at once, with the error made for its method.
+
+        The error says of calls that the other end has not read (`take_unread`) that they were not executed.
+        """
         waiting, self._waiting = self._waiting, {}
-        for call in waiting.values():
-            call.fail(make_error(call.method))
+        read = waiting.keys() if self._read is None else self._read
+        for call_id, call in waiting.items():
+            error = make_error(call.method)
+            if call_id not in read and isinstance(error, ConnectionLost):
+                error.executed = False
+            call.fail(error)
+
+    # -- what the other end has read (`$/goAway`) -------------------------------------------------------------------
+
+    def set_out_of_order(self) -> None:
+        """Note that calls are not always sent in the order in which they were entered."""
+        self._is_in_order = False
+
+    def take_unread(self, last: Any) -> list[PendingCall]:
+        """Take out the calls that the other end did not read; those entered from now on count as such, too.
+
+        Args:
+            last: the id of the last request that it read, as it came; None: it read none; `UNSAYABLE`: it did not say.
+        """
+        unread = self._sent_behind(last)
+        calls = [self._waiting.pop(call_id) for call_id in unread]
+        self._read = frozenset(self._waiting)
+        return calls
+
+    def _sent_behind(self, last: Any) -> list[int | str]:
+        """The ids of the calls that were certainly sent behind the one with the id `last`."""
+        waiting = list(self._waiting)
+        if last is None:
+            return waiting
+        if not self._is_in_order or (type(last) is not int and type(last) is not str):
+            return []
+        if last in self._waiting:
+            return waiting[waiting.index(last) + 1 :]
+        if type(last) is int and self._rises and 0 < last <= self._last_id:
+            return [call_id for call_id in waiting if call_id > last]  # type: ignore[operator]  # all are integers
+        return []
 
 
 def _without_data(error: Any) -> Any:

@@ -11,9 +11,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+import orjson
+
 from ..errors import ServerBusy
 from ..limits import Limits
-from ..wire.framing import LONG, Message
+from ..wire import envelope
+from ..wire.framing import LONG, Message, Oversize
 from .memory import MessageMemory
 
 #: Bytes that a message takes besides its own.
@@ -25,6 +28,9 @@ CANCELS = 4096
 
 #: Characters of an id up to which it is kept as it is; of a longer one a hash is kept.
 NAME_MAX = 100
+
+#: Bytes at the beginning of a long message in which its id is looked for.
+HEAD = 512
 
 #: Messages taken up at a time: those of them that are left are put back, which takes time for each.
 AT_ONCE = 64
@@ -253,6 +259,19 @@ class RequestQueue:
         chunk.unsorted.extendleft(reversed(messages))
         self._change(chunk, len(messages), _size_of(messages))
 
+    def last_request(self) -> Any:
+        """The request, or the batch, that came last among those that wait, as far as its id needs; None if none waits.
+
+        One that cannot be read so gives an empty object.
+        """
+        for chunk in reversed(self._chunks):
+            for lines in (chunk.unsorted, chunk.kept):
+                for line in reversed(lines):
+                    found = None if type(line) is EarlyMessage else _request_in(line)  # type: ignore[arg-type]
+                    if found is not None:
+                        return found
+        return None
+
     # -- sorted messages ----------------------------------------------------------------------------------------------
 
     def keep(self, chunk: Chunk, line: Message) -> bool:
@@ -366,6 +385,20 @@ def busy(limit: int, name: str) -> ServerBusy:
 
 def _size_of(messages: Iterable[Message]) -> int:
     return sum(map(len, messages))
+
+
+def _request_in(line: Message) -> Any:
+    """The request or batch in this message, an empty object if it is not known; None if it asks for no reply."""
+    if isinstance(line, Oversize) or len(line) >= LONG:
+        head = line.head if isinstance(line, Oversize) else line[:HEAD]
+        return {"id": None if envelope.is_batch_head(head) else envelope.id_in_head(head)}
+    try:
+        message = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return {}
+    if envelope.is_reply(message) or (type(message) is dict and "id" not in message):
+        return None
+    return message if type(message) in (dict, list) else {}
 
 
 def name_of_id(call_id: Any) -> str:

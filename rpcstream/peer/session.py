@@ -67,6 +67,7 @@ class Session(ConversationState):
         "_answer",
         "_dispatch",
         "_ending",
+        "_last_id",
         "_long_read",
         "_on_slow",
         "_parse_long",
@@ -101,6 +102,8 @@ class Session(ConversationState):
         self._long_read, self._spent = self.turn_time / 20, 0.0
         #: No more requests are taken; the transport is not read; the turn is over that has taken the time of one.
         self._ending = self._paused = self._rests = False
+        #: The id of the last request that was handled, or put off: see `envelope.go_away`.
+        self._last_id: Any = None
 
     # -- from the transport -------------------------------------------------------------------------------------------
 
@@ -192,6 +195,13 @@ class Session(ConversationState):
         self._take_no_calls()
         self._settle()
 
+    def go_away(self, reason: str) -> None:
+        """Say which request was read last, for this reason; then as `drain`."""
+        if self.is_lasting and not self._ending and self.channel is not None:
+            last = self.queue.last_request()
+            self._outbox.append(envelope.go_away(self._last_id if last is None else envelope.sayable_id(last), reason))
+        self.drain()
+
     def admit(self, identity: Any, dispatch: Dispatch[Session]) -> None:
         """The peer is authenticated: from now on this dispatcher answers its requests."""
         self.identity = identity
@@ -207,7 +217,7 @@ class Session(ConversationState):
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    def _work(self, messages: list[Message]) -> int:  # noqa: C901, PLR0912 (the path of each message; a call would cost time)
+    def _work(self, messages: list[Message]) -> int:  # noqa: C901, PLR0912, PLR0915 (the path of each message)
         """Handle messages in order; replies that are ready go to the outbox. Gives how many bytes these have.
 
         Stops early, and keeps the rest for later, when too many calls run, when too many replies wait to be written,
@@ -219,6 +229,7 @@ class Session(ConversationState):
         end = began + self.turn_time
         reply: Encoded | Later | None
         line: Any
+        last: Any = None
         try:
             for line in messages:
                 position += 1
@@ -234,9 +245,13 @@ class Session(ConversationState):
                     reply = None
                     # A message with a method is for the dispatcher, a reply for the calls that wait.
                     if type(message) is dict and "method" in message:
-                        if "id" in message or not control_messages.handle(self, message, line):
+                        if "id" in message:
+                            last = message
+                            reply = self._answer(message, line, self)
+                        elif not control_messages.handle(self, message, line):
                             reply = self._answer(message, line, self)
                     elif not self.pending.settled(message, line):
+                        last = message
                         reply = self._answer_batch(message, line)
                 if type(reply) is bytes:
                     replies.append(reply)
@@ -254,6 +269,9 @@ class Session(ConversationState):
                 before = now
         except Exception as error:
             self._broken(error)
+        if last is not None:
+            call_id = last.get("id") if type(last) is dict else None
+            self._last_id = call_id if type(call_id) is int else self._id_of(last)
         if now - began > self._long_read:
             self._count_turn(now - began)
         if position < len(messages):
@@ -262,6 +280,12 @@ class Session(ConversationState):
             if not self.has_room():
                 self._sort()
         return size
+
+    def _id_of(self, message: Any) -> Any:
+        """The id for `go_away` of a message that was read; that of the one before where it asks for no reply."""
+        if type(message) is list and not any(type(each) is dict and "id" in each for each in message):
+            return self._last_id
+        return envelope.sayable_id(message) if type(message) in (dict, list) else self._last_id
 
     def _count_turn(self, seconds: float) -> None:
         """Count the time that a read took; rest when several reads have taken a turn together.

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..codec import Codec
-from ..errors import ServerBusy
+from ..errors import ConnectionLost, ServerBusy
 from ..limits import Limits
 from ..wire.buffers import Encoded
 from ..wire.framing import LONG
@@ -63,6 +63,7 @@ class ConversationState:
         turn_time: seconds that this connection may keep the loop before others have their turn.
         holds: what keeps requests from being taken up, whatever room there is for calls; each is done when it is over.
         on_event: called with each event.
+        peer_is_leaving: the peer has said that it reads no more requests (`$/goAway`).
     """
 
     # Slots: of so many attributes each is found faster so, and an idle connection takes half the memory.
@@ -90,6 +91,7 @@ class ConversationState:
         "loop",
         "memory",
         "on_event",
+        "peer_is_leaving",
         "pending",
         "queue",
         "running",
@@ -136,6 +138,7 @@ class ConversationState:
         self.waited = 0.0
         self.holds: list[asyncio.Future[None]] = []
         self.on_event: OnEvent | None = None
+        self.peer_is_leaving = False
         self._on_end: Callable[[], object] | None = None
         self._on_lost: list[Callable[[], object]] = []
         self._on_gone = on_gone
@@ -282,6 +285,22 @@ class ConversationState:
     def set_event_callback(self, function: OnEvent) -> None:
         """Call this with each event (`$/event`)."""
         self.on_event = function
+
+    def peer_leaves(self, last: Any, reason: str) -> None:
+        """The peer reads no more requests: calls that it has not read fail, no more are made. Only the first counts.
+
+        Args:
+            last: the id of the last request that it read; as for `PendingCalls.take_unread`.
+            reason: of the peer; one sentence.
+        """
+        if self.peer_is_leaving or self.channel is None:
+            return
+        self.peer_is_leaving = True
+        unread, address = self.pending.take_unread(last), self.channel.address
+        self._take_no_calls()
+        for call in unread:
+            call.fail(ConnectionLost.unread(f"not executed: {reason}", method=call.method, address=address))
+        self._schedule()
 
     def abort(self, reason: str) -> None:
         """Close at once."""

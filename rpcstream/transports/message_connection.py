@@ -20,6 +20,9 @@ from .paced_transport import undelivered
 #: Seconds between the two writes that find out whether a peer is gone: its system answers the first one within these.
 SECOND_BLANK = 0.1
 
+#: Why a server reads no more requests on a connection.
+STOPPING = "the server is stopping"
+
 #: Called with "receive" or "send" and the bytes of each message (a message that was too long: with its head).
 Trace = Callable[[str, bytes], None]
 
@@ -112,8 +115,8 @@ class MessageConnection(SocketConnection):
     # -- for the listener or the client -----------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take no more requests; close when those that were read are answered."""
-        self.session.drain()
+        """Say which request was read last, and take no more; close when those that were read are answered."""
+        self.session.go_away(STOPPING)
 
     def check(self, now: float) -> str | None:
         """Close the connection if it is over a time limit at `now` (seconds); returns the reason if so."""

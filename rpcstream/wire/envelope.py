@@ -77,6 +77,11 @@ CONTROL = "$/"
 CANCEL, PROGRESS = "$/cancelRequest", "$/progress"
 ITEM, END, CREDIT = "$/item", "$/end", "$/credit"
 EVENT = "$/event"
+GO_AWAY = "$/goAway"
+
+#: Characters of an id up to which it is repeated in `GO_AWAY`; and what stands for other ids there.
+ID_MAX = 256
+UNSAYABLE: Any = object()
 
 
 def cancel(call_id: int | str) -> bytes:
@@ -95,6 +100,28 @@ def end(token: str, error: RpcError | None = None) -> dict[str, Any]:
     if error is not None:
         params["error"] = error.to_wire()
     return request(END, params)
+
+
+def go_away(last: Any, reason: str) -> bytes:
+    """The notification that requests behind the one with the id `last` were not read.
+
+    Args:
+        last: as `sayable_id` gives it; None: no request was read at all.
+        reason: one sentence.
+    """
+    return orjson.dumps(request(GO_AWAY, {"reason": reason} if last is UNSAYABLE else {"last": last, "reason": reason}))
+
+
+def sayable_id(message: Any) -> Any:
+    """The id of a request, or of the last request of a batch, as `go_away` takes it.
+
+    `UNSAYABLE` for an id that cannot be repeated exactly, or not in few bytes: null, a fraction, a long text.
+    """
+    if type(message) is list:
+        members = (each for each in reversed(message) if type(each) is dict and "method" in each and "id" in each)
+        message = next(members, {})
+    call_id = message.get("id")
+    return call_id if type(call_id) is int or (type(call_id) is str and len(call_id) <= ID_MAX) else UNSAYABLE
 
 
 def error_reply(call_id: Any, error: RpcError) -> dict[str, Any]:
