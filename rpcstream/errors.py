@@ -240,12 +240,11 @@ class ConnectionLost(_LocatedError, ConnectionError):
     the call (`$/goAway`), or the call was not sent.
     """
 
-    @classmethod
-    def unread(cls, reason: str, *, method: str | None = None, address: str | None = None) -> ConnectionLost:
-        """The error of a call that the other end did not read."""
-        error = cls(reason, method=method, address=address)
-        error.executed = False
-        return error
+
+class Unread(ConnectionLost):
+    """The other end has said that it reads no more requests (`$/goAway`), and has not read this one."""
+
+    executed = False
 
 
 class CallTimeout(_LocatedError, TimeoutError):

@@ -57,11 +57,16 @@ def pytest_report_header() -> str:
 
 
 class RawConnection:
-    """A socket to a server, for bytes of any kind."""
+    """A socket to a server, for bytes of any kind.
+
+    Attributes:
+        farewells: the params of each `$/goAway` that has come; no other function gives these.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self.farewells: list[Any] = []
 
     async def send(self, data: bytes | str) -> None:
         self.writer.write(data.encode() if isinstance(data, str) else data)
@@ -69,8 +74,11 @@ class RawConnection:
 
     async def reply(self) -> Any:
         """The next message, parsed; None at the end of the stream."""
-        line = await asyncio.wait_for(self.reader.readline(), 20)
-        return orjson.loads(line) if line else None
+        while True:
+            line = await asyncio.wait_for(self.reader.readline(), 20)
+            message = orjson.loads(line) if line else None
+            if not self._is_farewell(message):
+                return message
 
     async def ask(self, line: bytes | str) -> Any:
         await self.send((line.encode() if isinstance(line, str) else line) + b"\n")
@@ -83,7 +91,13 @@ class RawConnection:
     async def rest(self) -> list[Any]:
         """All replies until the server closes."""
         lines = (await asyncio.wait_for(self.reader.read(), 20)).splitlines()
-        return [orjson.loads(line) for line in lines]
+        return [message for message in map(orjson.loads, lines) if not self._is_farewell(message)]
+
+    def _is_farewell(self, message: Any) -> bool:
+        is_one = isinstance(message, dict) and message.get("method") == "$/goAway"
+        if is_one:
+            self.farewells.append(message["params"])
+        return is_one
 
     def end(self) -> None:
         """Say that nothing more will be sent."""

@@ -29,7 +29,7 @@ from .callbacks import Callbacks
 from .hub import HubRegistration
 from .options import DEFAULT_ADDRESS, DEFAULTS, AsyncClientOptions, ClientOptions, Settings, make_settings
 from .pool import ConnectionPool
-from .retry import LOSSES, CallRetries, Unsent
+from .retry import LOSSES, CallRetries, was_not_begun
 from .subscriptions import Subscription, Subscriptions
 
 if TYPE_CHECKING:
@@ -181,7 +181,10 @@ class AsyncClient(BaseClient):
             loop = asyncio.get_running_loop()
             return (self._pool.ready(loop) or await self._pool.get(method, deadline)).session
 
-        return Stream(opened, call, seconds, on_progress)
+        def pause(error: Exception, attempt: int, left: float) -> float | None:
+            return self._pause(error, attempt, left) if was_not_begun(error) else None
+
+        return Stream(opened, call, seconds, on_progress, pause)
 
     @overload
     def __call__(self, message: dict[str, Any], /, *, timeout: float | None = ...) -> Awaitable[Any]: ...
@@ -279,7 +282,7 @@ class AsyncClient(BaseClient):
                 loss = error
             attempt += 1
             await asyncio.sleep(pause)
-            if not isinstance(loss, ConnectFailed | Unsent):  # it may have been carried out
+            if loss.executed is not False:  # it may have been carried out
                 await self._retries.check(outgoing.method, loss, deadline)
 
     def _pause(self, error: Exception, attempt: int, left: float) -> float | None:

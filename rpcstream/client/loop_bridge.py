@@ -23,6 +23,7 @@ from ..peer.marshal import Outgoing
 from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import OnProgress, PendingCall
 from ..peer.stream import Stream
+from .retry import was_not_begun
 from .subscriptions import Subscription
 from .sync_pool import CLOSED
 from .worker_thread import WorkerThread
@@ -133,6 +134,7 @@ class SubmittedCall(PendingCall):
         "_keeps",
         "_on_end",
         "_open",
+        "_perform",
         "_task",
         "bridge",
         "deadline",
@@ -162,6 +164,7 @@ class SubmittedCall(PendingCall):
         self._open = [None]
         self._calls: OutgoingCalls | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._perform: Perform | None = None
         self._on_end: Callable[[], object] | None = None
         future.give_up = self._give_up
 
@@ -174,11 +177,18 @@ class SubmittedCall(PendingCall):
         except Exception as error:
             self.fail(error)
             return
+        self._perform = perform
         if self._calls is None:
-            loop = self.bridge.loop
-            seconds = None if self.deadline == INFINITE else self.deadline - loop.time()
-            self._task = loop.create_task(perform(self.outgoing, seconds, self.on_progress))
-            self._task.add_done_callback(self._take_outcome)
+            self._start()
+
+    def _start(self) -> None:
+        """Make the call in a task, which repeats it as often as the options allow."""
+        assert self._perform is not None
+        perform, self._perform = self._perform, None
+        loop = self.bridge.loop
+        seconds = None if self.deadline == INFINITE else self.deadline - loop.time()
+        self._calls, self._task = None, loop.create_task(perform(self.outgoing, seconds, self.on_progress))
+        self._task.add_done_callback(self._take_outcome)
 
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         try:
@@ -191,6 +201,9 @@ class SubmittedCall(PendingCall):
         self._clean_up()
 
     def fail(self, error: BaseException) -> None:
+        if self._perform is not None and self._open and self.outgoing.is_repeatable and was_not_begun(error):
+            self._start()
+            return
         if self._is_first() and self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
         self._clean_up()

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from weakref import WeakSet
 
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound, RpcError
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound, RpcError, Unread
 from ..peer.deadline import INFINITE, free_context
 from ..peer.interfaces import Channel
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller
@@ -40,6 +40,9 @@ TURNS = 5
 #: Seconds after which a connection counts as a good one: the next pause before connecting is a short one again.
 STABLE = 5.0
 
+#: Connections that the server is leaving and that are kept until it closes them.
+LEAVING_MAX = 4
+
 #: Called with a new connection, before any call is sent on it.
 Greeting = Callable[[ClientConnection], Awaitable[object]]
 
@@ -47,7 +50,7 @@ Greeting = Callable[[ClientConnection], Awaitable[object]]
 class Slot:
     """One place for a connection in the pool; the connection may be missing, or still being made."""
 
-    __slots__ = ("connecting", "connection", "failures", "since")
+    __slots__ = ("connecting", "connection", "failures", "leaving", "since")
 
     def __init__(self) -> None:
         self.connection: ClientConnection | None = None
@@ -57,6 +60,8 @@ class Slot:
         self.failures = 0
         #: When the connection was made (loop time).
         self.since = 0.0
+        #: Connections before this one that the server is leaving, and has not closed yet.
+        self.leaving: list[ClientConnection] = []
 
     @property
     def load(self) -> int:
@@ -149,6 +154,8 @@ class ConnectionPool:
                     if not connection.is_open:
                         if self._settings.reconnect is not None:
                             continue
+                        if connection.session.peer_is_leaving:
+                            raise Unread("the server reads no more requests")
                         reason = connection.reason() or "the peer closed the connection at once"
                         raise Unsent(connection.session.pending.explained(reason))
                     await self._catch_up(connection)
@@ -157,8 +164,8 @@ class ConnectionPool:
         except ConnectFailed as error:
             # Calls that waited for the same attempt share its error; each gets one that names its own method.
             raise ConnectFailed(error.reason, method=method, address=self.address) from error
-        except Unsent as error:
-            raise Unsent(error.reason, method=method, address=self.address) from None
+        except (Unsent, Unread) as error:
+            raise type(error)(error.reason, method=method, address=self.address) from None
         except TimeoutError:
             reason = "no connection in time" + (f"; {self._failure}" if self._failure is not None else "")
             raise CallTimeout(reason, method=method, address=self.address) from None
@@ -177,7 +184,7 @@ class ConnectionPool:
         check_lasting(self._settings.address, "wait_closed")
         loop = asyncio.get_running_loop()
         while not self.is_closed:
-            if self._settings.reconnect is None and not self.open_connections:
+            if self._settings.reconnect is None and not (self.open_connections or any(s.leaving for s in self._slots)):
                 channel = self._last_lost
                 reason = "there is no connection" if channel is None else channel.reason or "the peer closed it"
                 raise ConnectionLost(reason, address=self.address)
@@ -333,6 +340,8 @@ class ConnectionPool:
         if self.is_closed or slot.connection is not connection:
             return
         self._last_lost = channel
+        if connection.session.peer_is_leaving:
+            self._let_go(slot, connection)
         self._report_change()
         connection.probe_until_closed()
         # A connection that was lost soon counts as a failed attempt.
@@ -341,6 +350,22 @@ class ConnectionPool:
             self._set_state("idle", slot)
         else:
             self._begin(slot, connection.loop)
+
+    def _let_go(self, slot: Slot, connection: ClientConnection) -> None:
+        """Keep a connection that the server is leaving, for what it has read and for its own calls, until it ends.
+
+        Of those that a server leaves and does not close few are kept.
+        """
+
+        def lost() -> None:
+            if connection in slot.leaving:
+                slot.leaving.remove(connection)
+            self._report_change()
+
+        slot.leaving.append(connection)
+        connection.session.add_lost_callback(lost)
+        if len(slot.leaving) > LEAVING_MAX:
+            slot.leaving[0].abort("the server has left, and does not close the connection")
 
     def _report_change(self) -> None:
         for changed in self._changes:

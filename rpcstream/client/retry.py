@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConnectFailed, ConnectionLost, ProviderGone, RpcError
+from ..errors import CallCancelled, ConnectFailed, ConnectionLost, ProviderGone, RpcError, Unread
 from ..peer.deadline import INFINITE
 
 if TYPE_CHECKING:  # which plain calls of the sync client do without
@@ -20,9 +20,15 @@ if TYPE_CHECKING:  # which plain calls of the sync client do without
 class Unsent(ConnectionLost):
     """The connection ended before the call was sent on it; another connection may be tried at once."""
 
+    executed = False
 
-#: Errors after which a call may be repeated. A hub that lost the program that ran the call counts as a lost connection.
-LOSSES = (ConnectFailed, ConnectionLost, ProviderGone)
+
+#: Errors after which a call may be repeated. A hub that lost the program that ran the call counts as a lost connection;
+#: a call may be cancelled by a server that stops before it has begun it.
+LOSSES = (ConnectFailed, ConnectionLost, ProviderGone, CallCancelled)
+
+#: How often a call is repeated that the server has not begun, as it said, whatever the option `retries` is.
+REPEATS = 5
 
 
 def pause_before_retry(error: Exception, attempt: int, retries: int) -> float | None:
@@ -33,10 +39,17 @@ def pause_before_retry(error: Exception, attempt: int, retries: int) -> float | 
         attempt: how often it has been tried, from 1.
         retries: how often the caller allowed it to be repeated.
     """
-    if attempt > retries or not isinstance(error, LOSSES):
+    if was_not_begun(error):
+        retries = max(retries, REPEATS)
+    if attempt > retries or not isinstance(error, LOSSES) or (type(error) is CallCancelled and error.executed is None):
         return None
     # First at once, since most often the server was restarted and listens already; then twice as long each time.
     return 0.0 if attempt == 1 else min(0.05 * 2 ** (attempt - 2), 1.0)
+
+
+def was_not_begun(error: BaseException) -> bool:
+    """Tell whether the server has said that it is leaving, and has not begun the call that failed with this error."""
+    return isinstance(error, Unread) or (isinstance(error, CallCancelled) and error.executed is False)
 
 
 def _random() -> float:

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from ..codec.payloads import TooManyValues
-from ..errors import CallTimeout, ConnectionLost
+from ..errors import CallTimeout, ConnectionLost, Unread
 from ..peer.marshal import Marshaller, Outgoing
 from ..peer.pending import OnProgress, PendingCall, PendingCalls
 from ..text import get_logger
@@ -91,6 +91,7 @@ class SyncConnection:
         limits = settings.limits
         self.pending = PendingCalls()
         self.lost: str | None = None
+        self._is_left = False
         self.reporting: int | None = None
         self._socket = sock
         self._receive = sock.recv
@@ -234,6 +235,8 @@ class SyncConnection:
 
     def _unsent(self, method: str) -> ConnectionLost:
         """The error of a call that was not sent: it may be tried again if the connection worked before."""
+        if self._is_left:
+            return self._unread(method)
         kind = Unsent if self._was_used else ConnectionLost
         return kind(self.lost or "the connection is over", method=method, address=self._address)
 
@@ -289,8 +292,19 @@ class SyncConnection:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
+            # Perhaps the server has said its last word before it closed the connection.
+            for _ in range(CATCH_UP_READS):
+                if self.lost is not None or not self._wait_readable(0):
+                    break
+                self._read()
+            self._check_left(method)
             self._lose(error.strerror or str(error))
             raise self._loss(method) from error
+
+    def _check_left(self, method: str) -> None:
+        """Raise Unread if the server has left without having read the message that is being sent."""
+        if self._is_left and not self.pending:
+            raise self._unread(method)
 
     def _await_writable(self, deadline: float, method: str) -> None:
         """Wait until the server takes more. Read meanwhile: it may take no more before its own messages are read."""
@@ -299,6 +313,7 @@ class SyncConnection:
             raise self._not_taken(method)
         waiter(self._socket, read=True, write=True)(milliseconds(left))
         self._read()
+        self._check_left(method)
         if self.lost is not None:
             raise self._loss(method)
 
@@ -392,8 +407,11 @@ class SyncConnection:
             else:
                 self._dispatcher.refuse({}, envelope.unreadable(line, error))
             return
-        if type(message) is dict and message.get("method") == envelope.PROGRESS and "id" not in message:
+        method = message.get("method") if type(message) is dict and "id" not in message else None
+        if method == envelope.PROGRESS:
             self._report(message.get("params"), text)
+        elif method == envelope.GO_AWAY:
+            self._take_leave(message)
         elif not self.pending.settled(message, text):
             refusal = self._dispatcher.answer_now(message, text)
             if refusal is not None:
@@ -401,6 +419,20 @@ class SyncConnection:
         for function in self._after_message:
             function()
         self._after_message.clear()
+
+    def _take_leave(self, message: dict[str, Any]) -> None:
+        """Note that the server reads no more requests: a call that it has not read fails, and no other is sent."""
+        params = message.get("params")
+        if type(params) is not dict or message.get("jsonrpc") != envelope.VERSION or self._is_left:
+            return
+        self._is_left = True
+        if self.lost is None:
+            self.lost = envelope.reason_of_leave(params)
+        for call in self.pending.take_unread(params.get("last", envelope.UNSAYABLE)):
+            call.fail(self._unread(call.method))
+
+    def _unread(self, method: str) -> Unread:
+        return Unread(self.lost or "the server has left", method=method, address=self._address)
 
     def _report(self, params: Any, line: bytes | bytearray) -> None:
         """Tell the caller's `on_progress` what the handler reports. What that raises is logged, and ends nothing."""

@@ -95,7 +95,7 @@ class SyncEngine:
                 loss = error
             attempt += 1
             sleep(pause)
-            if not isinstance(loss, ConnectFailed):  # it may have been carried out
+            if loss.executed is not False:  # it may have been carried out
                 self._check_repeatable(outgoing.method, loss, deadline)
         return self.loop_thread(outgoing.method).perform(outgoing, _left(deadline), on_progress)
 

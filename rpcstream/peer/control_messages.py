@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import InvalidRequest, error_from_wire
-from ..text import visible
 from ..wire import envelope
 from .flow_control import CreditSink, ItemSink
 from .state import ConversationState
@@ -21,9 +20,6 @@ Line = bytes | bytearray
 
 #: Types of the ids that a stream may have.
 _IDS = frozenset((int, str, type(None)))
-
-#: Characters of the reason of a peer that leaves which are kept.
-REASON_MAX = 200
 
 #: What the key of a stream begins with that is sent, and of one that is received.
 _OUT, _IN = ">", "<"
@@ -149,9 +145,7 @@ def _event(state: ConversationState, params: dict[str, Any], line: Line) -> None
 
 
 def _go_away(state: ConversationState, params: dict[str, Any], line: Line) -> None:
-    reason = params.get("reason")
-    text = visible(reason[:REASON_MAX]) if type(reason) is str else "the other end reads no more requests"
-    state.peer_leaves(params.get("last", envelope.UNSAYABLE), text)
+    state.peer_leaves(params.get("last", envelope.UNSAYABLE), envelope.reason_of_leave(params))
 
 
 _HANDLERS: dict[str, Callable[[ConversationState, dict[str, Any], Line], None]] = {

@@ -125,6 +125,16 @@ class OverloadSorter:
                     continue
                 control_messages.handle(self._state, message, line)
 
+    def refuse_rest(self, error: RpcError, until: float) -> bool:
+        """Answer the requests that wait with this error, until this time (s) at the latest; returns whether any did."""
+        self.sort(until)
+        queue, has_refused = self._queue, False
+        while queue and not queue.is_behind and perf_counter() < until:
+            for line in queue.take()[0]:
+                self._state.add_reply(self._refusal(line, None, error))
+                has_refused = True
+        return has_refused
+
     # -- what is left of a message ------------------------------------------------------------------------------------
 
     def _left_of(self, line: Message, chunk: Chunk) -> Left:
@@ -195,7 +205,7 @@ class OverloadSorter:
         elif not self._queue.keep(chunk, rest):
             state.add_reply(self._refusal(rest, chunk, busy(state.limits.max_held_total, "max_held_total")))
 
-    def _refusal(self, line: Message, chunk: Chunk, error: RpcError) -> Encoded | None:
+    def _refusal(self, line: Message, chunk: Chunk | None, error: RpcError) -> Encoded | None:
         """The reply to a request that can neither be kept nor left unread."""
         state = self._state
         if isinstance(line, Oversize):
@@ -204,7 +214,8 @@ class OverloadSorter:
             message, read = self._parse_long(line, state) if len(line) >= LONG else (orjson.loads(line), line)
         except orjson.JSONDecodeError as fault:
             values, reply = unparsed(line, fault, state, self._refuse)
-            self._queue.put_in(chunk, values)
+            if chunk is not None:
+                self._queue.put_in(chunk, values)
             return reply
         envelope.with_exact_ids(message, read)
         return self._refuse(message, error)

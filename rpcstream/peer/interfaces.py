@@ -70,7 +70,8 @@ class Dispatch(Protocol[S_contra]):
             message: the request or batch. An `Oversize` if it was too large to be read; `{"id": ...}` if it is not
                 JSON, with None where the id cannot be told.
             error: the reason: MessageTooLarge, ParseError, CallCancelled (also of a handler that was cancelled) or
-                ServerBusy, of which each member of a batch gets its own.
+                ServerBusy. Of the latter, and of errors that say that nothing was executed, each member of a batch
+                gets its own.
         """
         ...
 

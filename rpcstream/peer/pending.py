@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..codec import payloads
-from ..errors import ConnectionLost, InternalError, ParseError, error_from_wire
+from ..errors import ConnectionLost, InternalError, ParseError, Unread, error_from_wire
 from ..wire import envelope
 from ..wire.framing import LONG, Oversize
 from .deadline import INFINITE
@@ -189,14 +189,13 @@ class PendingCalls:
     def fail_all(self, make_error: Callable[[str], Exception]) -> None:
         """Fail every call at once, with the error made for its method.
 
-        The error says of calls that the other end has not read (`take_unread`) that they were not executed.
+        Calls that were entered after `take_unread` get `Unread` in the place of a ConnectionLost.
         """
         waiting, self._waiting = self._waiting, {}
-        read = waiting.keys() if self._read is None else self._read
         for call_id, call in waiting.items():
             error = make_error(call.method)
-            if call_id not in read and isinstance(error, ConnectionLost):
-                error.executed = False
+            if self._read is not None and call_id not in self._read and isinstance(error, ConnectionLost):
+                error = Unread(error.reason, method=error.method, address=error.address)
             call.fail(error)
 
     # -- what the other end has read (`$/goAway`) -------------------------------------------------------------------

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from ..errors import CallTimeout, ConnectionLost, InvalidRequest
+from ..errors import CallTimeout, ConnectionLost, InvalidRequest, Unread
 from .blocking import BlockingStream, Bridge
 from .deadline import INFINITE, time_left
 from .marshal import NOT_GIVEN, Call, params_of
@@ -142,6 +142,8 @@ class Peer:
         if session.channel is None or (answers and session.is_lasting and session.streams.has_ended):
             reason = "the connection is over" if session.channel is None else "the peer has closed its sending half"
             raise ConnectionLost(reason, method=method, address=self.address)
+        if answers and session.peer_is_leaving:
+            raise Unread("the peer reads no more requests", method=method, address=self.address)
         if not session.is_lasting:
             reason = "a caller cannot be asked over HTTP: call this over a WebSocket or the line stream"
             raise InvalidRequest(data={"method": method, "reason": reason})

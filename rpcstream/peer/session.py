@@ -36,6 +36,9 @@ log = get_logger("rpcstream.server")
 #: also while requests of the connection are handled.
 SORTING = 0.25
 
+#: Why a request is answered with an error that waited when the server stopped.
+NOT_BEGUN = "the server stopped before it began the call"
+
 _loads: Callable[[Any], Any] = orjson.loads
 
 MakeError = Callable[[str], Exception]
@@ -201,6 +204,18 @@ class Session(ConversationState):
             last = self.queue.last_request()
             self._outbox.append(envelope.go_away(self._last_id if last is None else envelope.sayable_id(last), reason))
         self.drain()
+
+    def refuse_waiting(self, until: float) -> bool:
+        """Answer the requests that wait: they are not begun. Returns whether there were any.
+
+        Args:
+            until: the end of it (`perf_counter`, s).
+        """
+        if self.channel is None or not self.queue:
+            return False
+        has_refused = self._sorter.refuse_rest(CallCancelled(data={"executed": False, "reason": NOT_BEGUN}), until)
+        self._settle()
+        return has_refused
 
     def admit(self, identity: Any, dispatch: Dispatch[Session]) -> None:
         """The peer is authenticated: from now on this dispatcher answers its requests."""

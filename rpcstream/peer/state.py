@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..codec import Codec
-from ..errors import ConnectionLost, ServerBusy
+from ..errors import ServerBusy, Unread
 from ..limits import Limits
 from ..wire.buffers import Encoded
 from ..wire.framing import LONG
@@ -299,7 +299,7 @@ class ConversationState:
         unread, address = self.pending.take_unread(last), self.channel.address
         self._take_no_calls()
         for call in unread:
-            call.fail(ConnectionLost.unread(f"not executed: {reason}", method=call.method, address=address))
+            call.fail(Unread(reason, method=call.method, address=address))
         self._schedule()
 
     def abort(self, reason: str) -> None:

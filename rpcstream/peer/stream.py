@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Any
 
+from ..errors import CallCancelled, ConnectionLost
 from ..wire import envelope
 from ..wire.buffers import Encoded
+from .deadline import INFINITE
 from .flow_control import StreamReceiver
 from .marshal import NOT_GIVEN, Call, Marshaller, told
 from .outgoing import OutgoingCalls, PendingStream
@@ -21,6 +23,10 @@ from .state import ConversationState
 
 #: Gives the connection to call on; called with the deadline (loop time, s).
 Open = Callable[[float], Awaitable[ConversationState]]
+
+#: Gives the seconds until a call is made again that failed with an error before its first item; None if it is not.
+#: Called with the error, how often the call was tried, and the seconds that are left.
+PauseBeforeRepeat = Callable[[Exception, int, float], float | None]
 
 
 class StreamCall(Call):
@@ -66,7 +72,12 @@ class Stream(AsyncIterator[Any]):
     """
 
     def __init__(
-        self, open_session: Open, call: StreamCall, seconds: float | None, on_progress: OnProgress | None = None
+        self,
+        open_session: Open,
+        call: StreamCall,
+        seconds: float | None,
+        on_progress: OnProgress | None = None,
+        pause: PauseBeforeRepeat = lambda error, attempt, left: None,
     ) -> None:
         self.method = call.method
         #: What the generator returned; None until the stream has ended.
@@ -75,6 +86,10 @@ class Stream(AsyncIterator[Any]):
         self._call = call
         self._seconds = seconds
         self._on_progress = on_progress
+        self._pause = pause
+        self._deadline = INFINITE
+        #: An item has come.
+        self._has_begun = False
         self._calls: OutgoingCalls | None = None
         self._pending: PendingStream | None = None
         self._has_ended = False
@@ -86,9 +101,22 @@ class Stream(AsyncIterator[Any]):
     async def __anext__(self) -> Any:
         if self._has_ended:
             raise StopAsyncIteration
-        pending = self._pending or await self._start()
+        attempt = 1
+        while True:
+            try:
+                return await self._next(self._pending or await self._start())
+            except (CallCancelled, ConnectionLost) as error:
+                pause = self._pause_before_repeat(error, attempt)
+                if pause is None:
+                    raise
+            self._pending, self._has_ended = None, False
+            attempt += 1
+            await asyncio.sleep(pause)
+
+    async def _next(self, pending: PendingStream) -> Any:
         try:
             item = await pending.receiver.get()
+            self._has_begun = True
         except StopAsyncIteration:
             self._has_ended = True
             if pending.reply is not None:
@@ -130,8 +158,10 @@ class Stream(AsyncIterator[Any]):
         return f"<stream of {self.method!r}, {state}>"
 
     async def _start(self) -> PendingStream:
-        self._loop = loop = asyncio.get_running_loop()
-        deadline = float("inf") if self._seconds is None else loop.time() + self._seconds
+        loop = asyncio.get_running_loop()
+        if self._loop is None and self._seconds is not None:
+            self._deadline = loop.time() + self._seconds
+        self._loop, deadline = loop, self._deadline
         session = await self._open(deadline)
         calls, call = session.calls, self._call
         receiver = StreamReceiver(call.window, lambda n: _grant(calls, call, n), is_granted=True, memory=session.memory)
@@ -139,6 +169,12 @@ class Stream(AsyncIterator[Any]):
         calls.begin(call, pending)
         self._calls, self._pending = calls, pending
         return pending
+
+    def _pause_before_repeat(self, error: Exception, attempt: int) -> float | None:
+        """Seconds until the call is made again that failed with this error; None if it is not."""
+        if self._has_begun or self._loop is None or not self._call.is_repeatable:
+            return None
+        return self._pause(error, attempt, self._deadline - self._loop.time())
 
     def _abandon(self) -> None:
         if not self._has_ended:

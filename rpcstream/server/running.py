@@ -20,6 +20,9 @@ from ..web.routes import Routes
 log = get_logger("rpcstream.server")
 wire_log = get_logger("rpcstream.wire")
 
+#: Seconds that the last replies have to leave before connections are closed whose calls have not finished in time.
+FAREWELL = 0.05
+
 _KEY = re.compile(rb'(?<="key":")[0-9a-f]{32}(?=")')
 
 
@@ -70,6 +73,8 @@ class RunningServer:
                     len(listener.sessions),
                     _methods_at_work(listener) or "none",
                 )
+                if not aborted.done() and listener.refuse_waiting():
+                    await asyncio.wait({aborted, closed}, timeout=FAREWELL, return_when=asyncio.FIRST_COMPLETED)
         finally:
             listener.abort("the server stopped")
             aborted.cancel()

@@ -122,6 +122,7 @@ class Acceptor:
         self._on_handshake = on_handshake
         self._on_handshake_over = on_handshake_over
         self._on_shortage = on_shortage
+        self._is_started = False
         self._pause: asyncio.TimerHandle | None = None
         #: Tasks of connections that are being set up; the event loop does not keep references to them.
         self._tasks: set[asyncio.Task[None]] = set()
@@ -131,6 +132,7 @@ class Acceptor:
     async def start(self) -> None:
         self._sock.setblocking(False)
         self._sock.listen(BACKLOG)
+        self._is_started = True
         try:
             self._loop.add_reader(self._sock.fileno(), self._accept)
         except NotImplementedError:
@@ -139,12 +141,14 @@ class Acceptor:
             )
 
     def stop(self) -> None:
-        """Stop accepting. Connections that were accepted already are still set up; see `wait`."""
+        """Stop accepting. Connections that the system has made already are still set up; see `wait`."""
         if self._pause is not None:
             self._pause.cancel()
         if self._server is not None:
             self._server.close()
         elif self._sock.fileno() >= 0:
+            if self._is_started and self._pause is None:
+                self._accept()  # those that wait would be reset, and their clients not know why
             self._loop.remove_reader(self._sock.fileno())
         self._sock.close()
 

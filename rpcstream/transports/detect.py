@@ -20,7 +20,8 @@ from .timeouts import Timeouts
 
 log = logging.getLogger("rpcstream.server")
 
-#: Seconds after which a connection that is refused, and has sent nothing, is told so as a line.
+#: Seconds that a connection which has sent nothing has for its first bytes, when it is refused, or the server stops:
+#: what it sends first may be on its way, and says how to answer.
 REFUSAL = 0.2
 
 #: How HTTP begins. (All that a web page can send unasked begins so, too, so it is never taken for a line.)
@@ -64,6 +65,7 @@ class ProtocolDetector(asyncio.Protocol):
         #: First letters that may begin a method of HTTP.
         self._begun = b""
         self._refusal: RpcError | None = None
+        self._drains = False
         self._patience = patience
         self._timer: asyncio.TimerHandle | None = None
         # This object is made when the connection is accepted, before the TLS handshake.
@@ -100,6 +102,8 @@ class ProtocolDetector(asyncio.Protocol):
             known.refuse(self._refusal)
         else:
             known.data_received(data)
+            if self._drains:
+                known.drain()
 
     def eof_received(self) -> bool:
         """The client sends nothing more: close. A few letters go to the line stream, which answers with an error."""
@@ -143,7 +147,12 @@ class ProtocolDetector(asyncio.Protocol):
         asyncio.get_running_loop().call_later(REFUSAL, self._say_refusal)
 
     def drain(self) -> None:
-        """As `Connection.drain`: nothing was asked, so close."""
+        """As `Connection.drain`: nothing was asked, so close, unless the first request comes now."""
+        if self._transport is not None and not self._drains:
+            self._drains = True
+            asyncio.get_running_loop().call_later(REFUSAL, self._close)
+
+    def _close(self) -> None:
         if self._transport is not None:
             self._transport.close()
 

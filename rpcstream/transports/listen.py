@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter
 
 from ..auth.authenticator import Authenticator
 from ..limits import Limits
@@ -35,6 +36,9 @@ log = logging.getLogger("rpcstream.server")
 
 #: Seconds between two checks of the certificate's files.
 RENEWAL = 1.0
+
+#: Seconds in which requests that wait are refused when a server stops; those that are left end with their connection.
+REFUSING = 0.25
 
 
 class Listener:
@@ -186,6 +190,11 @@ class Listener:
         while self._sessions or self._connections:
             self._all_gone.clear()
             await self._all_gone.wait()
+
+    def refuse_waiting(self) -> bool:
+        """Answer the requests that wait for others to end: they are not begun. Returns whether there were any."""
+        until = perf_counter() + REFUSING
+        return sum(session.refuse_waiting(until) for session in list(self._sessions)) > 0
 
     def abort(self, reason: str) -> None:
         """Close every connection at once, later ones, too, and cancel every handler."""

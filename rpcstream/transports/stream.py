@@ -6,6 +6,7 @@ session sends; knows neither methods nor what a message means.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from typing import Unpack
 
@@ -21,6 +22,9 @@ from ..wire.framing import LineFramer
 from .connection import JOIN_MAX, JOINED_MAX
 from .message_connection import SECOND_BLANK, ConnectionOptions, MessageConnection, trace_all
 from .paced_transport import undelivered
+
+#: How often, and how many bytes at a time, a connection is read that broke.
+REST_READS, REST_SIZE = 16, 64 * 1024
 
 
 class LineStream(MessageConnection):
@@ -75,8 +79,29 @@ class LineStream(MessageConnection):
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None and self.session.side == "client" and not self._closing:
+            self._receive_rest()
         self._reception.over()
         super().connection_lost(exc)
+
+    def _receive_rest(self) -> None:
+        """Receive what came before the connection broke.
+
+        A write that fails ends the connection, although the peer may have said why it closed it.
+        """
+        transport = self._transport
+        if transport is None or transport.get_extra_info("ssl_object") is not None:
+            return
+        try:
+            own = transport.get_extra_info("socket")
+            with socket.fromfd(own.fileno(), own.family, own.type) as sock:
+                for _ in range(REST_READS):
+                    data = sock.recv(REST_SIZE)
+                    if not data:
+                        break
+                    self.data_received(data)
+        except (OSError, ValueError, AttributeError):  # nothing more is there, or the socket is closed
+            pass
 
     # -- for the session (Channel) ----------------------------------------------------------------------------
 

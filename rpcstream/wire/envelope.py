@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from ..errors import InvalidRequest, MessageTooLarge, ParseError, RpcError, ServerBusy
+from ..text import visible
 from . import json_scan
 from .framing import LONG, Oversize
 from .json_scan import deepest
@@ -110,6 +111,12 @@ def go_away(last: Any, reason: str) -> bytes:
         reason: one sentence.
     """
     return orjson.dumps(request(GO_AWAY, {"reason": reason} if last is UNSAYABLE else {"last": last, "reason": reason}))
+
+
+def reason_of_leave(params: dict[str, Any]) -> str:
+    """The reason in the params of `GO_AWAY`, for people."""
+    reason = params.get("reason")
+    return visible(reason[:ID_MAX]) if type(reason) is str else "the other end reads no more requests"
 
 
 def sayable_id(message: Any) -> Any:

@@ -51,11 +51,13 @@ class RawPeer(asyncio.Protocol):
 
     Attributes:
         inbox: messages that have come and were not asked for yet.
+        farewells: the params of each `$/goAway` that has come; these are not in the inbox.
         is_over: the other end says nothing more.
     """
 
     def __init__(self, on_open: Callable[[RawPeer], object] = lambda raw: None) -> None:
         self.inbox: deque[Any] = deque()
+        self.farewells: list[Any] = []
         self.is_over = False
         self.transport: Any = None
         self._on_open = on_open
@@ -68,7 +70,11 @@ class RawPeer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
-        self.inbox += [orjson.loads(line) for line in lines if line.strip()]
+        for message in [orjson.loads(line) for line in lines if line.strip()]:
+            if isinstance(message, dict) and message.get("method") == "$/goAway":
+                self.farewells.append(message["params"])
+            else:
+                self.inbox.append(message)
         self._rouse()
 
     def eof_received(self) -> bool:

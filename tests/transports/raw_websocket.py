@@ -183,13 +183,18 @@ class _PongReader(FrameReader):
 
 
 class RawWebSocket:
-    """A client's end after the handshake, which sends and receives single frames and does nothing by itself."""
+    """A client's end after the handshake, which sends and receives single frames and does nothing by itself.
+
+    Attributes:
+        farewells: the params of each `$/goAway` that has come; these are no replies.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
         self._frames = _PongReader()
         self._inbox: list[Any] = []
+        self.farewells: list[Any] = []
 
     def send(self, *messages: Any) -> None:
         """Objects as JSON in text frames, bytes as they are; all with one write."""
@@ -237,6 +242,8 @@ class RawWebSocket:
         except ConnectionError:
             return False
         if data and self._frames.closed is None:
-            self._inbox += [orjson.loads(message) for message in self._frames.feed(data)]
+            for message in map(orjson.loads, self._frames.feed(data)):
+                is_farewell = isinstance(message, dict) and message.get("method") == "$/goAway"
+                (self.farewells if is_farewell else self._inbox).append(message)
             assert self._frames.fault is None, self._frames.fault
         return bool(data)

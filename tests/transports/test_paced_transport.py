@@ -367,7 +367,8 @@ def test_a_server_that_stops_delivers_what_waits(files: Files, runner: asyncio.R
         writer.close()
         return data
 
-    assert orjson.loads(runner.run(main()))["result"] == "x" * size
+    reply, farewell = map(orjson.loads, runner.run(main()).splitlines())
+    assert (reply["result"], farewell["method"]) == ("x" * size, "$/goAway")
 
 
 def test_a_peer_that_never_reads_is_closed(files: Files, runner: asyncio.Runner) -> None:

@@ -450,6 +450,8 @@ async def test_the_server_says_goodbye_when_all_is_answered(service: Service) ->
         await until(lambda: is_stopping(service.server))
         await socket.send(text("add", 1, 2, id=2))  # comes too late
         service.go_on.set()
+        farewell = await next_of(socket)
+        assert (farewell["method"], farewell["params"]["last"]) == ("$/goAway", 1)
         assert await next_of(socket) == result("done")
         with pytest.raises(ConnectionClosedOK):
             await socket.recv()
