@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from inspect import cleandoc
 from typing import Any, TypeVar
 
+from .nearest import nearest
+
 T = TypeVar("T", bound=Callable[..., Any])
 
 
@@ -23,9 +25,7 @@ def check_names(where: str, given: Collection[str], known: Collection[str]) -> N
     """
     for name in given:
         if name not in known:
-            import difflib  # takes time to import, and is for this error only
-
-            near = difflib.get_close_matches(name, known, 1)
+            near = nearest(name, known)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"{where} has no option {name!r}{hint}")
 

@@ -216,6 +216,7 @@ def _show_description(options: argparse.Namespace, document: Any) -> int:
 
 def _show_methods(options: argparse.Namespace, document: Any) -> int:
     from ..client.discovery import methods_of
+    from ..nearest import did_you_mean, nearest
     from .describe import list_text, method_text
 
     methods = methods_of(document)
@@ -233,7 +234,8 @@ def _show_methods(options: argparse.Namespace, document: Any) -> int:
                 return _show(options, method)
             print(method_text(method, document, _terminal_of(sys.stdout)))
             return OK
-    _print_error(f"the server has no method {options.method!r}; --list shows its methods")
+    near = did_you_mean(nearest(options.method, [method["name"] for method in methods]))
+    _print_error(f"the server has no method {options.method!r}{near}; --list shows its methods")
     return ERROR_REPLY
 
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from ..limits import Limits
+from ..nearest import did_you_mean, nearest
 from ..user_files import config_file
 from .files import ConfigError
 from .option_types import FILE, FLAG, SECONDS_OR_NONE, TEXT, choice, whole
-from .schema import ConfigSource, Option, Resolved, Schema, Table, did_you_mean, read_table
+from .schema import ConfigSource, Option, Resolved, Schema, Table, read_table
 from .shared_options import LIMITS, TOKEN, take_limits, take_token, values_of, warn_of_readers
 
 PREFIX = "RPCSTREAM_"
@@ -154,7 +155,7 @@ def _profile(profiles: Any, name: Any, place: str, title: str) -> Mapping[str, A
     if found is None:
         there = ", ".join(f"{each:.40}" for each in list(profiles)[:20]) or "none"
         raise ConfigError(
-            f"{place}: {title} has no profile {name!r:.100}{did_you_mean(name, profiles)}; it has: {there}"
+            f"{place}: {title} has no profile {name!r:.100}{did_you_mean(nearest(name, profiles))}; it has: {there}"
         )
     if not isinstance(found, Mapping):
         raise ConfigError(f"{title}: the profile {name!r:.100} must be a table, got {type(found).__name__}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..auth.authenticator import User
 from ..limits import Limits
+from ..nearest import did_you_mean, nearest
 from .files import ConfigError
 from .option_types import (
     FILE,
@@ -229,8 +229,7 @@ def read_users(tables: Iterable[Mapping[str, Any]], place: str) -> tuple[User, .
 def _user(table: Mapping[str, Any], place: str) -> User:
     for key in table:
         if key not in _USER_KEYS:
-            near = difflib.get_close_matches(str(key)[:100], _USER_KEYS, 1)
-            raise ConfigError(f"{place}: unknown field {key!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+            raise ConfigError(f"{place}: unknown field {key!r}{did_you_mean(nearest(key, _USER_KEYS))}")
     for key in ("name", "token", "token_file", "certificate"):
         value = table.get(key, "x")
         if not isinstance(value, str) or not value:

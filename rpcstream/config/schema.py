@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..nearest import did_you_mean, nearest
 from ..text import get_logger
 from .files import ConfigError, read_file
 from .option_types import OptionType
@@ -147,7 +148,7 @@ class Schema:
         for variable in environ:
             option = self._options.get(variable.removeprefix(prefix).lower())
             if variable.startswith(prefix) and (option is None or option.type.from_text is None):
-                hint = did_you_mean(variable, known).replace("'", "")
+                hint = did_you_mean(nearest(variable, known)).replace("'", "")
                 log.warning("the environment variable %s is no option of %s%s", variable, self._what, hint)
 
     # -- the sources ------------------------------------------------------------------------------------------------
@@ -194,7 +195,9 @@ class Schema:
                     joined = f"{name}_{inner}"
                     if joined not in self._options:
                         known = [option.removeprefix(f"{name}_") for option in self._options if name in option]
-                        raise ConfigError(f"{title}: unknown option {inner!r} in {name}{did_you_mean(inner, known)}")
+                        raise ConfigError(
+                            f"{title}: unknown option {inner!r} in {name}{did_you_mean(nearest(inner, known))}"
+                        )
                     yield joined, each
             else:
                 raise ConfigError(f"{title}: {name} must be a table, got {type(value).__name__}")
@@ -223,14 +226,4 @@ class Schema:
         return Resolved(value=value, place=place)
 
     def _nearest(self, name: Any) -> str:
-        return did_you_mean(name, [*self._options, *self._groups])
-
-
-def did_you_mean(name: Any, known: Iterable[str]) -> str:
-    """Return " (did you mean 'x'?)" with the nearest of the known names; "" where none is near."""
-    import difflib
-
-    known, text = list(known), str(name)[:100]
-    longer = [each for each in known if len(text) > 2 and each.startswith(text)]
-    near = longer or difflib.get_close_matches(text, known, 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+        return did_you_mean(nearest(name, [*self._options, *self._groups]))

@@ -16,6 +16,7 @@ from ..codec import payloads
 from ..errors import CallCancelled, InvalidParams, InvalidRequest, MethodNotFound, NotPermitted, ParseError, RpcError
 from ..methods.arguments import Tagged
 from ..methods.dispatch import Dispatcher
+from ..nearest import NameIndex
 from ..peer.deadline import INFINITE, timeout_of
 from ..peer.flow_control import CREDIT_MAX, credit_of
 from ..peer.interfaces import Later
@@ -24,7 +25,7 @@ from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.envelope import VERSION
 from . import passthrough
-from .directory import Balance, Directory, Route
+from .directory import COMPARED, Balance, Directory, Route
 from .held import AwayMethod, HeldCall, HeldCalls
 from .listing import Listing, reply_with
 from .members import Member
@@ -72,9 +73,9 @@ class HubDispatcher(Dispatcher):
         held: HeldCalls | None,
         **options: Any,
     ) -> None:
+        self._directory = directory
         super().__init__(*args, **options)
         self.forwarded = 0
-        self._directory = directory
         self._routes = directory.routes
         self._rules = rules
         self._balance = balance
@@ -383,6 +384,16 @@ class HubDispatcher(Dispatcher):
         if may_be_offered(name):
             error.data["no_provider"] = True
         return error
+
+    def _make_index(self) -> NameIndex:
+        directory, registry = self._directory, self._registry
+        return NameIndex(lambda: [*registry, *directory.listed()], lambda: directory.version + registry.version)
+
+    def _is_visible(self, name: str, session: ConversationState) -> bool:
+        route = self._routes.get(name)
+        if route is None:
+            return super()._is_visible(name, session) and self._may_call(session, name)
+        return any(self._may_call(session, route.method, member) for member in route.members[:COMPARED])
 
     def _not_sent(self, message: dict[str, Any], error: RpcError) -> Encoded | None:
         """Write the error reply; a message that is not JSON always gets one (JSON-RPC 2.0, section 5)."""

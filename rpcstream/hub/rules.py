@@ -6,7 +6,6 @@ rule denies no other rule allows. Pure, but for a cache of answers; knows neithe
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -16,6 +15,7 @@ from typing import Any, Literal, get_args
 from ..auth.allow import names_of
 from ..errors import NotPermitted
 from ..events.patterns import CLIENT_NAME, RESERVED, covers, fault_of_pattern, matches, overlaps
+from ..nearest import did_you_mean, nearest
 
 Action = Literal["name", "register", "call", "publish", "subscribe"]
 
@@ -288,8 +288,7 @@ def _rule_of(table: Mapping[str, Any], place: str) -> Rule:
         raise TypeError(f"{place}: must be a table, got {type(table).__name__}")
     for key in table:
         if key not in _FIELDS:
-            near = difflib.get_close_matches(str(key)[:100], _FIELDS, 1)
-            raise ValueError(f"{place}: unknown field {key!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+            raise ValueError(f"{place}: unknown field {key!r}{did_you_mean(nearest(key, _FIELDS))}")
     if "who" not in table:
         raise ValueError(f"{place}: who: is missing; '*' is every authenticated identity")
     try:

@@ -16,6 +16,7 @@ from types import CoroutineType
 from typing import Any
 
 from ..codec import Codec
+from ..codec.rich_hint import shortened
 from ..errors import (
     CallCancelled,
     DeadlineExceeded,
@@ -26,6 +27,7 @@ from ..errors import (
     ServerBusy,
 )
 from ..limits import Limits
+from ..nearest import MAX_LENGTH, NameIndex, did_you_mean
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
 from ..peer.context import Context
@@ -85,6 +87,7 @@ class Dispatcher:
         side: str = "server",
     ) -> None:
         self._side = side
+        self._registry = methods
         self._methods = methods.by_name
         self._for_all = methods.for_all
         self._codec = codec
@@ -113,6 +116,7 @@ class Dispatcher:
             slices=self._slices,
             after_reply=self._after_reply,
         )
+        self._names = self._make_index()
         #: The task that gives the reply of the call that is made now; None if it is made while its message is read.
         self._task_now: asyncio.Task[Any] | None = None
 
@@ -492,8 +496,21 @@ class Dispatcher:
     # -- errors -----------------------------------------------------------------------------------------------------
 
     def _unknown(self, name: str, session: ConversationState) -> MethodNotFound:
-        """The error for a call of a method that there is not."""
-        return MethodNotFound(data={"method": name})
+        """The error for a method that does not exist, with the names that may be meant."""
+        near = self._names.nearest(name, lambda known: self._is_visible(known, session))
+        if near:
+            text = f"Method not found: {shortened(name, MAX_LENGTH)!r}{did_you_mean(near)}"
+            return MethodNotFound(text, {"method": name, "nearest": near})
+        return MethodNotFound(data={"method": name, "reason": "rpc.discover lists the methods that there are"})
+
+    def _make_index(self) -> NameIndex:
+        """The names that an unknown one is compared with."""
+        return NameIndex(lambda: self._registry, lambda: self._registry.version)
+
+    def _is_visible(self, name: str, session: ConversationState) -> bool:
+        """Whether the peer may call a method, so that an error may name it."""
+        method = self._methods.get(name)
+        return method is not None and (method.allow is None or method.allow.permits(session.identity))
 
     def _too_deep(self, message: Any) -> Encoded | None:
         reason = f"more than {self._max_depth} arrays and objects inside each other (the {self._side}'s max_depth)"

@@ -267,6 +267,7 @@ class TestDescription:
         assert (status, json.loads(out)["name"]) == (0, "sum")
         assert run("sum", "--describe", "-o", str(tmp_path / "a.json")) == (0, "", "")
         assert json.loads((tmp_path / "a.json").read_text())["name"] == "sum"
+        assert "has no method 'sume' (did you mean 'sum'?)" in run("sume", "--describe")[2]
         assert run("nothing", "--describe") == (
             1,
             "",

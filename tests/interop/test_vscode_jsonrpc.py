@@ -252,7 +252,8 @@ def test_an_error_has_code_message_and_data(node: Node) -> None:
 
 
 def test_the_errors_of_the_protocol(node: Node) -> None:
-    assert node.call("missing") == {"error": [-32601, "Method not found", {"method": "missing"}]}
+    code, message, data = node.call("missing")["error"]
+    assert (code, message, data["method"]) == (-32601, "Method not found", "missing")
     code, _, data = node.call("add", {"a": 1, "b": "2"})["error"]
     assert (code, data["parameter"]) == (-32602, "b")
 
