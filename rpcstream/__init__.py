@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .limits import Limits
     from .peer.context import Context
     from .peer.credentials import Credentials
+    from .peer.remote import BlockingPeer, Peer
     from .peer.stream import Stream
     from .server import Server
     from .tls import TLS
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "AsyncClient": "client.aio",
     "Backoff": "client.retry",
+    "BlockingPeer": "peer.remote",
     "Client": "client.sync",
     "Codec": "codec",
     "Context": "peer.context",
@@ -60,6 +62,7 @@ _MODULE_OF = {
     "Hub": "hub",
     "ImageOptions": "codec",
     "Limits": "limits",
+    "Peer": "peer.remote",
     "Request": "wire.http_messages",
     "Response": "wire.http_messages",
     "Rule": "hub",
@@ -78,6 +81,7 @@ __all__ = [
     "AsyncClient",
     "Backoff",
     "BatchTooLarge",
+    "BlockingPeer",
     "CallCancelled",
     "CallTimeout",
     "Client",
@@ -101,6 +105,7 @@ __all__ = [
     "NotAuthenticated",
     "NotPermitted",
     "ParseError",
+    "Peer",
     "ProviderGone",
     "RegistrationError",
     "Request",

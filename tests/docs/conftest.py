@@ -9,8 +9,9 @@ What the first words behind the three backticks say:
   Commands whose program is not installed are skipped.
 * `text talk`: lines on one connection of their own to that server. Those behind `-->` are sent, those behind `<--` must
   come, in this order; three dots stand for anything. A word before the arrow names one of several connections.
+* `sh`: run by bash, and must end with status 0.
 * `file=NAME` behind the language: not run, but written to that file, for the blocks below.
-* `no-run` behind the language, and every other language: a fragment, not run.
+* `no-run=REASON` behind the language (`REASONS` in blocks.py), and every other language: not run.
 
 So that pages can name the default port, it is replaced by a free one, and said where it is left out.
 """
@@ -36,33 +37,15 @@ import termios
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from rpcstream import Client
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
+from .blocks import ROOT, Block, blocks_of
 
-_BLOCK = re.compile(r"^```(\w+)(?: ([^\n]*))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXPECTED = re.compile(r"#\s*(->|raises)\s+(.*\S)\s*$")
-
-
-class Block(NamedTuple):
-    """A block of code in a page; `line` is the number of the line above its first."""
-
-    language: str
-    options: list[str]
-    code: str
-    line: int
-
-
-def blocks_of(text: str) -> list[Block]:
-    return [
-        Block(found[1], (found[2] or "").split(), found[3], text.count("\n", 0, found.start(3)))
-        for found in _BLOCK.finditer(text)
-    ]
 
 
 def matches(actual: str, expected: str) -> bool:
@@ -85,7 +68,14 @@ class PageRun:
             self._port = str(probe.getsockname()[1])
         inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        self._environment = {**inherited, "PYTHONPATH": path, "NO_COLOR": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        programs = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+        self._environment = {
+            **inherited,
+            "PATH": programs,
+            "PYTHONPATH": path,
+            "NO_COLOR": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }
 
     def run(self) -> None:
         sys.modules[self._module.__name__] = self._module
@@ -102,10 +92,9 @@ class PageRun:
             del sys.modules[self._module.__name__]
 
     def _run_block(self, block: Block) -> None:
-        files = [option.removeprefix("file=") for option in block.options if option.startswith("file=")]
-        if files:
-            (self._folder / files[0]).write_text(self._on_free_port(block.code))
-        elif "no-run" in block.options:
+        if block.file:
+            (self._folder / block.file).write_text(self._on_free_port(block.code))
+        elif block.skipped:
             return
         elif "talk" in block.options:
             self._talk(block)
@@ -113,6 +102,8 @@ class PageRun:
             self._run_python(block)
         elif block.language == "console":
             self._run_console(block)
+        elif block.language == "sh":
+            self._run_script(block)
 
     # -- Python -----------------------------------------------------------------------------------------------------
 
@@ -156,6 +147,13 @@ class PageRun:
         for entry in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
             command, _, expected = entry.partition("\n")
             self._run_command(command, expected.replace("8545", self._port))
+
+    def _run_script(self, block: Block) -> None:
+        script = "set -eu\n" + self._on_free_port(block.code)
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=self._folder, env=self._environment, capture_output=True, text=True, timeout=30
+        )
+        assert done.returncode == 0, f"{block.code}\nended with status {done.returncode}\n{done.stderr}"
 
     def _run_command(self, command: str, expected: str) -> None:
         words = command.split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import inspect
 import re
 import shutil
@@ -22,11 +23,8 @@ from rpcstream.peer.marshal import NOT_GIVEN
 from rpcstream.server.options import DEFAULTS as SERVER_DEFAULTS
 from rpcstream.server.options import ServerOptions
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.rglob("*.md"))
-README = ROOT / "README.md"
-FRONT = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")]
+from .blocks import DOCS, FRONT, PAGES, README, REASONS, ROOT, RUN, blocks_of
+
 LINKED = [README, *FRONT, *PAGES]
 
 #: The headings of the reference, and what their tables describe.
@@ -58,6 +56,27 @@ def test_blocks_run_as_they_stand(page: Path, run_page: Callable[[Path], None], 
     if page == README:
         shutil.copy(ROOT / "examples" / "pictures" / "cat.jpg", tmp_path)
     run_page(page)
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_block_that_is_not_run_says_why(page: Path) -> None:
+    marked = [block for block in blocks_of(page.read_text()) if block.skipped is not None]
+    assert [block.line for block in marked if block.skipped not in REASONS or block.language not in RUN] == []
+
+
+@pytest.mark.parametrize("page", FRONT, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_that_no_test_runs_say_so(page: Path) -> None:
+    assert [block.line for block in blocks_of(page.read_text()) if block.language in RUN and not block.skipped] == []
+
+
+def test_the_site_shows_a_block_by_its_language_and_the_name_of_its_file() -> None:
+    specification = importlib.util.spec_from_file_location("site_hook", ROOT / ".ci" / "site.py")
+    assert specification is not None
+    assert specification.loader is not None
+    hook = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(hook)
+    shown = hook.with_plain_fences("```text talk\n-->\n```\n```python file=a.py\n1\n```\n```sh no-run=ci\nls\n```\n")
+    assert shown == '```text\n-->\n```\n```python title="a.py"\n1\n```\n```sh\nls\n```\n'
 
 
 # -- options ----------------------------------------------------------------------------------------------------------

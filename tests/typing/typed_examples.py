@@ -13,18 +13,19 @@ from numpy.typing import NDArray
 from rpcstream import (
     AsyncClient,
     Backoff,
+    BlockingPeer,
     Client,
     Codec,
     Context,
     Hub,
     ImageOptions,
     Limits,
+    Peer,
     RpcError,
     Server,
     Shape,
     Stream,
 )
-from rpcstream.peer.remote import BlockingPeer, Peer
 
 server = Server(limits=Limits(max_batch=5), codec=Codec(images=ImageOptions(format="jpeg", quality=90)), debug=True)
 
