@@ -1,7 +1,37 @@
-"""rpcstream: call Python functions over persistent connections with JSON-RPC 2.0.
+"""Call Python functions over persistent connections with JSON-RPC 2.0, with arrays and images as plain values.
 
-Lists the public names. Each is imported at its first use, so that a small client such as the command line does not
-import the server. The names listed here and the content of `docs/` are public; the rest may change.
+A server, `service.py`:
+
+    import numpy as np
+    from PIL import Image
+    from rpcstream import Server
+
+    server = Server()
+
+    @server
+    def brightness(photo: Image.Image, gain: float = 1.0) -> np.ndarray:
+        "The mean of each channel."
+        return np.asarray(photo).mean(axis=(0, 1)) * gain
+
+    if __name__ == "__main__":
+        server.run()
+
+A call, from another program:
+
+    from PIL import Image
+    from rpcstream import Client
+
+    with Client() as client:
+        print(client.brightness(photo=Image.open("a.png"), gain=2.0))
+
+or from a shell: `rpcstream brightness gain=2.0 -i photo=./a.png`.
+
+Begin with `Server`, `Client` and `AsyncClient`; `Hub` connects programs with each other; handlers get a `Context`.
+Errors are subclasses of `RpcError` (the other end answered with an error), `ConnectFailed`, `ConnectionLost` and
+`CallTimeout`.
+
+The names listed here and the content of `docs/` are public; the rest may change. Each name is imported at its first
+use, so that a small client such as the command line does not import the server.
 """
 
 from __future__ import annotations

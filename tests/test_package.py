@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import PIL.Image
 import pytest
 
 import rpcstream
@@ -79,6 +83,33 @@ def test_errors_survive_pickling() -> None:
         copy = pickle.loads(pickle.dumps(error))
         assert type(copy) is type(error)
         assert (copy.code, copy.message, copy.data) == (error.code, error.message, error.data)
+
+
+def test_the_help_of_the_package_begins_with_programs_that_run() -> None:
+    text = inspect.getdoc(rpcstream) or ""
+    service, call = (textwrap.dedent(block) for block in re.findall(r"(?:^    .*\n|^\n)+", text, re.MULTILINE)[1:5:2])
+    names: dict[str, Any] = {"__name__": "service"}
+    exec(compile(service, "service.py", "exec"), names)
+    assert names["brightness"](PIL.Image.new("RGB", (2, 2), (1, 2, 3)), 2.0).tolist() == [2.0, 4.0, 6.0]
+    assert "brightness" in names["server"].methods
+    compile(call, "call.py", "exec")
+
+
+def test_what_users_get_has_no_members_for_the_framework() -> None:
+    assert {name for name in dir(rpcstream.Context) if not name.startswith("_")} == {
+        "address",
+        "after_reply",
+        "cancelled",
+        "check",
+        "credentials",
+        "deadline",
+        "headers",
+        "in_batch",
+        "metadata",
+        "peer",
+        "progress",
+        "remaining",
+    }
 
 
 # -- the page for those who change it --------------------------------------------------------------------------------

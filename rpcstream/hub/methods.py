@@ -15,7 +15,7 @@ from ..events.patterns import CLIENT_NAME, RESERVED, fault_of_topic
 from ..events.topics import Topics
 from ..limits import Limits
 from ..methods.registry import MethodRegistry
-from ..peer.context import Context
+from ..peer.context import CallContext
 from ..peer.state import ConversationState
 from . import discovery, passthrough
 from .directory import Directory
@@ -76,7 +76,7 @@ class HubMethods:
 
     def register(
         self,
-        ctx: Context,
+        ctx: CallContext,
         name: str | None = None,
         methods: list[Any] | None = None,
         components: dict[str, Any] | None = None,
@@ -100,7 +100,7 @@ class HubMethods:
             raise
         return {"name": member.name, "key": member.key, "methods": list(member.offers)}
 
-    def unregister(self, ctx: Context, methods: list[str] | None = None) -> list[str]:
+    def unregister(self, ctx: CallContext, methods: list[str] | None = None) -> list[str]:
         """Withdraws these methods; without any all of them, and the name. Returns those that were offered."""
         _check_connection(ctx, "rpc.unregister")
         member = self._directory.find(ctx.session)
@@ -108,12 +108,12 @@ class HubMethods:
             return self._registrations.leave(member)
         return self._registrations.withdraw(member, methods)
 
-    def ping(self, ctx: Context) -> str:
+    def ping(self, ctx: CallContext) -> str:
         """Answers "pong"; a client that calls this is taken for alive."""
         self._heard(ctx.session)
         return "pong"
 
-    def keep_alive(self, ctx: Context) -> bool:
+    def keep_alive(self, ctx: CallContext) -> bool:
         """Says that the caller is alive."""
         self._heard(ctx.session)
         return True
@@ -218,7 +218,7 @@ class HubMethods:
         return listings
 
 
-def _check_connection(ctx: Context, method: str) -> None:
+def _check_connection(ctx: CallContext, method: str) -> None:
     """Raise InvalidRequest where a connection cannot be a member's, or the call stands in a batch."""
     if ctx.in_batch:
         raise InvalidRequest(data={"reason": f"{method} must not stand in a batch"})

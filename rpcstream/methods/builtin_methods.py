@@ -15,7 +15,7 @@ from ..auth.gate import AUTHENTICATE, NOT_IN_BATCH, GatedSession
 from ..codec import Codec
 from ..errors import InvalidRequest
 from ..events.topics import Topics
-from ..peer.context import Context
+from ..peer.context import CallContext
 from ..peer.state import ConversationState
 from .discovery import describe
 from .registry import MethodRegistry
@@ -66,7 +66,7 @@ def add_own_methods(
 def add_auth_method(registry: MethodRegistry) -> None:
     """Register `rpc.authenticate` for peers that are authenticated already; before that the gate answers it."""
 
-    async def authenticate(token: str, ctx: Context) -> bool:
+    async def authenticate(token: str, ctx: CallContext) -> bool:
         """Changes the identity of the caller by another token; if that is not accepted, the identity stays."""
         if ctx.in_batch:
             raise InvalidRequest(data=NOT_IN_BATCH)
@@ -91,7 +91,7 @@ def add_event_methods(
             the patterns of topics whose events it does not get.
     """
 
-    def subscribe(topic: str, ctx: Context) -> dict[str, Any]:
+    def subscribe(topic: str, ctx: CallContext) -> dict[str, Any]:
         """Sends what is published to a topic from now on, as `$/event` notifications; this reply comes first.
 
         In place of a topic a pattern will do: `sensors.*` for one whole level, `sensors.>` for one or more. Behind the
@@ -107,7 +107,7 @@ def add_event_methods(
         topics.check_subscription(topic)  # first: the rules are asked about names of bounded length only
         return topics.subscribe(ctx.session, topic, denied=check(ctx.session, topic))
 
-    def unsubscribe(topic: str, ctx: Context) -> bool:
+    def unsubscribe(topic: str, ctx: CallContext) -> bool:
         """Sends no more of a topic or pattern, not even what waits to be sent; false if it was not subscribed to."""
         return topics.unsubscribe(ctx.session, topic)
 

@@ -30,7 +30,7 @@ from ..limits import Limits
 from ..nearest import MAX_LENGTH, NameIndex, did_you_mean
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
-from ..peer.context import Context
+from ..peer.context import CallContext
 from ..peer.deadline import TimeLimit, inherit, timeout_of
 from ..peer.flow_control import credit_of
 from ..peer.interfaces import Later
@@ -260,7 +260,7 @@ class Dispatcher:
         if credit is not None:
             assert method.stream is not None
             method = method.stream
-        context: Context | None = None
+        context: CallContext | None = None
         if not collects or method.injection is not None:
             context = self._context(method, message, timeout, session)
         tokens: list[str] = []
@@ -297,11 +297,11 @@ class Dispatcher:
 
     def _context(
         self, method: Method, message: dict[str, Any], timeout: float | None, session: ConversationState
-    ) -> Context:
-        return Context(session, message, timeout=timeout, is_async=method.is_async, batch=self._batches.current)
+    ) -> CallContext:
+        return CallContext(session, message, timeout=timeout, is_async=method.is_async, batch=self._batches.current)
 
     def _call_now(
-        self, method: Method, call_id: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: Context | None
+        self, method: Method, call_id: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: CallContext | None
     ) -> Encoded | None:
         """Call a sync handler that has a context, in the event loop."""
         try:
@@ -311,7 +311,7 @@ class Dispatcher:
                 context.finish()
 
     def _collect_now(
-        self, method: Method, call_id: Any, generator: Any, session: ConversationState, context: Context | None
+        self, method: Method, call_id: Any, generator: Any, session: ConversationState, context: CallContext | None
     ) -> tuple[CollectedItems | None, Encoded | None]:
         """Take the first items of a sync generator, for a slice of time.
 

@@ -10,7 +10,7 @@ from inspect import Parameter
 from typing import Any
 
 from ..errors import RegistrationError
-from ..peer.context import Context
+from ..peer.context import CallContext
 from ..peer.state import ConversationState
 from . import stream_params
 from .arguments import Arguments
@@ -64,7 +64,7 @@ class Injection:
         return cls(_context_slot(signature), streams)
 
     def fill(
-        self, arguments: Arguments, context: Context, session: ConversationState, images: ImageDecoder
+        self, arguments: Arguments, context: CallContext, session: ConversationState, images: ImageDecoder
     ) -> tuple[Arguments, list[str]]:
         """Complete the arguments of a call.
 

@@ -15,17 +15,21 @@ from inspect import Parameter
 from typing import Any, get_args
 
 from ..errors import RegistrationError
-from ..peer.context import Context
+from ..peer.context import CallContext, Context
 
 
 def context_parameter(parameters: list[Parameter], hints: dict[str, Any], method: str) -> Parameter | None:
     """The parameter whose hint is Context (or `Context | None`, for functions that are called directly as well)."""
-    found = [each for each in parameters if Context in (hints.get(each.name), *get_args(hints.get(each.name)))]
+    found = [each for each in parameters if _is_context(hints.get(each.name))]
     if not found:
         return None
     if len(found) > 1 or found[0].kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
         raise RegistrationError(f"{method}: one parameter may be the Context, and not *args or **kwargs")
     return found[0]
+
+
+def _is_context(hint: Any) -> bool:
+    return any(each in (Context, CallContext) for each in (hint, *get_args(hint)))
 
 
 def signature_of(function: Callable[..., Any], method: str) -> inspect.Signature:

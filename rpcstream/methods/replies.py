@@ -16,7 +16,7 @@ from ..errors import InternalError, RpcError
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
-from ..peer.context import Context
+from ..peer.context import CallContext
 from ..peer.deadline import free_context
 from ..peer.state import ConversationState
 from ..wire import envelope
@@ -153,7 +153,7 @@ class AfterReplyCalls:
     def __init__(self, log: LimitedLog) -> None:
         self._log = log
 
-    def plan(self, context: Context, task: ReplyTask) -> None:
+    def plan(self, context: CallContext, task: ReplyTask) -> None:
         """Plan the functions of a call that succeeded; of a member of a batch, they wait for the whole batch.
 
         Args:

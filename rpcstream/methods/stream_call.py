@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from ..errors import CallCancelled, ConnectionLost, MessageTooLarge
-from ..peer.context import Context
+from ..peer.context import CallContext
 from ..peer.flow_control import StreamSender
 from ..peer.slices import SLICE, TimeSlices
 from ..peer.state import ConversationState, Hold
@@ -47,7 +47,7 @@ class CallRunner:
     def __init__(
         self,
         invoker: Invoker,
-        context: Context,
+        context: CallContext,
         *,
         slices: TimeSlices,
         credit: int | None,

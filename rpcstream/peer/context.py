@@ -1,7 +1,7 @@
 """The context of a call, which a handler gets as a parameter: `ctx: Context`.
 
-Owns what is known of one call while it runs: the caller, the deadline, whether it was cancelled, progress. May be used
-from whatever thread the handler runs in.
+Owns what is known of one call while it runs: the caller, the deadline, whether it was cancelled, progress. `Context` is
+what handlers use, from whatever thread they run in; `CallContext` adds what the code that runs the call needs.
 """
 
 from __future__ import annotations
@@ -41,22 +41,19 @@ class Context:
         self.method: str = message["method"]
         self.request_id: Any = message.get("id")
         self.identity: Any = session.identity
-        #: The batch that the call came in, if any.
-        self.batch = batch
+        self._batch = batch
         self._deadline = INFINITE if timeout is None else now() + timeout
         self._message = message
         self._session = session
         # Made here, in the event loop, since a handler may be in a thread when it first sends something.
         self._marshaller = session.calls.marshaller
         self._loop_thread = threading.get_ident()
-        #: For a sync handler: waits in the event loop for what its thread wants, and refuses where it is in the loop.
-        self.bridge = None if is_async else Bridge(session.loop)
+        self._bridge = None if is_async else Bridge(session.loop)
         self._peer: Peer | BlockingPeer | None = None
         self._is_cancelled = self._is_over = False
         self._latest: Encoded | None = None
         self._is_due = False
-        #: What is to be called when the reply is on its way.
-        self.afterwards: list[Callable[[], object]] = []
+        self._afterwards: list[Callable[[], object]] = []
 
     @property
     def peer(self) -> Any:
@@ -67,18 +64,13 @@ class Context:
         """
         if self._peer is None:
             peer = Peer(self._session, self.after_reply)
-            self._peer = peer if self.bridge is None else BlockingPeer(peer, self.bridge)
+            self._peer = peer if self._bridge is None else BlockingPeer(peer, self._bridge)
         return self._peer
 
     @property
     def in_batch(self) -> bool:
         """The call came in a batch."""
-        return self.batch is not None
-
-    @property
-    def session(self) -> ConversationState:
-        """The conversation that the call is part of; for rpcstream's own methods."""
-        return self._session
+        return self._batch is not None
 
     @property
     def address(self) -> str:
@@ -168,20 +160,7 @@ class Context:
             raise TypeError("after_reply takes a plain function: it may start a task, but is not awaited itself")
         if self._is_over:
             raise RuntimeError("the handler is done: its reply is on its way already")
-        self.afterwards.append(callback)
-
-    # -- what carries the call out ------------------------------------------------------------------------------------
-
-    def cancel(self) -> None:
-        """Note that the caller has stopped waiting; what the handler's thread waits for is cancelled."""
-        self._is_cancelled = True
-        if self.bridge is not None:
-            self.bridge.cancel()
-
-    def finish(self) -> None:
-        """Note that the handler is done, and its reply comes next."""
-        self._send_latest()
-        self._is_over = True
+        self._afterwards.append(callback)
 
     def _send_soon(self, message: Encoded) -> None:
         if self._is_over:
@@ -196,3 +175,38 @@ class Context:
         if self._latest is not None:
             message, self._latest = self._latest, None
             self._session.send(message)
+
+
+class CallContext(Context):
+    """A `Context` with what the code that runs the call needs, and rpcstream's own methods."""
+
+    @property
+    def session(self) -> ConversationState:
+        """The conversation that the call is part of."""
+        return self._session
+
+    @property
+    def batch(self) -> Any:
+        """The batch that the call came in; None if it came alone."""
+        return self._batch
+
+    @property
+    def bridge(self) -> Bridge | None:
+        """Waits in the event loop for what a sync handler's thread wants; None for an async handler."""
+        return self._bridge
+
+    @property
+    def afterwards(self) -> list[Callable[[], object]]:
+        """What is to be called when the reply is on its way."""
+        return self._afterwards
+
+    def cancel(self) -> None:
+        """Note that the caller has stopped waiting; what the handler's thread waits for is cancelled."""
+        self._is_cancelled = True
+        if self._bridge is not None:
+            self._bridge.cancel()
+
+    def finish(self) -> None:
+        """Note that the handler is done, and its reply comes next."""
+        self._send_latest()
+        self._is_over = True

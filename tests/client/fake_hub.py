@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from rpcstream import Context, InvalidParams, ProviderGone, Server
+from rpcstream import InvalidParams, ProviderGone, Server
+from rpcstream.peer.context import CallContext
 from rpcstream.peer.remote import Peer
 from rpcstream.peer.session import Session
 
@@ -51,7 +52,7 @@ class FakeHub:
 
     async def register(
         self,
-        ctx: Context,
+        ctx: CallContext,
         name: str | None = None,
         methods: list[Any] | None = None,
         components: dict[str, Any] | None = None,
@@ -79,7 +80,7 @@ class FakeHub:
         self.offered.setdefault(session, {}).update(new)
         return {"name": name, "key": f"key of {name}", "methods": sorted(self.offered[session])}
 
-    def unregister(self, ctx: Context, methods: list[str] | None = None) -> list[str]:
+    def unregister(self, ctx: CallContext, methods: list[str] | None = None) -> list[str]:
         self.withdrawn.append(methods)
         offered = self.offered[ctx.session]
         gone = [name for name in (list(offered) if methods is None else methods) if offered.pop(name, None)]
@@ -101,7 +102,7 @@ class FakeHub:
         """Calls a method of a client."""
         return await Peer(self.names[client]).call(method, *params)
 
-    def who(self, ctx: Context) -> str | None:
+    def who(self, ctx: CallContext) -> str | None:
         """The name of the caller."""
         return next((name for name, session in self.names.items() if session is ctx.session), None)
 

@@ -16,12 +16,12 @@ from rpcstream import (
     CallTimeout,
     ConnectFailed,
     ConnectionLost,
-    Context,
     InternalError,
     MethodNotFound,
     NotPermitted,
     Server,
 )
+from rpcstream.peer.context import CallContext
 from rpcstream.testing import memory_client
 
 from ..internals import has_subscriptions
@@ -46,7 +46,7 @@ def make_server(**options: Any) -> Server:
         return server.publish(topic, value)
 
     @server
-    def cut(ctx: Context) -> None:
+    def cut(ctx: CallContext) -> None:
         ctx.session.abort("cut off")
 
     return server

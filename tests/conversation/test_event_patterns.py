@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, Backoff, ConnectionLost, Context, InternalError, InvalidParams, Server
+from rpcstream import AsyncClient, Backoff, ConnectionLost, InternalError, InvalidParams, Server
+from rpcstream.peer.context import CallContext
 
 from ..internals import has_subscriptions
 from .transport_matrix import ErrorLog, Network, RawPeer, notification, request, until
@@ -32,7 +33,7 @@ def make_server(**options: Any) -> Server:
         return server.publish(topic, value, retain=retain)
 
     @server
-    def cut(ctx: Context) -> None:
+    def cut(ctx: CallContext) -> None:
         ctx.session.abort("cut off")
 
     return server

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, Backoff, CallTimeout, ConnectFailed, ConnectionLost, Context, Server
+from rpcstream import AsyncClient, Backoff, CallTimeout, ConnectFailed, ConnectionLost, Server
 from rpcstream.client.pool import STABLE
+from rpcstream.peer.context import CallContext
 from rpcstream.peer.session import Session
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.transports.memory import join
@@ -625,7 +626,7 @@ async def test_the_greeting_is_not_held_to_the_deadline_of_who_connected(door: D
 @pytest.mark.lasting
 async def test_offered_methods_are_there_on_every_connection(network: Network, lines: Lines) -> None:
     @lines.server
-    async def ask(n: int, ctx: Context) -> Any:
+    async def ask(n: int, ctx: CallContext) -> Any:
         return [await ctx.peer.double(n), [item async for item in ctx.peer.stream.count(n)]]
 
     async with network.client(lines.server, reconnect=QUICK) as client:
@@ -697,7 +698,7 @@ async def test_what_runs_for_a_server_that_is_gone_is_cancelled(door: Door, stat
     cancelled: list[str] = []
 
     @server
-    async def ask(ctx: Context) -> Any:
+    async def ask(ctx: CallContext) -> Any:
         return await ctx.peer.work()
 
     async with door.serving(server):
@@ -826,26 +827,26 @@ class Cutting:
         self.cuts = cuts
 
         @self.server(idempotent=True)
-        async def price(ctx: Context) -> float:
+        async def price(ctx: CallContext) -> float:
             return await self._answer("price", ctx, 2.5)
 
         @self.server
-        async def buy(ctx: Context) -> str:
+        async def buy(ctx: CallContext) -> str:
             return await self._answer("buy", ctx, "bought")
 
         @self.server(idempotent=True)
-        async def items(ctx: Context) -> AsyncIterator[int]:
+        async def items(ctx: CallContext) -> AsyncIterator[int]:
             yield await self._answer("items", ctx, 1)
 
         @self.server(idempotent=True)
-        async def total(values: AsyncIterator[int], ctx: Context) -> int:
+        async def total(values: AsyncIterator[int], ctx: CallContext) -> int:
             return await self._answer("total", ctx, sum([value async for value in values]))
 
         @self.server
         def tell() -> None:
             self.asked.append("tell")
 
-    async def _answer(self, method: str, ctx: Context, answer: Any) -> Any:
+    async def _answer(self, method: str, ctx: CallContext, answer: Any) -> Any:
         self.asked.append(method)
         if self.cuts:
             self.cuts -= 1

@@ -19,7 +19,6 @@ from rpcstream import (
     AsyncClient,
     Backoff,
     ConnectionLost,
-    Context,
     InvalidParams,
     Limits,
     Server,
@@ -27,6 +26,7 @@ from rpcstream import (
 )
 from rpcstream.events.event_queue import Policy
 from rpcstream.peer.blocking import BlockingStream, Bridge
+from rpcstream.peer.context import CallContext
 from rpcstream.testing import memory_client
 from rpcstream.transports.memory import join
 
@@ -53,7 +53,7 @@ def make_server(**options: Any) -> Server:
         return server.publish(topic, value)
 
     @server
-    def cut(ctx: Context) -> None:
+    def cut(ctx: CallContext) -> None:
         ctx.session.abort("cut off")
 
     return server

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from rpcstream import Context, Limits, RpcError, Server
+from rpcstream import Limits, RpcError, Server
+from rpcstream.peer.context import CallContext
 
 from .reference_model import ReferenceModel
 
@@ -45,7 +46,7 @@ def _add_plain(server: Server, model: ReferenceModel) -> None:
         return ["now", who, number]
 
     @server
-    async def later(who: str, number: int, ctx: Context) -> Any:
+    async def later(who: str, number: int, ctx: CallContext) -> Any:
         model.begins(number)
         ctx.progress([who, number])
         await model.gate(number).passed()
@@ -60,7 +61,7 @@ def _add_plain(server: Server, model: ReferenceModel) -> None:
     inside: set[str] = set()
 
     @server(ordered=True)
-    async def ordered(who: str, number: int, ctx: Context) -> Any:
+    async def ordered(who: str, number: int, ctx: CallContext) -> Any:
         model.begins(number)
         if str(id(ctx.session)) in inside:
             model.wrong.append(f"call {number} did not wait for its turn")
@@ -86,18 +87,18 @@ def _add_plain(server: Server, model: ReferenceModel) -> None:
 
 def _add_conversing(server: Server, model: ReferenceModel) -> None:
     @server
-    async def back(who: str, number: int, ctx: Context) -> Any:
+    async def back(who: str, number: int, ctx: CallContext) -> Any:
         model.begins(number)
         return ["back", who, number, await _asked(ctx, who, number)]
 
-    async def _asked(ctx: Context, who: str, number: int) -> Any:
+    async def _asked(ctx: CallContext, who: str, number: int) -> Any:
         try:
             return await ctx.peer.confirm(who, number)
         except RpcError as error:
             raise RpcError(error.code, error.message) from None
 
     @server(offload="thread")
-    def back_threaded(who: str, number: int, ctx: Context) -> Any:
+    def back_threaded(who: str, number: int, ctx: CallContext) -> Any:
         model.begins(number)
         try:
             return ["back_threaded", who, number, ctx.peer.confirm(who, number)]
@@ -105,7 +106,7 @@ def _add_conversing(server: Server, model: ReferenceModel) -> None:
             raise RpcError(error.code, error.message) from None
 
     @server
-    async def back_stream(who: str, number: int, ctx: Context) -> Any:
+    async def back_stream(who: str, number: int, ctx: CallContext) -> Any:
         model.begins(number)
         try:
             items = [item async for item in ctx.peer.stream.confirmations(who, number)]

@@ -10,7 +10,8 @@ from typing import Any
 
 import orjson
 
-from rpcstream import Context, Limits, Server
+from rpcstream import Limits, Server
+from rpcstream.peer.context import CallContext
 from rpcstream.peer.session import Session
 
 from ..internals import session_of, unsent_messages
@@ -82,7 +83,7 @@ async def test_what_a_detached_handler_says_to_nobody_does_not_pile_up(connect: 
     sessions = []
 
     @server(detached=True)
-    async def report(ctx: Context) -> None:
+    async def report(ctx: CallContext) -> None:
         sessions.append(ctx.session)
         ctx.session.add_lost_callback(gone.set)
         begun.set()

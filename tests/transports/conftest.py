@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import Context, Limits, Server
+from rpcstream import Limits, Server
+from rpcstream.peer.context import CallContext
 from rpcstream.transports import listen
 from rpcstream.transports.http import HttpConnection
 from rpcstream.transports.http_router import HttpRouter
@@ -67,7 +68,7 @@ class HttpService:
             return value
 
         @server
-        async def count(n: int, ctx: Context) -> AsyncIterator[int]:
+        async def count(n: int, ctx: CallContext) -> AsyncIterator[int]:
             ctx.progress("begun")
             try:
                 for i in range(n):
@@ -85,7 +86,7 @@ class HttpService:
                 self.ended.append("endless")
 
         @server
-        async def ask_back(ctx: Context) -> Any:
+        async def ask_back(ctx: CallContext) -> Any:
             return await ctx.peer.confirm()
 
         @server
@@ -93,11 +94,11 @@ class HttpService:
             return sum([value async for value in values])
 
         @server
-        def headers(ctx: Context) -> dict[str, str]:
+        def headers(ctx: CallContext) -> dict[str, str]:
             return dict(ctx.session.headers)
 
         @server
-        def who(ctx: Context) -> Any:
+        def who(ctx: CallContext) -> Any:
             return ctx.session.identity
 
     @property
