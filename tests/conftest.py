@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import orjson
 import pytest
+
+from .raw_connection import RawConnection
 
 #: Folders that are run where they are named, each a step of `.ci/run`.
 NAMED = [Path(__file__).parent.resolve() / name for name in ("benchmarks", "interop")]
@@ -56,59 +58,13 @@ def pytest_report_header() -> str:
     return f"event loop: {os.environ.get('RPCSTREAM_LOOP', 'auto')}"
 
 
-class RawConnection:
-    """A socket to a server, for bytes of any kind.
-
-    Attributes:
-        farewells: the params of each `$/goAway` that has come; no other function gives these.
-    """
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.farewells: list[Any] = []
-
-    async def send(self, data: bytes | str) -> None:
-        self.writer.write(data.encode() if isinstance(data, str) else data)
-        await self.writer.drain()
-
-    async def reply(self) -> Any:
-        """The next message, parsed; None at the end of the stream."""
-        while True:
-            line = await asyncio.wait_for(self.reader.readline(), 20)
-            message = orjson.loads(line) if line else None
-            if not self._is_farewell(message):
-                return message
-
-    async def ask(self, line: bytes | str) -> Any:
-        await self.send((line.encode() if isinstance(line, str) else line) + b"\n")
-        return await self.reply()
-
-    async def call(self, method: str, params: Any = None, call_id: Any = 1) -> Any:
-        message = {"jsonrpc": "2.0", "method": method, "params": params, "id": call_id}
-        return await self.ask(orjson.dumps(message))
-
-    async def rest(self) -> list[Any]:
-        """All replies until the server closes."""
-        lines = (await asyncio.wait_for(self.reader.read(), 20)).splitlines()
-        return [message for message in map(orjson.loads, lines) if not self._is_farewell(message)]
-
-    def _is_farewell(self, message: Any) -> bool:
-        is_one = isinstance(message, dict) and message.get("method") == "$/goAway"
-        if is_one:
-            self.farewells.append(message["params"])
-        return is_one
-
-    def end(self) -> None:
-        """Say that nothing more will be sent."""
-        self.writer.write_eof()
-
-    async def close(self) -> None:
-        self.writer.close()
-        try:
-            await self.writer.wait_closed()
-        except ConnectionError:
-            pass
+@pytest.fixture(scope="module")
+def fast_collections() -> Iterator[None]:
+    """Freeze the objects that exist before the tests of a module, so that each garbage collection is short."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -124,13 +80,7 @@ async def connect() -> AsyncIterator[Callable[[str], Awaitable[RawConnection]]]:
     opened: list[RawConnection] = []
 
     async def open_one(address: str) -> RawConnection:
-        limit = 256 * 1024 * 1024
-        if address.startswith("unix://"):
-            streams = await asyncio.open_unix_connection(address.removeprefix("unix://"), limit=limit)
-        else:
-            host, _, port = address.rpartition(":")
-            streams = await asyncio.open_connection(host.strip("[]"), int(port), limit=limit)
-        opened.append(RawConnection(*streams))
+        opened.append(await RawConnection.open(address))
         return opened[-1]
 
     yield open_one

@@ -180,20 +180,21 @@ def batch(count: int, method: str) -> bytes:
     return b"[" + b",".join(request(method, [number], number).strip() for number in range(count)) + b"]"
 
 
-@attack(5, "a batch of 1,000 calls of 5 ms", server=slow, budget=Budget(memory=64 * MIB), slowest=SLOW)
-async def slow_batch(target: ServerUnderAttack) -> None:
+async def ask_in_a_batch(target: ServerUnderAttack, method: str) -> None:
     raw = await target.connect()
     count = 1000 if target.whole else 300
-    await raw.send(batch(count, "work") + b"\n")
+    await raw.send(batch(count, method) + b"\n")
     assert [reply["result"] for reply in await raw.reply()] == list(range(count))
+
+
+@attack(5, "a batch of 1,000 calls of 5 ms", server=slow, budget=Budget(memory=64 * MIB), slowest=SLOW)
+async def slow_batch(target: ServerUnderAttack) -> None:
+    await ask_in_a_batch(target, "work")
 
 
 @attack(5, "the same of async methods", server=slow, budget=Budget(memory=64 * MIB), slowest=SLOW, in_suite=False)
 async def slow_async_batch(target: ServerUnderAttack) -> None:
-    raw = await target.connect()
-    count = 1000 if target.whole else 300
-    await raw.send(batch(count, "work_async") + b"\n")
-    assert [reply["result"] for reply in await raw.reply()] == list(range(count))
+    await ask_in_a_batch(target, "work_async")
 
 
 @attack(5, "the same over HTTP", server=slow, budget=Budget(memory=64 * MIB), slowest=SLOW, in_suite=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import orjson
@@ -15,6 +14,7 @@ from rpcstream import Limits, Server
 from rpcstream.tls import TLS
 
 from ..internals import open_connections
+from ..raw_connection import RawConnection, raw_connections
 from .test_over_http import UPGRADE
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}'
@@ -31,12 +31,11 @@ def post(token: str | None, *, target: str = "/") -> bytes:
     return "\r\n".join([*head, "", ""]).encode() + PING
 
 
-class End:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
+class HttpConnection(RawConnection):
+    """A raw connection that speaks HTTP."""
 
     async def answer(self) -> tuple[int, dict[str, str], bytes] | None:
-        """Status, headers and body of the next answer; None at the end."""
+        """Status, headers and body of the next answer; None where the connection has ended."""
         try:
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -46,33 +45,12 @@ class End:
         body = await self.reader.readexactly(int(headers.get("content-length", 0)))
         return int(first.split()[1]), headers, body
 
-    async def ask(self, data: bytes) -> tuple[int, dict[str, str], bytes] | None:
+    async def request(self, data: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Send a request; give its answer."""
         self.writer.write(data)
-        return await self.answer()
-
-    async def is_over(self) -> bool:
-        with contextlib.suppress(ConnectionError):
-            while await self.reader.read(1 << 16):
-                pass
-        return True
-
-
-@contextlib.asynccontextmanager
-async def ends(server: Server) -> AsyncIterator[Callable[[], Any]]:
-    opened: list[asyncio.StreamWriter] = []
-
-    async def connect() -> End:
-        host, _, port = address.rpartition("//")[2].rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        opened.append(writer)
-        return End(reader, writer)
-
-    async with asyncio.timeout(60), server.listening(port=0) as address:
-        try:
-            yield connect
-        finally:
-            for writer in opened:
-                writer.transport.abort()
+        answer = await self.answer()
+        assert answer is not None, "the connection ended without an answer"
+        return answer
 
 
 # -- attempts -------------------------------------------------------------------------------------------------------
@@ -92,24 +70,24 @@ async def test_the_third_401_is_the_last(token: str | None, is_sync: bool, caplo
         return "me" if credentials.token == "right" else None
 
     server = Server(authenticate=now if is_sync else later, limits=Limits(auth_timeout=None))
-    async with ends(server) as connect:
-        end = await connect()
-        end.writer.write(post(token) * 50)  # in one go: those behind the third are not looked at
-        answers = [await end.answer() for _ in range(4)]
+    async with raw_connections(server, HttpConnection) as connect:
+        raw = await connect()
+        raw.writer.write(post(token) * 50)  # in one go: those behind the third are not looked at
+        answers = [await raw.answer() for _ in range(4)]
         assert [each and each[0] for each in answers] == [401, 401, 401, None]
         assert [each and each[1].get("connection") for each in answers[:3]] == [None, None, "close"]
-        assert await end.is_over()
+        assert await raw.is_over()
     assert len(asked) == 3
     assert "3 requests without an accepted token" in caplog.text
     assert server.counters.closed_for_limits == 1
 
 
 async def test_right_ones_between_do_not_buy_more_attempts() -> None:
-    async with ends(Server(token="right")) as connect:
-        end = await connect()
-        statuses = [(await end.ask(post(token)))[0] for token in ("wrong", "right", "wrong", "right", "wrong")]
+    async with raw_connections(Server(token="right"), HttpConnection) as connect:
+        raw = await connect()
+        statuses = [(await raw.request(post(token)))[0] for token in ("wrong", "right", "wrong", "right", "wrong")]
         assert statuses == [401, 200, 401, 200, 401]
-        assert await end.is_over()
+        assert await raw.is_over()
 
 
 async def test_pages_and_upgrades_count_too() -> None:
@@ -119,14 +97,14 @@ async def test_pages_and_upgrades_count_too() -> None:
     def secret() -> str:
         return "secret"
 
-    async with ends(server) as connect:
-        end = await connect()
+    async with raw_connections(server, HttpConnection) as connect:
+        raw = await connect()
         for _ in range(2):
-            assert (await end.ask(b"GET /secret HTTP/1.1\r\nHost: localhost\r\n\r\n"))[0] == 401
+            assert (await raw.request(b"GET /secret HTTP/1.1\r\nHost: localhost\r\n\r\n"))[0] == 401
         lines = "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items())
         upgrade = f"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong\r\n{lines}\r\n".encode()
-        assert (await end.ask(upgrade))[0] == 401
-        assert await end.is_over()
+        assert (await raw.request(upgrade))[0] == 401
+        assert await raw.is_over()
 
 
 # -- time -----------------------------------------------------------------------------------------------------------
@@ -134,19 +112,19 @@ async def test_pages_and_upgrades_count_too() -> None:
 
 async def test_401_does_not_prolong_it(caplog: pytest.LogCaptureFixture) -> None:
     server = Server(token="right", limits=Limits(auth_timeout=0.3))
-    async with ends(server) as connect:
-        known, end, late = await connect(), await connect(), await connect()
-        assert (await known.ask(post("right")))[0] == 200
-        assert (await end.ask(post("wrong")))[0] == 401
+    async with raw_connections(server, HttpConnection) as connect:
+        known, raw, late = await connect(), await connect(), await connect()
+        assert (await known.request(post("right")))[0] == 200
+        assert (await raw.request(post("wrong")))[0] == 401
         late.writer.write(post("right")[:60])  # the head has not come when the time is over
         answer = await late.answer()
         assert answer is not None
         assert answer[0] == 408
         assert b"auth_timeout" in answer[2]
-        assert await end.is_over()
+        assert await raw.is_over()
         assert await late.is_over()
-        assert (await known.ask(post("wrong")))[0] == 401
-        assert (await known.ask(post("right")))[0] == 200
+        assert (await known.request(post("wrong")))[0] == 401
+        assert (await known.request(post("right")))[0] == 200
     assert caplog.text.count("not authenticated after 0.3 s (auth_timeout)") == 2
 
 
@@ -159,9 +137,9 @@ async def test_pages_for_everybody_do_not_prolong_it() -> None:
         await going.wait()
         return "done"
 
-    async with ends(server) as connect:
+    async with raw_connections(server, HttpConnection) as connect:
         quick, waiting = await connect(), await connect()
-        assert (await quick.ask(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"))[0] == 200
+        assert (await quick.request(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"))[0] == 200
         waiting.writer.write(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert await quick.is_over()
         while not all(getattr(each, "is_draining", False) for each in open_connections(server)):
@@ -186,12 +164,13 @@ async def test_a_function_that_takes_long_does_not_prolong_it() -> None:
                 await going.wait()
         return "me"
 
-    async with ends(Server(authenticate=stubborn, limits=Limits(auth_timeout=0.2))) as connect:
-        end = await connect()
-        answer = await end.ask(post("any"))
+    server = Server(authenticate=stubborn, limits=Limits(auth_timeout=0.2))
+    async with raw_connections(server, HttpConnection) as connect:
+        raw = await connect()
+        answer = await raw.request(post("any"))
         assert answer is not None
         assert (answer[0], answer[1]["connection"]) == (401, "close")
-        assert await end.is_over()
+        assert await raw.is_over()
         assert asked == 1
         going.set()
 
@@ -209,7 +188,7 @@ async def test_what_was_said_before_is_in_it(monkeypatch: pytest.MonkeyPatch) ->
         return real(when, *args, **options)
 
     monkeypatch.setattr(type(loop), "call_at", lambda self, when, *args, **options: noted(when, *args, **options))
-    async with ends(server) as connect:
+    async with raw_connections(server, HttpConnection) as connect:
         line, web = await connect(), await connect()
         while len(deadlines) < 2:
             await asyncio.sleep(0.01)
@@ -217,7 +196,7 @@ async def test_what_was_said_before_is_in_it(monkeypatch: pytest.MonkeyPatch) ->
         line.writer.write(PING + b"\n")
         assert b"pong" in await line.reader.readline()
         lines = "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items())
-        assert (await web.ask(f"GET / HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode()))[0] == 101
+        assert (await web.request(f"GET / HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode()))[0] == 101
         while len(deadlines) < 5:  # two doors, the line, HTTP, the WebSocket
             await asyncio.sleep(0.01)
     assert max(deadlines) - min(deadlines) < 0.2
@@ -231,17 +210,17 @@ async def test_the_handshake_of_tls_is_in_it(tmp_path: Any) -> None:
         tls=TLS(certificate=tmp_path / "server.pem"),
         limits=Limits(auth_timeout=0.3, message_timeout=None),
     )
-    async with ends(server) as connect:
-        end = await connect()
-        end.writer.write(b"\x16\x03\x01")
-        assert await end.is_over()
+    async with raw_connections(server, HttpConnection) as connect:
+        raw = await connect()
+        raw.writer.write(b"\x16\x03\x01")
+        assert await raw.is_over()
 
 
 async def test_wrong_tokens_on_a_line() -> None:
-    async with ends(Server(token="right")) as connect:
-        end = await connect()
+    async with raw_connections(Server(token="right"), HttpConnection) as connect:
+        raw = await connect()
         question = {"jsonrpc": "2.0", "id": 1, "method": "rpc.authenticate", "params": ["wrong"]}
-        end.writer.write((orjson.dumps(question) + b"\n") * 1000)
-        data = await asyncio.wait_for(end.reader.read(), 20)
+        raw.writer.write((orjson.dumps(question) + b"\n") * 1000)
+        data = await asyncio.wait_for(raw.reader.read(), 20)
         assert len(data.splitlines()) >= 3
-        assert await end.is_over()
+        assert await raw.is_over()

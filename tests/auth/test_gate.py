@@ -19,8 +19,8 @@ from rpcstream.peer.credentials import Credentials
 from rpcstream.peer.session import Session
 from rpcstream.testing import memory_client
 
-from ..conftest import RawConnection
 from ..internals import answer_function, dispatcher_of, session_of, sessions_of
+from ..raw_connection import RawConnection
 
 Connect = Callable[[str], Awaitable[RawConnection]]
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,55 +17,13 @@ from rpcstream import (
     InternalError,
     MethodNotFound,
     NotPermitted,
-    Server,
 )
-from rpcstream.peer.context import CallContext
-from rpcstream.testing import memory_client
 
 from ..internals import has_subscriptions
 
 Scripted = Callable[[Callable[[Any], None]], str]
-Joined = tuple[Server, AsyncClient]
 
 AT_ONCE = Backoff(first=0.001, longest=0.01)
-
-
-@dataclass
-class Reading:
-    sensor: str
-    celsius: float
-
-
-def make_server(**options: Any) -> Server:
-    server = Server(drain_timeout=1000, **options)
-
-    @server
-    def publish(value: Any, topic: str = "a") -> int:
-        return server.publish(topic, value)
-
-    @server
-    def cut(ctx: CallContext) -> None:
-        ctx.session.abort("cut off")
-
-    return server
-
-
-@asynccontextmanager
-async def over_tcp(server: Server, **options: Any) -> AsyncIterator[AsyncClient]:
-    async with server.listening(port=0) as address, AsyncClient(address, **options) as client:
-        yield client
-
-
-@pytest.fixture(params=[memory_client, over_tcp], ids=["memory", "tcp"])
-async def joined(request: pytest.FixtureRequest) -> AsyncIterator[Joined]:
-    """A server and a client of it."""
-    server = make_server()
-    async with request.param(server) as client:
-        yield server, client
-
-
-async def take(events: Any, count: int) -> list[Any]:
-    return [await anext(events) for _ in range(count)]
 
 
 async def test_a_server_that_knows_no_events(scripted: Scripted) -> None:

@@ -21,7 +21,7 @@ import pytest
 from rpcstream.peer.session import Session
 from rpcstream.testing import FakeTimeLoop
 
-from .transport_matrix import TRANSPORTS, ErrorLog, Network, Transport, leftovers, until
+from .transport_matrix import TRANSPORTS, ErrorLog, Network, Transport, Unix, leftovers, until
 
 #: The transports of the test suite: each protocol once, and TLS once. The others are these put together in other ways.
 USUAL = ("tcp", "tls", "ws", "http", "memory")
@@ -62,8 +62,14 @@ def transport(request: pytest.FixtureRequest) -> Transport:
 
 
 @pytest.fixture
-async def network(transport: Transport, tmp_path: Path, sessions: list[Session]) -> Network:
-    return Network(transport, tmp_path, sessions)
+def folder(request: pytest.FixtureRequest, transport: Transport) -> Path | None:
+    """A folder for the transport that needs one: to make one for each test takes longer than many a test."""
+    return request.getfixturevalue("tmp_path") if isinstance(transport, Unix) else None
+
+
+@pytest.fixture
+async def network(transport: Transport, folder: Path | None, sessions: list[Session]) -> Network:
+    return Network(transport, folder, sessions)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from rpcstream import (
 )
 from rpcstream.peer.remote import BlockingPeer
 
-from .transport_matrix import ErrorLog, Network, RawPeer, until
+from .transport_matrix import ErrorLog, Network, RawPeer, peer_keeping_server, until
 
 # -- where the context is found -------------------------------------------------------------------------------------
 
@@ -648,16 +648,7 @@ async def test_a_sync_handler_in_the_event_loop_cannot_wait(network: Network, er
 
 @pytest.mark.lasting
 async def test_the_peer_may_be_kept_beyond_the_call(network: Network) -> None:
-    server = Server()
-    kept: list[Any] = []
-
-    @server
-    async def hello(ctx: Context) -> None:
-        kept.append(ctx.peer)
-
-    @server(offload="thread")
-    def hello_in_thread(ctx: Context) -> None:
-        kept.append(ctx.peer)
+    server, kept = peer_keeping_server()
 
     async with network.serve(server) as endpoint:
         client = endpoint.client()
@@ -732,16 +723,7 @@ async def test_a_call_back_has_a_timeout_of_its_own(network: Network) -> None:
 
 
 async def test_attributes_that_are_no_methods(network: Network) -> None:
-    server = Server()
-    kept: list[Any] = []
-
-    @server
-    async def hello(ctx: Context) -> None:
-        kept.append(ctx.peer)
-
-    @server(offload="thread")
-    def hello_in_thread(ctx: Context) -> None:
-        kept.append(ctx.peer)
+    server, kept = peer_keeping_server()
 
     async with network.raw(server) as raw:
         assert await raw.result("hello") is None

@@ -13,7 +13,7 @@ import pytest
 from rpcstream import AsyncClient, ConnectionLost, Context, Limits, Server
 from rpcstream.testing import FakeTimeLoop
 
-from .transport_matrix import Network, notification, request, until
+from .transport_matrix import Network, notification, peer_keeping_server, request, until
 
 
 class Capped:
@@ -430,12 +430,7 @@ async def test_a_reader_that_comes_back_in_time(network: Network) -> None:
 
 
 async def test_calls_to_a_peer_that_does_not_read_wait_before_they_are_sent(network: Network) -> None:
-    server = Server(limits=Limits(write_buffer=50_000, write_timeout=None))
-    kept: list[Any] = []
-
-    @server
-    async def hello(ctx: Context) -> None:
-        kept.append(ctx.peer)
+    server, kept = peer_keeping_server(limits=Limits(write_buffer=50_000, write_timeout=None))
 
     async with network.raw(server) as raw:
         assert await raw.result("hello") is None
@@ -456,12 +451,7 @@ async def test_calls_to_a_peer_that_does_not_read_wait_before_they_are_sent(netw
 
 
 async def test_calls_that_wait_to_be_sent_fail_with_the_connection(network: Network) -> None:
-    server = Server(limits=Limits(write_buffer=50_000, write_timeout=None))
-    kept: list[Any] = []
-
-    @server
-    async def hello(ctx: Context) -> None:
-        kept.append(ctx.peer)
+    server, kept = peer_keeping_server(limits=Limits(write_buffer=50_000, write_timeout=None))
 
     async with network.raw(server) as raw:
         assert await raw.result("hello") is None

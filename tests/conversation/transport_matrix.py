@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, Server
+from rpcstream import AsyncClient, Context, Server
 from rpcstream.peer.session import Session
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.transports.memory import join
@@ -211,21 +211,21 @@ class Endpoint:
 class Transport(Protocol):
     """How a client reaches a server."""
 
-    def serving(self, server: Server, folder: Path) -> AbstractAsyncContextManager[Endpoint]:
-        """Serve while the block runs. `folder` is an empty one."""
+    def serving(self, server: Server, folder: Path | None) -> AbstractAsyncContextManager[Endpoint]:
+        """Serve while the block runs. `folder` is an empty one, for Unix sockets."""
 
-    def listening(self, accept: Callable[[], RawPeer], folder: Path) -> AbstractAsyncContextManager[Endpoint]:
+    def listening(self, accept: Callable[[], RawPeer], folder: Path | None) -> AbstractAsyncContextManager[Endpoint]:
         """Accept connections with what the function makes."""
 
 
 class Tcp:
     @asynccontextmanager
-    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Endpoint]:
+    async def serving(self, server: Server, folder: Path | None) -> AsyncIterator[Endpoint]:
         async with server.listening(port=0) as address:
             yield self._endpoint(address)
 
     @asynccontextmanager
-    async def listening(self, accept: Callable[[], RawPeer], folder: Path) -> AsyncIterator[Endpoint]:
+    async def listening(self, accept: Callable[[], RawPeer], folder: Path | None) -> AsyncIterator[Endpoint]:
         listener = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
         try:
             yield self._endpoint(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
@@ -243,13 +243,13 @@ class Tcp:
 
 class Tls:
     @asynccontextmanager
-    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Endpoint]:
+    async def serving(self, server: Server, folder: Path | None) -> AsyncIterator[Endpoint]:
         server.guard(tls=server_tls())
         async with server.listening(port=0) as address:
             yield self._endpoint(address)
 
     @asynccontextmanager
-    async def listening(self, accept: Callable[[], RawPeer], folder: Path) -> AsyncIterator[Endpoint]:
+    async def listening(self, accept: Callable[[], RawPeer], folder: Path | None) -> AsyncIterator[Endpoint]:
         tls = server_tls().context()
         listener = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0, ssl=tls)
         try:
@@ -275,14 +275,14 @@ class WebSocket:
         self._tls = isinstance(tcp, Tls)
 
     @asynccontextmanager
-    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Endpoint]:
+    async def serving(self, server: Server, folder: Path | None) -> AsyncIterator[Endpoint]:
         if self._tls:
             server.guard(tls=server_tls())
         async with server.listening(port=0) as address:
             yield self._endpoint(address.removeprefix("tls://"))
 
     @asynccontextmanager
-    async def listening(self, accept: Callable[[], RawPeer], folder: Path) -> AsyncIterator[Endpoint]:
+    async def listening(self, accept: Callable[[], RawPeer], folder: Path | None) -> AsyncIterator[Endpoint]:
         tls = server_tls().context() if self._tls else None
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(lambda: WebSocketAdapter(accept()), "127.0.0.1", 0, ssl=tls)
@@ -310,14 +310,14 @@ class Http:
         self._tls = tls
 
     @asynccontextmanager
-    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Endpoint]:
+    async def serving(self, server: Server, folder: Path | None) -> AsyncIterator[Endpoint]:
         if self._tls:
             server.guard(tls=server_tls())
         async with server.listening(port=0) as address:
             options = {"ca": authority()} if self._tls else {}
             yield Endpoint(self._connect, f"{'https' if self._tls else 'http'}://{address}/", **options)
 
-    def listening(self, accept: Callable[[], RawPeer], folder: Path) -> AbstractAsyncContextManager[Endpoint]:
+    def listening(self, accept: Callable[[], RawPeer], folder: Path | None) -> AbstractAsyncContextManager[Endpoint]:
         pytest.skip("there is no raw peer for HTTP here")
 
     async def _connect(self, make: Callable[[], Any]) -> Any:
@@ -326,12 +326,14 @@ class Http:
 
 class Unix:
     @asynccontextmanager
-    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Endpoint]:
+    async def serving(self, server: Server, folder: Path | None) -> AsyncIterator[Endpoint]:
+        assert folder is not None
         async with server.listening(unix=folder / "socket") as address:
             yield self._endpoint(address)
 
     @asynccontextmanager
-    async def listening(self, accept: Callable[[], RawPeer], folder: Path) -> AsyncIterator[Endpoint]:
+    async def listening(self, accept: Callable[[], RawPeer], folder: Path | None) -> AsyncIterator[Endpoint]:
+        assert folder is not None
         path = str(folder / "socket")
         listener = await asyncio.get_running_loop().create_unix_server(accept, path)
         try:
@@ -349,12 +351,12 @@ class Unix:
 
 class Memory:
     @asynccontextmanager
-    async def serving(self, server: Server, folder: Path) -> AsyncIterator[Endpoint]:
+    async def serving(self, server: Server, folder: Path | None) -> AsyncIterator[Endpoint]:
         async with server.in_memory() as accept:
             yield self._endpoint(accept)
 
     @asynccontextmanager
-    async def listening(self, accept: Callable[[], RawPeer], folder: Path) -> AsyncIterator[Endpoint]:
+    async def listening(self, accept: Callable[[], RawPeer], folder: Path | None) -> AsyncIterator[Endpoint]:
         yield self._endpoint(accept)
 
     def _endpoint(self, accept: Callable[[], asyncio.Protocol]) -> Endpoint:
@@ -406,6 +408,22 @@ class ErrorLog(logging.Handler):
         assert not unexpected, "logged as errors:\n" + "\n".join(unexpected)
 
 
+def peer_keeping_server(**options: Any) -> tuple[Server, list[Any]]:
+    """A server whose `hello` and `hello_in_thread` keep the peers that call them; and the list of these."""
+    server = Server(**options)
+    kept: list[Any] = []
+
+    @server
+    async def hello(ctx: Context) -> None:
+        kept.append(ctx.peer)
+
+    @server(offload="thread")
+    def hello_in_thread(ctx: Context) -> None:
+        kept.append(ctx.peer)
+
+    return server, kept
+
+
 def leftovers(session: Session) -> dict[str, Any]:
     """The calls and streams that a session still holds, by kind."""
     held = {
@@ -430,7 +448,7 @@ class Network:
     When a block is left, everything that was begun in it must have ended before a connection is closed.
     """
 
-    def __init__(self, transport: Transport, folder: Path, sessions: list[Session]) -> None:
+    def __init__(self, transport: Transport, folder: Path | None, sessions: list[Session]) -> None:
         self.sessions = sessions
         self.transport = transport
         self.folder = folder

@@ -9,28 +9,21 @@ only when a step says so. With many more examples, and longer ones:
 
 from __future__ import annotations
 
-import gc
-import logging
 import os
-import time
-import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, multiple, rule
+from hypothesis.stateful import Bundle, consumes, multiple, rule
 
-from ..stepped_loop import SteppedLoop
+from ..random_runs import RandomRun, run_settings
 from .networks import MemoryNetwork, TcpNetwork
 from .reference_model import ExpectedCall
 from .scripted_peer import IDS, MANNERS
 from .service import BACK, PLAIN, STREAMS
 from .simulation import Simulation
 
-#: Seconds of real time that threads and sockets of a busy machine have to let go of what they did last.
-PATIENCE = 10.0
+pytestmark = pytest.mark.usefixtures("fast_collections")
 
 EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", "60"))
 STEPS = int(os.environ.get("RPCSTREAM_STEPS", "30"))
@@ -42,18 +35,7 @@ limited = st.booleans()
 few = st.integers(0, 6)
 
 
-class _Errors(logging.Handler):
-    """Collects what is logged as an error."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.seen: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.seen.append(self.format(record))
-
-
-class Conversation(RuleBasedStateMachine):
+class Conversation(RandomRun):
     """The steps of a run; what they do is in `simulation`."""
 
     network: Any = MemoryNetwork
@@ -64,8 +46,6 @@ class Conversation(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.errors = _Errors()
-        logging.getLogger().addHandler(self.errors)
         self.simulation = Simulation(self.network)
         self.simulation.open()
 
@@ -187,64 +167,13 @@ class Conversation(RuleBasedStateMachine):
     def read(self, name: str, wanted: bool) -> None:
         self.simulation.read(name, wanted)
 
-    @rule(seconds=st.sampled_from([3.0, 6.0, 70.0]))
-    def advance(self, seconds: float) -> None:
-        self.simulation.advance(seconds)
-
-    @rule(count=st.integers(1, 4))
-    def turn(self, count: int) -> None:
-        self.simulation.loop.turn(count)
-
-    @rule()
-    def settle(self) -> None:
-        self.simulation.settle()
-
-    def teardown(self) -> None:
-        loop = self.simulation.loop
-        try:
-            self.simulation.finish()
-            sessions = self.simulation.close()
-            del self.simulation
-            left = _left(sessions, loop)
-            assert not left, f"sessions are left behind: {left}"
-            assert not loop.reports, loop.reports
-            assert not self.errors.seen, self.errors.seen
-        finally:
-            logging.getLogger().removeHandler(self.errors)
-            loop.dispose()
-
-
-def _left(references: list[weakref.ref[Any]], loop: SteppedLoop) -> list[Any]:
-    """The objects that still exist. Threads and sockets may take a moment to drop their last references."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        gc.collect()
-        loop.jump(0.1)
-        loop.settle()
-        references = [reference for reference in references if reference() is not None]
-        if not references:
-            break
-        time.sleep(0.001)
-    return [reference() for reference in references]
-
 
 class OverTcp(Conversation):
     network = TcpNetwork
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _fast_collections() -> Iterator[None]:
-    """Freeze the objects that exist before the tests, so that each garbage collection is short."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-_settings = settings(deadline=None, stateful_step_count=STEPS, print_blob=True, suppress_health_check=list(HealthCheck))
-
 TestInMemory = Conversation.TestCase
-TestInMemory.settings = settings(_settings, max_examples=EXAMPLES)
+TestInMemory.settings = run_settings(STEPS, EXAMPLES)
 
 TestOverTcp = OverTcp.TestCase
-TestOverTcp.settings = settings(_settings, max_examples=max(EXAMPLES // 5, 1))
+TestOverTcp.settings = run_settings(STEPS, max(EXAMPLES // 5, 1))

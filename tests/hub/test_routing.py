@@ -8,17 +8,16 @@ With many more examples, and longer ones:
 
 from __future__ import annotations
 
-import gc
-import logging
 import os
-from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import rule
 
+from ..random_runs import RandomRun, run_settings
 from .simulation import MANNERS, NAMES, RIGHT, HubSimulation
+
+pytestmark = pytest.mark.usefixtures("fast_collections")
 
 EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", "40"))
 STEPS = int(os.environ.get("RPCSTREAM_STEPS", "40"))
@@ -42,24 +41,11 @@ topics = st.sampled_from(["s.a", "s.b", "s.a.x", "t"])
 patterns = st.sampled_from(["s.a", "s.*", "s.>", ">", "*", "t", "rpc.hub.>", "rpc.hub.left"])
 
 
-class _Errors(logging.Handler):
-    """Collects what is logged as an error."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.seen: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.seen.append(self.format(record))
-
-
-class Routing(RuleBasedStateMachine):
+class Routing(RandomRun):
     """The steps of a run; what they do is in `simulation`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.errors = _Errors()
-        logging.getLogger().addHandler(self.errors)
         self.simulation = HubSimulation()
         # Most runs would take long to come to a call that is carried out.
         self.simulation.register("c", ["one", "rooms.one"], shared=False, with_key=False)
@@ -141,46 +127,6 @@ class Routing(RuleBasedStateMachine):
     def read(self, name: str, wanted: bool) -> None:
         self.simulation.peers[name].read(wanted)
 
-    @rule(seconds=st.sampled_from([3.0, 6.0, 21.0, 70.0]))
-    def advance(self, seconds: float) -> None:
-        self.simulation.advance(seconds)
-
-    @rule(count=st.integers(1, 4))
-    def turn(self, count: int) -> None:
-        self.simulation.loop.turn(count)
-
-    @rule()
-    def settle(self) -> None:
-        self.simulation.settle()
-
-    def teardown(self) -> None:
-        loop = self.simulation.loop
-        try:
-            self.simulation.finish()
-            sessions = self.simulation.close()
-            left = [reference() for reference in sessions if reference() is not None]
-            assert not left, f"sessions are left behind: {left}"
-            assert not loop.reports, loop.reports
-            assert not self.errors.seen, self.errors.seen
-        finally:
-            logging.getLogger().removeHandler(self.errors)
-            loop.dispose()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _fast_collections() -> Iterator[None]:
-    """Freeze the objects that exist before the tests, so that each garbage collection is short."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
 
 TestRouting = Routing.TestCase
-TestRouting.settings = settings(
-    deadline=None,
-    stateful_step_count=STEPS,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-    max_examples=EXAMPLES,
-)
+TestRouting.settings = run_settings(STEPS, EXAMPLES)

@@ -90,6 +90,12 @@ class Talk:
         for _ in range(count):
             await asyncio.sleep(0)
 
+    async def sorted(self, session: Session) -> None:
+        """Wait until all messages that wait have been looked through."""
+        async with asyncio.timeout(20):
+            while session.queue.is_behind:
+                await asyncio.sleep(0)
+
     async def idle(self, session: Session) -> None:
         async with asyncio.timeout(20):
             while session.queue or session.running or session.queue.is_behind:
@@ -134,9 +140,7 @@ async def outcome(reads: list[list[bytes]], share: float) -> tuple[list[Any], li
             await talk.turns(session)
             for lines in reads:
                 session.receive(list(lines))
-                async with asyncio.timeout(20):
-                    while session.queue.is_behind:
-                        await asyncio.sleep(0)
+                await talk.sorted(session)
                 await talk.turns(session)
             session.receive([orjson.dumps({"jsonrpc": "2.0", "id": 1, "result": "told"})])
             session.receive([orjson.dumps(word("end", stream="s1"))])
@@ -209,9 +213,7 @@ async def test_while_messages_were_not_looked_through_no_more_are_read(monkeypat
         session.receive([orjson.dumps(word("cancelRequest", id=100 + n)) for n in range(50)])
         assert session.queue.is_behind
         assert talk.channel.is_paused
-        async with asyncio.timeout(20):
-            while session.queue.is_behind:
-                await asyncio.sleep(0)
+        await talk.sorted(session)
         await talk.turns(session)
         assert not talk.channel.is_paused
         session.running.cancel_all()
@@ -229,9 +231,7 @@ async def test_a_cancel_that_overtakes_means_only_what_had_come_before(monkeypat
         await talk.turns(session)
         session.receive([orjson.dumps(each) for each in (request("plain", 7, 7), word("cancelRequest", id=7))])
         session.receive([orjson.dumps(request("plain", 8, 7))])
-        async with asyncio.timeout(20):
-            while session.queue.is_behind:
-                await asyncio.sleep(0)
+        await talk.sorted(session)
         talk.go.set()
         await talk.idle(session)
         sent = {(each["id"], each.get("result", -1)) for each in talk.channel.sent}

@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ from rpcstream.transports import accept
 from rpcstream.transports.open_connections import UnauthenticatedConnections
 
 from ..internals import fail_accepts, listener_of, remembered_hosts
+from ..raw_connection import raw_connections
 from ..waiting import until
 
-PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}\n'
-SHOW_TOKEN = b'{"jsonrpc":"2.0","id":1,"method":"rpc.authenticate","params":["secret"]}\n'
+PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}'
+SHOW_TOKEN = b'{"jsonrpc":"2.0","id":1,"method":"rpc.authenticate","params":["secret"]}'
 
 
 @pytest.fixture(scope="module")
@@ -48,44 +49,6 @@ def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
     name: LoopName = request.param
     with asyncio.Runner(loop_factory=loop_factory(name)) as runner:
         yield runner
-
-
-class End:
-    """The other end of a connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    async def ask(self, line: bytes) -> Any:
-        self.writer.write(line)
-        reply = await self.reader.readline()
-        return orjson.loads(reply) if reply else None
-
-    async def is_over(self) -> bool:
-        with contextlib.suppress(ConnectionError):
-            while await self.reader.read(1 << 16):
-                pass
-        return True
-
-
-@contextlib.asynccontextmanager
-async def ends(server: Server, ca: Path | None = None) -> AsyncIterator[Any]:
-    """A running server, and what connects to it; all must be done in a minute."""
-    opened: list[asyncio.StreamWriter] = []
-
-    async def connect(*, in_clear: bool = False) -> End:
-        host, _, port = address.rpartition("//")[2].rpartition(":")
-        tls = client_context(ca=ca) if ca is not None and not in_clear else None
-        reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
-        opened.append(writer)
-        return End(reader, writer)
-
-    async with asyncio.timeout(60), server.listening(port=0) as address:
-        try:
-            yield connect
-        finally:
-            for writer in opened:
-                writer.transport.abort()
 
 
 # -- no more descriptors --------------------------------------------------------------------------------------------
@@ -147,7 +110,7 @@ def test_no_more_descriptors(loop: str, tmp_path: Path) -> None:
 
 async def test_a_connection_that_is_gone_before_it_is_taken_is_no_shortage(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
-    async with ends(server) as connect:
+    async with raw_connections(server) as connect:
         failures = [OSError(number, "gone") for number in (errno.ECONNABORTED, errno.EPERM, errno.EPROTO)]
         fail_accepts(server, failures)
         assert (await (await connect()).ask(PING))["result"] == "pong"
@@ -162,7 +125,7 @@ def test_accepting_goes_on_after_a_pause(
     server = Server()
 
     async def main() -> None:
-        async with ends(server) as connect:
+        async with raw_connections(server) as connect:
             failures = [OSError(number, os.strerror(number)) for _ in range(3)]
             fail_accepts(server, failures)
             assert (await (await connect()).ask(PING))["result"] == "pong"
@@ -177,7 +140,7 @@ async def test_strangers_give_way_when_there_are_no_more_descriptors(
 ) -> None:
     monkeypatch.setattr(accept, "PAUSE", 1000.0)
     server = Server(token="secret")
-    async with ends(server) as connect:
+    async with raw_connections(server) as connect:
         known, stranger = await connect(), await connect()
         assert (await known.ask(SHOW_TOKEN))["result"] is True
         await until(lambda: len(listener_of(server).connections) == 2)
@@ -199,7 +162,7 @@ def test_half_a_handshake_takes_a_place_and_gives_way(files: tuple[Path, Path], 
     server = tls_server(files, max_connections=3)
 
     async def main() -> None:
-        async with ends(server, files[0]) as connect:
+        async with raw_connections(server, tls=client_context(ca=files[0])) as connect:
             first = await connect()
             assert (await first.ask(PING))["result"] == "pong"
             halves = [await connect(in_clear=True) for _ in range(4)]
@@ -214,7 +177,7 @@ def test_half_a_handshake_takes_a_place_and_gives_way(files: tuple[Path, Path], 
             last = await connect()
             assert (await last.ask(PING))["result"] == "pong"
             refused = await connect()
-            assert (await refused.ask(b""))["error"]["code"] == -32002
+            assert (await refused.reply())["error"]["code"] == -32002
             assert (await first.ask(PING))["result"] == "pong"
 
     runner.run(main())
@@ -227,7 +190,7 @@ def test_half_a_handshake_ends_in_its_time(
     server = tls_server(files, token="secret", **limits)
 
     async def main() -> None:
-        async with ends(server, files[0]) as connect:
+        async with raw_connections(server, tls=client_context(ca=files[0])) as connect:
             silent, begun = await connect(in_clear=True), await connect(in_clear=True)
             begun.writer.write(b"\x16\x03\x01\x02\x00\x01")
             assert await silent.is_over()
@@ -241,7 +204,7 @@ def test_a_server_that_stops_does_not_wait_for_handshakes(files: tuple[Path, Pat
     server = tls_server(files, handshake_timeout=None, message_timeout=None)
 
     async def main() -> None:
-        async with ends(server, files[0]) as connect:
+        async with raw_connections(server, tls=client_context(ca=files[0])) as connect:
             half = await connect(in_clear=True)
             await until(lambda: listener_of(server).connections)
             listener = listener_of(server)
@@ -260,7 +223,7 @@ def test_only_so_many_newcomers_are_told_that_all_places_are_taken(
     server = Server(limits=Limits(max_connections=1))
 
     async def main() -> None:
-        async with ends(server) as connect:
+        async with raw_connections(server) as connect:
             first = await connect()
             assert (await first.ask(PING))["result"] == "pong"
             others = [await connect() for _ in range(6)]
@@ -281,7 +244,7 @@ def test_strangers_do_not_take_the_places_of_others(runner: asyncio.Runner, capl
     server = Server(token="secret", limits=Limits(max_connections=3))
 
     async def main() -> None:
-        async with ends(server) as connect:
+        async with raw_connections(server) as connect:
             known = await connect()
             assert (await known.ask(SHOW_TOKEN))["result"] is True
             strangers = [await connect() for _ in range(6)]
@@ -292,7 +255,7 @@ def test_strangers_do_not_take_the_places_of_others(runner: asyncio.Runner, capl
             another = await connect()
             assert (await another.ask(SHOW_TOKEN))["result"] is True
             refused = await connect()
-            assert (await refused.ask(b""))["error"]["code"] == -32002
+            assert (await refused.reply())["error"]["code"] == -32002
             assert (await known.ask(PING))["result"] == "pong"
 
     with caplog.at_level(logging.WARNING):
@@ -302,11 +265,11 @@ def test_strangers_do_not_take_the_places_of_others(runner: asyncio.Runner, capl
 
 async def test_those_without_authentication_do_not_give_way() -> None:
     server = Server(limits=Limits(max_connections=1))
-    async with ends(server) as connect:
+    async with raw_connections(server) as connect:
         silent = await connect()
         await until(lambda: listener_of(server).connections)
         refused = await connect()
-        assert (await refused.ask(b""))["error"]["code"] == -32002
+        assert (await refused.reply())["error"]["code"] == -32002
         assert (await silent.ask(PING))["result"] == "pong"
 
 
