@@ -159,7 +159,7 @@ class PageRun:
         words = command.split()
         if words[0] == "bash":
             words += (self._folder / words[1]).read_text().split()
-        if any(program in words and shutil.which(program) is None for program in ("nc", "java", "curl")):
+        if any(program in words and shutil.which(program) is None for program in ("nc", "java", "curl", "node")):
             return
         line = self._own(command)
         if command.endswith("&"):

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ from rpcstream.methods.options import METHOD_DEFAULTS, MethodOptions
 from rpcstream.peer.marshal import NOT_GIVEN
 from rpcstream.server.options import DEFAULTS as SERVER_DEFAULTS
 from rpcstream.server.options import ServerOptions
+from rpcstream.testing import serve_in_thread
 
 from .blocks import DOCS, FRONT, PAGES, README, REASONS, ROOT, RUN, blocks_of
 
 LINKED = [README, *FRONT, *PAGES]
+WIRE = DOCS / "reference" / "wire.md"
 
 #: The headings of the reference, and what their tables describe.
 DESCRIBED: dict[str, Callable[..., Any]] = {
@@ -77,6 +80,31 @@ def test_the_site_shows_a_block_by_its_language_and_the_name_of_its_file() -> No
     specification.loader.exec_module(hook)
     shown = hook.with_plain_fences("```text talk\n-->\n```\n```python file=a.py\n1\n```\n```sh no-run=ci\nls\n```\n")
     assert shown == '```text\n-->\n```\n```python title="a.py"\n1\n```\n```sh\nls\n```\n'
+
+
+# -- JavaScript -------------------------------------------------------------------------------------------------------
+
+needs_node = pytest.mark.skipif(
+    shutil.which("node") is None, reason="node is not installed: no JavaScript of the pages is run"
+)
+
+
+@needs_node
+def test_the_wire_page_runs_its_javascript() -> None:
+    commands = "".join(block.code for block in blocks_of(WIRE.read_text()) if block.language == "console")
+    assert "$ node client.mjs\n" in commands
+
+
+@needs_node
+def test_the_client_for_browsers_runs(tmp_path: Path) -> None:
+    server = Server()
+    server.add(lambda a, b: a + b, name="add")
+    [code] = [block.code for block in blocks_of(WIRE.read_text()) if block.file == "browser.mjs"]
+    with serve_in_thread(server) as address:
+        (tmp_path / "browser.mjs").write_text(code.replace("127.0.0.1:8545", address))
+        command = ["node", "--experimental-websocket", "--no-warnings", "browser.mjs"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("5\n", "")
 
 
 # -- options ----------------------------------------------------------------------------------------------------------
