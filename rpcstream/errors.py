@@ -188,6 +188,16 @@ BY_CODE: dict[int, type[_KnownError]] = {
 }
 
 
+#: The errors that a server, or a proxy before it, says with an HTTP status and no reply.
+BY_STATUS: dict[int, type[_KnownError]] = {
+    401: NotAuthenticated,
+    403: NotPermitted,
+    413: MessageTooLarge,
+    429: ServerBusy,
+    503: ServerBusy,
+}
+
+
 def error_from_wire(error: object, *, method: str | None = None, address: str | None = None) -> RpcError:
     """The exception for the `error` member of a reply, of the class that belongs to its code.
 
@@ -228,7 +238,17 @@ class _LocatedError(Exception):
 
 
 class ConnectFailed(_LocatedError, ConnectionError):
-    """No connection to the address could be opened. The call was not sent."""
+    """No connection to the address could be opened. The call was not sent.
+
+    Attributes:
+        is_permanent: trying again does not help before something is changed: a certificate, the client's name.
+    """
+
+    def __init__(
+        self, reason: str, *, method: str | None = None, address: str | None = None, is_permanent: bool = False
+    ) -> None:
+        super().__init__(reason, method=method, address=address)
+        self.is_permanent = is_permanent
 
     executed = False
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from ..errors import ConnectFailed
+from ..errors import BY_STATUS, ConnectFailed, RpcError
 from ..transports.connection import why_lost
 from ..transports.stream import LineStream
 from ..wire.http_messages import readable_text
@@ -32,6 +32,7 @@ async def join(connection: ClientConnection, settings: Settings) -> None:
 
     Raises:
         OSError, ConnectFailed: no connection could be made.
+        NotAuthenticated, NotPermitted, ServerBusy: the server refused the handshake of a WebSocket.
     """
     if settings.address.is_http:
         from .http import HttpCalls, HttpChannel
@@ -115,7 +116,7 @@ async def _open_websocket(connection: ClientConnection, settings: Settings) -> A
             check_response(head, key)
         except UpgradeRefusedError as refused:
             text = await handshake.text(head)
-            raise ConnectFailed(f"{refused}{f': {text}' if text else ''}", address=str(address)) from None
+            raise _refusal(refused.status, f"{refused}{f': {text}' if text else ''}", str(address)) from None
         closed: asyncio.Future[None] = connection.loop.create_future()
         stream = WebSocketStream(
             connection.session,
@@ -131,6 +132,17 @@ async def _open_websocket(connection: ClientConnection, settings: Settings) -> A
         handshake.abort(str(error))
         raise
     return stream
+
+
+def _refusal(status: int | None, text: str, address: str) -> ConnectFailed | RpcError:
+    """The error of a handshake that was refused with an HTTP status: the same as for a call over HTTP."""
+    kind = BY_STATUS.get(status) if status is not None else None
+    if kind is None:
+        is_permanent = status is not None and 300 <= status < 500 and status != 408
+        return ConnectFailed(text, address=address, is_permanent=is_permanent)
+    error = kind(text)
+    error.address = address
+    return error
 
 
 class _Handshake(asyncio.Protocol):

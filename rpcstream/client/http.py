@@ -22,7 +22,7 @@ from ..wire.http_messages import JSON, NDJSON
 from .http_connection import KeptConnection
 from .http_exchange import Exchange
 from .options import Settings
-from .sockets import failure
+from .sockets import failure, is_permanent_failure
 
 #: Makes a connection with the protocol that the given function makes.
 Dial = Callable[[Callable[[], KeptConnection]], Awaitable[KeptConnection]]
@@ -306,8 +306,10 @@ class HttpChannel:
                 reason = failure(error, self._connect_timeout)
             else:
                 reason = f"could not connect: {error!r}"
-            self._is_closing = True
-            self._fail_waiting(lambda method: ConnectFailed(reason, method=method, address=self.address))
+            self._is_closing, lasts = True, is_permanent_failure(error)
+            self._fail_waiting(
+                lambda method: ConnectFailed(reason, method=method, address=self.address, is_permanent=lasts)
+            )
             self._end(reason)
         self._carry_waiting()
         self._end_if_done()

@@ -14,16 +14,7 @@ import orjson
 
 from ..codec import payloads
 from ..codec.payloads import TooManyValues
-from ..errors import (
-    ConnectFailed,
-    ConnectionLost,
-    InternalError,
-    MessageTooLarge,
-    NotAuthenticated,
-    NotPermitted,
-    RpcError,
-    ServerBusy,
-)
+from ..errors import BY_STATUS, ConnectFailed, ConnectionLost, InternalError, RpcError
 from ..peer import control_messages
 from ..peer.session import Session
 from ..text import get_logger
@@ -34,9 +25,6 @@ from ..wire.http_messages import NDJSON, readable_text
 from .options import Trace
 
 log = get_logger("rpcstream.client")
-
-#: Statuses that stand for an error of this library.
-_ERRORS_OF_STATUS = {401: NotAuthenticated, 403: NotPermitted, 413: MessageTooLarge, 429: ServerBusy, 503: ServerBusy}
 
 #: Makes the error of a call from the name of its method.
 MakeError = Callable[[str], Exception]
@@ -338,7 +326,7 @@ class Exchange:
         status, said = self._status, f"HTTP {self._status} {self._reason}".rstrip()
         text = readable_text(body)
         said += f": {text}" if text else ""
-        kind = _ERRORS_OF_STATUS.get(status)
+        kind = BY_STATUS.get(status)
         if kind is not None:
             self._refuse(kind(said))
         elif status >= 500 and status not in (502, 504):

@@ -10,7 +10,16 @@ import asyncio
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost, InternalError, MethodNotFound, RpcError
+from ..errors import (
+    CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    InternalError,
+    InvalidParams,
+    MethodNotFound,
+    NotPermitted,
+    RpcError,
+)
 from ..peer.deadline import INFINITE, time_left
 from ..peer.interfaces import Channel
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller
@@ -176,7 +185,8 @@ class HubRegistration:
             if not self._was_accepted:
                 who = f" as {self.name!r}" if self.name is not None else ""
                 reason = f"the client could not be registered{who}: {error}"
-                raise ConnectFailed(reason, address=self._marshaller.address) from error
+                lasts = isinstance(error, InvalidParams | NotPermitted | MethodNotFound)
+                raise ConnectFailed(reason, address=self._marshaller.address, is_permanent=lasts) from error
             log.warning("the hub %s no longer accepts the registration: %s", self._marshaller.address, error)
             await self._register_singly(connection, deadline)
 

@@ -8,21 +8,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 from weakref import WeakSet
 
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound, RpcError, Unread
+from ..errors import (
+    CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    MethodNotFound,
+    NotAuthenticated,
+    RpcError,
+    Unread,
+    error_from_wire,
+)
 from ..peer.deadline import INFINITE, free_context
 from ..peer.interfaces import Channel
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller
 from ..peer.remote import Peer
 from ..peer.write_gate import WriteGate
 from ..text import get_logger
+from ..transports.connection import ASKS_FOR_CERTIFICATE, REFUSES_CERTIFICATE
 from .address import check_lasting
 from .connect import join
 from .connection import ClientConnection, GetDispatcher, Keepalive
 from .options import Settings
-from .retry import Unsent, retrieve_exception
-from .sockets import failure
+from .retry import Backoff, Unsent, is_permanent, retrieve_exception
+from .sockets import failure, is_permanent_failure
 
 log = get_logger("rpcstream.client")
 
@@ -47,10 +58,24 @@ LEAVING_MAX = 4
 Greeting = Callable[[ClientConnection], Awaitable[object]]
 
 
+class Fault(NamedTuple):
+    """Why there is no connection, and will be none before something is changed.
+
+    Attributes:
+        error: of the attempt to connect.
+        loop: the event loop in which it was made.
+        timer: of the next attempt.
+    """
+
+    error: ConnectFailed | RpcError
+    loop: asyncio.AbstractEventLoop
+    timer: asyncio.TimerHandle
+
+
 class Slot:
     """One place for a connection in the pool; the connection may be missing, or still being made."""
 
-    __slots__ = ("connecting", "connection", "failures", "leaving", "since")
+    __slots__ = ("connecting", "connection", "failures", "fault", "leaving", "since")
 
     def __init__(self) -> None:
         self.connection: ClientConnection | None = None
@@ -62,11 +87,19 @@ class Slot:
         self.since = 0.0
         #: Connections before this one that the server is leaving, and has not closed yet.
         self.leaving: list[ClientConnection] = []
+        #: While attempts are suspended: why.
+        self.fault: Fault | None = None
 
     @property
     def load(self) -> int:
         """Calls that wait for their reply on this connection."""
         return 0 if self.connection is None else len(self.connection.session.pending)
+
+    def forget_fault(self) -> None:
+        """Connect at once when a connection is wanted."""
+        if self.fault is not None:
+            self.fault.timer.cancel()
+            self.fault = None
 
     @property
     def is_open(self) -> bool:
@@ -113,6 +146,8 @@ class ConnectionPool:
         self._state = "idle"
         #: Why the last attempt to connect failed, while the pool goes on trying.
         self._failure: str | None = None
+        #: The permanent fault that was logged last, so that it is not logged for each attempt.
+        self._logged_fault: str | None = None
         #: Futures of `wait_closed`: done when a connection is lost, and when the client is closed.
         self._changes: set[asyncio.Future[None]] = set()
         self._last_lost: Channel | None = None
@@ -142,6 +177,7 @@ class ConnectionPool:
 
         Raises:
             ConnectFailed, CallTimeout, Unsent: there is none.
+            NotAuthenticated, NotPermitted, ServerBusy: the server refused the connection.
             RuntimeError: the client is closed.
         """
         loop = asyncio.get_running_loop()
@@ -163,7 +199,10 @@ class ConnectionPool:
                         return connection
         except ConnectFailed as error:
             # Calls that waited for the same attempt share its error; each gets one that names its own method.
-            raise ConnectFailed(error.reason, method=method, address=self.address) from error
+            lasts = error.is_permanent
+            raise ConnectFailed(error.reason, method=method, address=self.address, is_permanent=lasts) from error
+        except RpcError as error:
+            raise error_from_wire(error.to_wire(), method=method, address=self.address) from None
         except (Unsent, Unread) as error:
             raise type(error)(error.reason, method=method, address=self.address) from None
         except TimeoutError:
@@ -217,6 +256,7 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         closing = []
         for slot in self._slots:
+            slot.forget_fault()
             if slot.connecting is not None and slot.connecting.get_loop() is loop:
                 slot.connecting.cancel()
                 await asyncio.wait([slot.connecting])
@@ -253,6 +293,8 @@ class ConnectionPool:
         connection = slot.connection
         if connection is not None and connection.is_open and connection.loop is loop:
             return connection
+        if slot.fault is not None and slot.fault.loop is loop:
+            raise slot.fault.error
         try:
             # A call that is cancelled must not cancel the attempt, which others may wait for.
             return await asyncio.shield(self._begin(slot, loop))
@@ -264,6 +306,7 @@ class ConnectionPool:
     def _begin(self, slot: Slot, loop: asyncio.AbstractEventLoop) -> asyncio.Task[ClientConnection]:
         """Start making the connection of a slot, unless that is under way."""
         if slot.connecting is None or slot.connecting.get_loop() is not loop:
+            slot.forget_fault()
             # In a context without the deadline of the call that wants it first: others use the connection, too.
             slot.connecting = loop.create_task(self._connect(slot), context=free_context())
             slot.connecting.add_done_callback(retrieve_exception)
@@ -280,14 +323,17 @@ class ConnectionPool:
                 self._set_state("connecting", slot)
                 try:
                     slot.connection = connection = await self._make()
-                    self._failure = None
+                    self._failure = self._logged_fault = None
                     break
-                except ConnectFailed as error:
+                except (ConnectFailed, RpcError) as error:
                     if backoff is None:
                         self._set_state("idle", slot)
                         raise
+                    if is_permanent(error):
+                        self._suspend(slot, error, backoff)
+                        raise
                     slot.failures += 1
-                    self._failure = error.reason
+                    self._failure = error.reason if isinstance(error, ConnectFailed) else str(error)
                     log.info("%s; trying again", error)
         finally:
             slot.connecting = None
@@ -300,18 +346,37 @@ class ConnectionPool:
             self._was_lost(slot, connection, channel)
         return connection
 
+    def _suspend(self, slot: Slot, fault: ConnectFailed | RpcError, backoff: Backoff) -> None:
+        """Make no more attempts for a while, since the next one would fail as well; calls fail at once meanwhile."""
+        pause, loop = backoff.longest_pause, asyncio.get_running_loop()
+        timer = loop.call_later(pause, self._begin, slot, loop, context=free_context())
+        slot.failures, slot.fault = 0, Fault(fault, loop, timer)
+        self._set_state("waiting", slot)
+        text = str(fault)
+        if text != self._logged_fault:
+            self._logged_fault = text
+            log.warning(
+                "no connection to %s: %s. Calls fail with this error; the next attempt is made in %.0f s",
+                self.address,
+                text,
+                pause,
+            )
+
     async def _make(self) -> ClientConnection:
         """A new connection, greeted.
 
         Raises:
             ConnectFailed: no connection could be made, or a greeting failed.
+            NotAuthenticated, NotPermitted, ServerBusy: the server refused the connection, or its token.
         """
         limit = self._settings.connect_timeout
         connection = ClientConnection(self._settings, self._marshaller, self._get_dispatcher)
         reason = "connecting failed"
+        is_joined = False
         try:
             async with asyncio.timeout(limit):
                 await join(connection, self._settings)
+                is_joined = True
                 self._connections.add(connection)
                 for greet in self.greetings:
                     await greet(connection)
@@ -321,12 +386,19 @@ class ConnectionPool:
             connection.abort(reason)
             raise
         except OSError as error:
+            fault = self._certificate_fault(connection.reason())
             connection.abort(reason)
-            raise ConnectFailed(failure(error, limit), address=self.address) from error
+            if fault is not None:
+                raise fault from error
+            lasts = is_permanent_failure(error)
+            raise ConnectFailed(failure(error, limit), address=self.address, is_permanent=lasts) from error
         except RpcError as error:
-            reason = "the server refused the token, or a call of on_connect"
             connection.abort(reason)
-            raise ConnectFailed(f"{reason}: {error}", address=self.address) from error
+            if isinstance(error, NotAuthenticated) or not is_joined:
+                error.method = error.address = None  # the calls that wait name their own method
+                raise
+            reason = f"the server refused the token, or a call of on_connect: {error}"
+            raise ConnectFailed(reason, address=self.address) from error
         except Exception as error:
             connection.abort(reason)
             log.exception("a connection to %s could not be made", self.address)
@@ -346,10 +418,21 @@ class ConnectionPool:
         connection.probe_until_closed()
         # A connection that was lost soon counts as a failed attempt.
         slot.failures = 1 if connection.loop.time() - slot.since > STABLE else slot.failures + 1
-        if self._settings.reconnect is None or connection.loop.is_closed():
+        backoff = self._settings.reconnect
+        if backoff is None or connection.loop.is_closed():
             self._set_state("idle", slot)
-        else:
+            return
+        fault = self._certificate_fault(None if channel is None else channel.reason)
+        if fault is None:
             self._begin(slot, connection.loop)
+        else:
+            self._suspend(slot, fault, backoff)
+
+    def _certificate_fault(self, reason: str | None) -> ConnectFailed | None:
+        """The error where the server has ended a connection since it does not take this client's certificate."""
+        if reason is None or not reason.startswith((ASKS_FOR_CERTIFICATE, REFUSES_CERTIFICATE)):
+            return None
+        return ConnectFailed(f"could not connect: {reason}", address=self.address, is_permanent=True)
 
     def _let_go(self, slot: Slot, connection: ClientConnection) -> None:
         """Keep a connection that the server is leaving, for what it has read and for its own calls, until it ends.

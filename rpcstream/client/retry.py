@@ -10,11 +10,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CallCancelled, ConnectFailed, ConnectionLost, ProviderGone, RpcError, Unread
+from ..errors import (
+    CallCancelled,
+    ConnectFailed,
+    ConnectionLost,
+    NotAuthenticated,
+    NotPermitted,
+    ProviderGone,
+    RpcError,
+    Unread,
+)
 from ..peer.deadline import INFINITE
 
 if TYPE_CHECKING:  # which plain calls of the sync client do without
     import asyncio
+
+
+def is_permanent(error: Exception) -> bool:
+    """Tell whether connecting failed for a reason that another attempt does not change: the token, a certificate."""
+    return isinstance(error, NotAuthenticated | NotPermitted) or (
+        isinstance(error, ConnectFailed) and error.is_permanent
+    )
 
 
 class Unsent(ConnectionLost):
@@ -45,6 +61,10 @@ def pause_before_retry(error: Exception, attempt: int, retries: int) -> float | 
         return None
     # First at once, since most often the server was restarted and listens already; then twice as long each time.
     return 0.0 if attempt == 1 else min(0.05 * 2 ** (attempt - 2), 1.0)
+
+
+#: Failures after which the pause is the longest in any case.
+MANY = 64
 
 
 def was_not_begun(error: BaseException) -> bool:
@@ -81,11 +101,16 @@ class Backoff:
         if not 0 < self.first <= self.longest or self.factor < 1:
             raise ValueError(f"a back-off needs 0 < first <= longest and a factor of at least 1, got {self!r}")
 
+    @property
+    def longest_pause(self) -> float:
+        """Seconds to wait after a failure that another attempt does not change."""
+        return self.pause(MANY)
+
     def pause(self, failures: int) -> float:
         """Seconds to wait after this many failures, from 1."""
         # The exponent is bounded: after some hours of failures the power would not fit a float.
         whole = self.longest
-        if failures < 64:
+        if failures < MANY:
             whole = min(self.first * self.factor ** (failures - 1), self.longest)
         return whole * (0.5 + 0.5 * self.random())
 

@@ -21,6 +21,13 @@ Wait = Callable[[int], object]
 LONGEST = 24 * 3600.0
 
 
+#: Alerts of TLS after which another attempt may succeed.
+_PASSING_ALERTS = frozenset(("INTERNAL_ERROR", "USER_CANCELLED"))
+
+#: How TLS says that the other end does not speak it.
+_NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNSUPPORTED_PROTOCOL"))
+
+
 def dial(address: Address, seconds: float | None, method: str) -> socket.socket:
     """Connect to a TCP or Unix address, and block until that is done.
 
@@ -61,6 +68,17 @@ def failure(error: OSError, seconds: float | None) -> str:
     known = error.errno in errno.errorcode and not isinstance(error, socket.gaierror)
     reason = os.strerror(error.errno) if known and error.errno is not None else error.strerror
     return f"could not connect: {reason or error or type(error).__name__}"
+
+
+def is_permanent_failure(error: BaseException) -> bool:
+    """Tell whether connecting failed for a reason that another attempt does not change: certificates, no TLS at all."""
+    if isinstance(error, ConnectFailed):
+        return error.is_permanent
+    if getattr(error, "verify_message", None) is not None:
+        return True
+    reason = str(getattr(error, "reason", None) or "")
+    _, is_alert, alert = reason.partition("_ALERT_")
+    return reason in _NO_TLS or (bool(is_alert) and alert not in _PASSING_ALERTS)
 
 
 def is_own_timeout(error: OSError) -> bool:

@@ -25,6 +25,10 @@ JOIN_MAX = 64 * 1024
 JOINED_MAX = 4 * 1024 * 1024
 
 #: Alerts of TLS about a certificate (RFC 8446, 6.2), as at the end of the names of errors of `ssl`.
+#: How the reason begins why a connection was lost to a server that wants a certificate, or another one.
+ASKS_FOR_CERTIFICATE = "the other end asks for a certificate"
+REFUSES_CERTIFICATE = "the other end does not take the certificate"
+
 _REFUSALS = frozenset(
     (
         "BAD_CERTIFICATE",
@@ -256,9 +260,9 @@ def why_lost(error: Exception) -> str:
     """
     _, _, alert = (getattr(error, "reason", None) or "").partition("_ALERT_")
     if alert == "CERTIFICATE_REQUIRED":
-        return "the other end asks for a certificate, and was shown none (certificate=)"
+        return f"{ASKS_FOR_CERTIFICATE}, and was shown none (certificate=)"
     if alert in _REFUSALS:
-        return f"the other end does not take the certificate that it was shown: {alert.lower().replace('_', ' ')}"
+        return f"{REFUSES_CERTIFICATE} that it was shown: {alert.lower().replace('_', ' ')}"
     return str(error)
 
 

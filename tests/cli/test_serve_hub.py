@@ -136,7 +136,7 @@ class TestHub:
             with Client(server.address, token=token) as client:
                 assert client.rpc.discover()["info"]["title"] == "mine"
             for wrong in {"of-the-file", "of-the-environment", TOKEN} - {token}:
-                with Client(server.address, token=wrong) as client, pytest.raises(ConnectFailed, match="-32005"):
+                with Client(server.address, token=wrong) as client, pytest.raises(NotAuthenticated):
                     client.rpc.discover()
             assert ended(server) == ""
 

@@ -123,9 +123,10 @@ async def test_a_name_that_is_taken_is_no_connection(hub: FakeHub, address: str)
 async def test_with_reconnect_the_name_is_waited_for(hub: FakeHub, address: str) -> None:
     hub.refused.add("gpu-1")
     async with AsyncClient(address, name="gpu-1", reconnect=AT_ONCE) as client:
-        with pytest.raises(CallTimeout, match="gpu-1 is taken"):
-            await client.who(timeout=0.1)
+        with pytest.raises(ConnectFailed, match="gpu-1 is taken"):
+            await client.who()
         hub.refused.clear()
+        await until(lambda: client.state == "connected")
         assert await client.who() == "gpu-1"
 
 

@@ -276,3 +276,30 @@ def test_what_is_given_up_while_it_connects_is_closed_before_the_loop_ends(
     for each in accepted:
         each.close()
     assert [str(warning.message) for warning in caught] == []
+
+
+@pytest.mark.parametrize("scheme", ["tls", "https", "wss"])
+def test_with_reconnect_a_certificate_that_is_not_trusted_is_told_at_once(
+    serve: Serve, make_client: MakeClient, here: Path, scheme: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = make_client(f"{scheme}://{serve(TLS(certificate=here))}", reconnect=True)
+    for _ in range(3):
+        with pytest.raises(ConnectFailed, match=r"certificate is not to be trusted: .*local issuer") as caught:
+            client.call("echo", 1)
+        assert caught.value.is_permanent
+    assert caught_warnings(caplog) == 1
+
+
+def test_with_reconnect_a_certificate_that_is_asked_for_is_told_at_once(
+    serve: Serve, make_client: MakeClient, files: Files, here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = serve(TLS(certificate=here, client_ca=files.ca))
+    client = make_client(f"tls://{address}", ca=files.ca, reconnect=True)
+    for _ in range(3):
+        with pytest.raises((ConnectFailed, ConnectionLost), match="asks for a certificate, and was shown none"):
+            client.call("echo", 1)
+    assert caught_warnings(caplog) == 1
+
+
+def caught_warnings(caplog: pytest.LogCaptureFixture) -> int:
+    return sum(record.name == "rpcstream.client" and record.levelname == "WARNING" for record in caplog.records)

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, Backoff, CallTimeout, ConnectFailed, ConnectionLost, Server
+from rpcstream import (
+    AsyncClient,
+    Backoff,
+    CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    NotAuthenticated,
+    Server,
+)
 from rpcstream.client.pool import STABLE
 from rpcstream.peer.context import CallContext
 from rpcstream.peer.session import Session
@@ -1047,3 +1055,64 @@ async def test_a_pool_pauses_for_each_connection_by_itself(door: Door) -> None:
     async with door.client(reconnect=DOUBLING, pool=2):
         await asyncio.sleep(10)
     assert door.attempts == [0, 0, 1, 1, 3, 3, 7, 7]
+
+
+# -- faults that another attempt does not change --------------------------------------------------------------------
+
+
+@pytest.mark.fake_time
+async def test_a_wrong_token_is_told_at_once_and_not_tried_again_and_again(
+    door: Door, states: States, caplog: pytest.LogCaptureFixture, fake_time: FakeTimeLoop
+) -> None:
+    tokens = ["another"]
+    server = Server(authenticate=lambda credentials: credentials.token in tokens or None)
+    server.add(lambda: "pong", name="ping")
+    caplog.set_level("WARNING", "rpcstream.client")
+    async with door.serving(server), door.client(reconnect=DOUBLING, token="s3cret", on_state=states) as client:
+        for _ in range(3):
+            with pytest.raises(NotAuthenticated, match=r"-32005.*method 'ping' at memory") as caught:
+                await client.ping()
+            assert caught.value.method == "ping"
+            assert fake_time.time() == 0
+        await asyncio.sleep(20)
+        # At most as often as the longest pause allows, whoever calls; and told once.
+        assert door.attempts == [0, 8, 16]
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "no connection to memory: [-32005]" in caplog.text
+        assert "attempt is made in 8 s" in caplog.text
+        assert "s3cret" not in caplog.text
+        tokens.append("s3cret")
+        await states.reach("connected")
+        assert await client.ping() == "pong"
+        # The next time it is news again.
+        tokens.remove("s3cret")
+        door.hang_up()
+        await asyncio.sleep(30)
+        assert len(caplog.records) == 2
+
+
+@pytest.mark.fake_time
+async def test_a_fault_that_becomes_another_one(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that is just not there is no such fault: its calls wait, and soon there is another attempt."""
+    server = Server(token="right")
+    server.add(lambda: "pong", name="ping")
+    caplog.set_level("WARNING", "rpcstream.client")
+    async with door.serving(server), door.client(reconnect=DOUBLING, token="wrong") as client:
+        with pytest.raises(NotAuthenticated):
+            await client.ping()
+        door.receive = door.refuse
+        await asyncio.sleep(9.5)
+        assert door.attempts == [0, 8, 9]
+        with pytest.raises(CallTimeout, match="Connection refused"):
+            await client.ping(timeout=1)
+        assert len(caplog.records) == 1
+
+
+@pytest.mark.fake_time
+async def test_a_client_that_is_closed_makes_no_other_attempt(door: Door) -> None:
+    async with door.serving(Server(token="right")):
+        async with door.client(reconnect=DOUBLING, token="wrong", pool=2) as client:
+            with pytest.raises(NotAuthenticated):
+                await client.ping()
+        await asyncio.sleep(100)
+        assert door.attempts == [0, 0]
