@@ -370,6 +370,10 @@ class TestExitStatus:
         assert self.status(nowhere, "--stream", "count") == 3
         if places[kind].options:
             assert self.status(places[kind], "add", trusts=False) == 3
+        mixed_up = {"tcp": "tls", "tls": "tcp", "http": "https", "https": "http", "ws": "wss", "wss": "ws"}.get(kind)
+        if mixed_up is not None:
+            there = Place(kind, places[mixed_up].uri.partition("://")[2], places["tls"].options["ca"])
+            assert self.status(there, "add") == 3
 
     def test_a_lost_connection(self, places: dict[str, Place], kind: str, tmp_path: Path) -> None:
         """A server that takes the connection, and then closes it."""
