@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +49,12 @@ class Block(NamedTuple):
         """The reason why it is not run, one of `REASONS`."""
         marks = [option for option in self.options if option.startswith("no-run")]
         return marks[0].removeprefix("no-run=") if marks else None
+
+    @property
+    def can_run(self) -> bool:
+        """Whether the program that it needs is installed; nginx needs root for its folders besides."""
+        programs = [option.removeprefix("needs=") for option in self.options if option.startswith("needs=")]
+        return all(shutil.which(each) and (each != "nginx" or os.geteuid() == 0) for each in programs)
 
 
 def blocks_of(text: str) -> list[Block]:

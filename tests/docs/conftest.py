@@ -13,7 +13,10 @@ What the first words behind the three backticks say:
 * `file=NAME` behind the language: not run, but written to that file, for the blocks below.
 * `no-run=REASON` behind the language (`REASONS` in blocks.py), and every other language: not run.
 
-So that pages can name the default port, it is replaced by a free one, and said where it is left out.
+* `needs=PROGRAM` behind the language: run where that program is installed.
+
+So that pages can name the default port, and 8080, they are replaced by free ones; the former is added where it is left
+out.
 """
 
 from __future__ import annotations
@@ -64,8 +67,9 @@ class PageRun:
         self._module.__dict__["__expected__"] = _expected
         self._server: subprocess.Popen[str] | None = None
         self._beside: list[subprocess.Popen[str]] = []
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self._port = str(probe.getsockname()[1])
+        with socket.create_server(("127.0.0.1", 0)) as probe, socket.create_server(("127.0.0.1", 0)) as other:
+            self._ports = {"8545": str(probe.getsockname()[1]), "8080": str(other.getsockname()[1])}
+        self._port = self._ports["8545"]
         inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         programs = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
@@ -94,7 +98,7 @@ class PageRun:
     def _run_block(self, block: Block) -> None:
         if block.file:
             (self._folder / block.file).write_text(self._on_free_port(block.code))
-        elif block.skipped:
+        elif block.skipped or not block.can_run:
             return
         elif "talk" in block.options:
             self._talk(block)
@@ -114,7 +118,10 @@ class PageRun:
 
     def _on_free_port(self, code: str) -> str:
         code = re.sub(r"\b(Client|server\.run|server\.listening)\(\)", self._with_port, code)
-        return code.replace("8545", self._port)
+        return self._with_free_ports(code)
+
+    def _with_free_ports(self, text: str) -> str:
+        return re.sub("|".join(self._ports), lambda found: self._ports[found[0]], text)
 
     @staticmethod
     def _with_port(found: re.Match[str]) -> str:
@@ -146,7 +153,7 @@ class PageRun:
         text = re.sub(r"\\\n> ", "", block.code)
         for entry in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
             command, _, expected = entry.partition("\n")
-            self._run_command(command, expected.replace("8545", self._port))
+            self._run_command(command, self._with_free_ports(expected))
 
     def _run_script(self, block: Block) -> None:
         script = "set -eu\n" + self._on_free_port(block.code)
@@ -202,7 +209,7 @@ class PageRun:
         port = "" if re.search(r"--uri|--unix| -p |--port|--help", command) else f" -p {self._port}"
         for name, module in (("rpcstream-server", "rpcstream.cli.serve"), ("rpcstream", "rpcstream.cli.call")):
             command = re.sub(rf"(^|\| ){name}(?= )", rf"\1{sys.executable} -m {module}{port}", command)
-        return re.sub(r"(^|\| )python(?= )", rf"\1{sys.executable}", command).replace("8545", self._port)
+        return re.sub(r"(^|\| )python(?= )", rf"\1{sys.executable}", self._with_free_ports(command))
 
     def _stop_server(self) -> None:
         if self._server is not None:

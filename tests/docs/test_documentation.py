@@ -89,6 +89,12 @@ needs_node = pytest.mark.skipif(
 )
 
 
+@pytest.mark.parametrize("program", sorted({"nc", "curl", "node", "java", "nginx"}))
+def test_programs_of_the_pages_are_installed(program: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed: what the pages do with it is not run")
+
+
 @needs_node
 def test_the_wire_page_runs_its_javascript() -> None:
     commands = "".join(block.code for block in blocks_of(WIRE.read_text()) if block.language == "console")
