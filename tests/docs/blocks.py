@@ -25,6 +25,7 @@ REASONS = {
     "packages": "installs packages, which needs a network",
     "hosts": "needs other machines",
     "system": "changes the machine: services, web servers, containers",
+    "other": "is for another library",
     "fragment": "is not complete: the text around it says what it belongs to",
 }
 

@@ -8,6 +8,7 @@ kept.
   anew.
 * A block with `file=NAME` is a module of its own. Where a page writes a file twice, both are checked.
 * A fragment (`no-run`) may await, and uses what the blocks above it define; so it becomes an async function.
+* Code for other libraries (`no-run=other`) is left out.
 * Tests (`test_*.py`, `conftest.py`) need no hints.
 """
 
@@ -32,7 +33,8 @@ TESTS = "# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls\
 def modules_of(page: Path) -> dict[str, str]:
     """The modules that a page's code makes, by name without `.py`."""
     stem = re.sub(r"\W", "_", page.stem.lower())
-    blocks = [block for block in blocks_of(page.read_text()) if block.language == "python"]
+    code = [block for block in blocks_of(page.read_text()) if block.language == "python"]
+    blocks = [block for block in code if block.skipped != "other"]
     files = {Path(block.file).stem for block in blocks if block.file}
     modules: dict[str, str] = {}
     lines: list[str] = []
