@@ -14,23 +14,32 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from ..codec import Codec
 from ..errors import CallTimeout, ConnectFailed, ConnectionLost, DeadlineExceeded, EncodeError, RpcError
-from ..text import visible
 from .items import UsageError
-from .output import Terminal, format_error, format_for_terminal, format_json
+from .output import format_error
+from .show import (
+    BROKEN_PIPE,
+    ERROR_REPLY,
+    INTERRUPTED,
+    NO_CONNECTION,
+    OK,
+    TIME_OUT,
+    USAGE,
+    print_error,
+    show,
+    show_description,
+    terminal_of,
+)
 
 if TYPE_CHECKING:
     from ..client.loop_bridge import ClientStream
     from ..client.sync import Client
     from .diagnostics import StatusLine
-
-OK, ERROR_REPLY, USAGE, NO_CONNECTION, TIME_OUT = 0, 1, 2, 3, 4
-INTERRUPTED, BROKEN_PIPE = 130, 141  # as the shell reports a death by SIGINT and SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(options)
         sys.stdout.flush()
     except UsageError as error:
-        _print_error(str(error))
+        print_error(str(error))
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -63,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return BROKEN_PIPE
-        _print_error(f"cannot write the result: {error.strerror or error}")
+        print_error(f"cannot write the result: {error.strerror or error}")
         return USAGE
     return status
 
@@ -84,22 +93,22 @@ def _run(options: argparse.Namespace) -> int:
                 return _show_stream(client, options, params, line)
             result = _request(client, options, params, line)
     except CallTimeout as error:
-        _print_error(with_option_names(str(error)))
+        print_error(with_option_names(str(error)))
         return TIME_OUT
     except RpcError as error:
-        text = format_error(error.code, error.message, error.data, _terminal_of(sys.stderr))
+        text = format_error(error.code, error.message, error.data, terminal_of(sys.stderr))
         sys.stderr.write(text + "\n")
         return TIME_OUT if isinstance(error, DeadlineExceeded) else ERROR_REPLY
     except (ConnectFailed, ConnectionLost) as error:
-        _print_error(with_option_names(str(error)))
+        print_error(with_option_names(str(error)))
         return NO_CONNECTION
     except EncodeError as error:
         raise UsageError(str(error)) from error
     if options.notify:
         return OK
     if options.list or options.describe:
-        return _show_description(options, result)
-    return _show(options, result)
+        return show_description(options, result)
+    return show(options, result)
 
 
 def _make_client(options: argparse.Namespace, address: str, access: dict[str, Any], line: StatusLine | None) -> Client:
@@ -112,7 +121,7 @@ def _make_client(options: argparse.Namespace, address: str, access: dict[str, An
     if options.verbose:
         from .diagnostics import make_tracer
 
-        trace = make_tracer(sys.stderr, _terminal_of(sys.stderr))
+        trace = make_tracer(sys.stderr, terminal_of(sys.stderr))
     if line is not None and sys.stderr.isatty():
         from .diagnostics import UploadBar
 
@@ -180,11 +189,11 @@ def _show_items(stream: ClientStream, options: argparse.Namespace, line: StatusL
 
                 options.output = item_path(path, number)
             with line or nullcontext():
-                status = max(status, _show(options, item))
+                status = max(status, show(options, item))
     options.output = path
     if not number and stream.result is not None:
         with line or nullcontext():
-            return _show(options, stream.result)
+            return show(options, stream.result)
     return status
 
 
@@ -195,7 +204,7 @@ def _status_line(options: argparse.Namespace) -> StatusLine | None:
         return None
     from .diagnostics import StatusLine
 
-    return StatusLine(sys.stderr, _terminal_of(sys.stderr).width, is_rewritten=is_terminal)
+    return StatusLine(sys.stderr, terminal_of(sys.stderr).width, is_rewritten=is_terminal)
 
 
 def _on_progress(line: StatusLine | None) -> Callable[[Any], object] | None:
@@ -204,110 +213,6 @@ def _on_progress(line: StatusLine | None) -> Callable[[Any], object] | None:
     from .diagnostics import HandlerProgress
 
     return HandlerProgress(line)
-
-
-def _show_description(options: argparse.Namespace, document: Any) -> int:
-    try:
-        return _show_methods(options, document)
-    except RecursionError:
-        _print_error("the descriptions are nested too deep to be shown; --format json prints them as JSON")
-        return ERROR_REPLY
-
-
-def _show_methods(options: argparse.Namespace, document: Any) -> int:
-    from ..client.discovery import methods_of
-    from ..nearest import did_you_mean, nearest
-    from .describe import list_text, method_text
-
-    methods = methods_of(document)
-    if options.list:
-        if options.format == "raw" and options.output is None:
-            sys.stdout.write("".join(f"{visible(method['name'])}\n" for method in methods))
-        elif _is_readable(options):
-            print(list_text(methods, _terminal_of(sys.stdout)))
-        else:
-            return _show(options, methods)
-        return OK
-    for method in methods:
-        if method["name"] == options.method:
-            if not _is_readable(options):
-                return _show(options, method)
-            print(method_text(method, document, _terminal_of(sys.stdout)))
-            return OK
-    near = did_you_mean(nearest(options.method, [method["name"] for method in methods]))
-    _print_error(f"the server has no method {options.method!r}{near}; --list shows its methods")
-    return ERROR_REPLY
-
-
-def _show(options: argparse.Namespace, value: Any) -> int:
-    codec = Codec()
-    is_terminal = sys.stdout.isatty()
-    if options.output is not None and not (options.output == "-" and is_terminal):
-        from .save import save
-
-        try:
-            complaint = save(options.output, value, codec, raw=options.format == "raw")
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            _print_error(f"cannot write {options.output!r}: {error.strerror or error}; here is the result")
-            options.output = None
-            _show(options, value)
-            return USAGE
-        if complaint is not None:
-            _print_error(complaint)
-        return OK if complaint is None else USAGE
-    if options.format == "raw":
-        from .save import raw_form
-
-        data, is_text = raw_form(value, codec)
-        if not is_terminal:
-            _write(data)
-            return OK
-        if is_text:
-            _print(data)
-            return OK
-        _print_error("the result is binary data; here is its description (-o FILE saves it)")
-    if not is_terminal:
-        _write(format_json(value, codec))
-    elif options.format == "json":
-        _print(format_json(value, codec))
-    else:
-        print(format_for_terminal(value, _terminal_of(sys.stdout), codec))
-        sys.stdout.flush()
-    return OK
-
-
-def _is_readable(options: argparse.Namespace) -> bool:
-    """Tell whether to write text for a terminal, and not JSON."""
-    return options.format == "auto" and options.output is None and sys.stdout.isatty()
-
-
-def _write(data: bytes) -> None:
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
-
-
-def _print(data: bytes) -> None:
-    """Write text from the server to a terminal, with control characters escaped (in a pipe they are not)."""
-    print(visible(data.decode(errors="backslashreplace"), keep="\n\t"), end="", flush=True)
-
-
-def _print_error(text: str) -> None:
-    print(f"rpcstream: {visible(text)}", file=sys.stderr)
-
-
-def _terminal_of(stream: TextIO) -> Terminal:
-    """The terminal that a stream is connected to; one without colours where it is connected to none."""
-    if not stream.isatty():
-        return Terminal()
-    try:
-        width = os.get_terminal_size(stream.fileno()).columns or 80
-    except OSError:
-        width = 80
-    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "") in ("", "dumb")
-    return Terminal(width, not is_plain and (stream.encoding or "").lower().startswith("utf"))
 
 
 if __name__ == "__main__":

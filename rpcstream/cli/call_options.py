@@ -138,8 +138,8 @@ def _add_call_options(group: _Group) -> None:
     add("--describe", action="store_true", help="show the parameters and the documentation of METHOD")
     add("-v", "--verbose", action="store_true", help="show the messages on standard error, long strings cut")
     add("-o", "--output", metavar="FILE", help="save the result")
-    forms = "auto (default): readable text on a terminal, else json; json: one line; raw: see below"
-    add("--format", choices=("auto", "json", "raw"), default="auto", help=forms)
+    forms = "auto (default): text on a terminal, else json; text, table: for people; json: one line; raw: see below"
+    add("--format", choices=("auto", "text", "table", "json", "raw"), default="auto", help=forms)
     add("--version", action="version", version=f"rpcstream {__version__}")
 
 
@@ -169,6 +169,10 @@ def _find_conflict(options: argparse.Namespace) -> str | None:
         return f"METHOD comes before the items, and {options.method!r} is an item"
     if options.describe and (options.items or options.parts):
         return "--describe takes no parameters"
+    if options.output is not None and options.format in ("text", "table"):
+        return f"-o saves the data of a result, so it does not go with --format {options.format}"
+    if options.format == "table" and options.stream:
+        return "--format table does not go with --stream: the width of the columns is not known before the last item"
     if options.notify and (options.list or options.describe or options.output is not None):
         return "--notify has no answer, so it does not go with --list, --describe or -o"
     if options.stream and (options.list or options.describe or options.notify):

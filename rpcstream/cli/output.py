@@ -43,6 +43,9 @@ class Terminal:
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.colour else text
 
 
+_PLAIN = Terminal()
+
+
 def format_for_terminal(value: Any, terminal: Terminal, codec: Codec) -> str:
     """Indented JSON, in which arrays, images and bytes are described instead of written out."""
     out: list[str] = []
@@ -51,6 +54,14 @@ def format_for_terminal(value: Any, terminal: Terminal, codec: Codec) -> str:
     except RecursionError:  # from a server that does not limit the depth
         return visible(codec.dumps(value).decode())
     return "".join(out)
+
+
+def format_line(value: Any, terminal: Terminal, codec: Codec) -> str:
+    """JSON on one line for a terminal, in which arrays, images and bytes are described instead of written out."""
+    try:
+        return _line(value, terminal, codec)
+    except RecursionError:  # from a server that does not limit the depth
+        return visible(codec.dumps(value).decode())
 
 
 def format_json(value: Any, codec: Codec) -> bytes:
@@ -118,6 +129,22 @@ def _one_line(values: list[Any], depth: int, terminal: Terminal) -> str | None:
     if len(_json(values)) > room:
         return None
     return "[" + ", ".join(_scalar(member, terminal) for member in values) + "]"
+
+
+def _line(value: Any, terminal: Terminal, codec: Codec) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_line(member, terminal, codec) for member in value) + "]"
+    if not isinstance(value, dict):
+        return _scalar(value, terminal)
+    if TAG_KEY in value and (rich := _rich(value, 0, _PLAIN, codec)) is not None:
+        title, _, body = rich.partition("\n")
+        # A short array is shown whole.
+        return terminal.paint("rich", f"{title} {body.strip()}" if body and "\n" not in body else title)
+    members = []
+    for key, member in value.items():
+        cut = shortened(member) if TAG_KEY in value and isinstance(member, str) else member
+        members.append(f"{terminal.paint('key', _json(key))}: {_line(cut, terminal, codec)}")
+    return "{" + ", ".join(members) + "}"
 
 
 def _rich(tagged: dict[str, Any], depth: int, terminal: Terminal, codec: Codec) -> str | None:

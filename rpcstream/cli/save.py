@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from ..codec import TAG_KEY, Codec
+from ..text import visible
 from .items import UsageError
 from .media import image_as_received, image_file, npy_file
 from .output import format_json
@@ -60,6 +61,36 @@ def save(path: str, value: Any, codec: Codec, *, raw: bool = False) -> str | Non
         with open(path, "wb") as file:
             file.write(data)
     return complaint
+
+
+def complaint_of_redirection(value: dict[str, Any], descriptor: int) -> str | None:
+    """A complaint where a rich value went as JSON into a file for images or arrays; None for any other file.
+
+    Args:
+        value: a tagged object.
+        descriptor: of standard output.
+    """
+    path = _path_of(descriptor)
+    if path is None or os.path.splitext(path)[1].lower() not in _NOT_JSON:
+        return None
+    name, kind = os.path.basename(path), visible(str(value[TAG_KEY]))
+    return (
+        f"{name} holds the JSON form of the result ({kind}); its data is saved by -o {name}, or --format raw > {name}"
+    )
+
+
+def _path_of(descriptor: int) -> str | None:
+    """The path of a regular file that is open; None for pipes and devices, and where the system does not tell."""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        if sys.platform == "darwin":
+            import fcntl
+
+            return fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0").decode(errors="replace")
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except (OSError, ValueError):
+        return None
 
 
 def item_path(path: str, number: int) -> str:

@@ -88,6 +88,20 @@ class TestResults:
             {"$type": "ndarray", "dtype": "<f4", "shape": [2], "data": "AAAAAAAAgD8="},
         )
 
+    def test_text_for_people_in_a_pipe(self, run: Run) -> None:
+        assert run("ramp", "n=2", "--format", "text") == (0, "ndarray float32 (2,)\n  [0. 1.]\n", "")
+        assert run("square", "side=2", "--format", "text") == (0, "image PNG 2 x 2 RGB\n", "")
+        assert run("sum", "--describe", "--format", "text")[1].startswith("sum(a: int, b: int = 2) -> int\n")
+
+    def test_a_table(self, run: Run) -> None:
+        rows = 'a:=[{"n": 1, "text": "x\\u001b"}, {"n": 20}]'
+        assert run("echo", rows, "--format", "table")[1] == 'a  [{"n": 1, "text": "x\\u001b"}, {"n": 20}]\n'
+        assert run("echo", "--positional", "1", ":=[2]", "--format", "table") == (0, "1\n[2]\n", "")
+
+    @pytest.mark.parametrize("other", [["-o", "x"], ["--stream"]])
+    def test_what_does_not_go_with_a_table(self, run: Run, other: list[str]) -> None:
+        assert run("sum", "a=1", "--format", "table", *other)[0] == 2
+
     def test_raw_bytes(self, address: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
         assert main(["blob", "n=3", "--format", "raw", "--uri", address]) == 0
         assert capfdbinary.readouterr().out == b"\xff\xff\xff"
@@ -251,11 +265,21 @@ class TestFiles:
 
 class TestDescription:
     def test_a_list_for_programs(self, run: Run) -> None:
-        status, out, _ = run("--list")
+        status, out, _ = run("--list", "--format", "json")
         methods = {method["name"]: method for method in json.loads(out)}
         assert status == 0
         assert methods["sum"]["summary"] == "Adds two numbers."
         assert [parameter["name"] for parameter in methods["sum"]["params"]] == ["a", "b"]
+
+    def test_a_list_for_people_in_a_pipe(self, run: Run) -> None:
+        lines = run("--list")[1].splitlines()
+        assert "sum(a: int, b: int = 2) -> int  # Adds two numbers." in lines
+        assert run("--list", "--format", "text")[1].splitlines() == lines
+
+    def test_a_list_as_a_table(self, run: Run) -> None:
+        first, *rows = run("--list", "--format", "table")[1].splitlines()
+        assert first.split()[0] == "name"
+        assert "sum" in [row.split()[0] for row in rows]
 
     def test_names_alone(self, run: Run) -> None:
         names = run("--list", "--format", "raw")[1].split()
@@ -305,6 +329,19 @@ def test_python_m_and_standard_input(address: str) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "6\n", "")
     ended = process("sum", "-", "--uri", address, input="{")
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("command", "file", "status"),
+    [("square side=2", "t.png", 2), ("ramp n=2", "t.npy", 2), ("ramp n=2", "t.json", 0), ("sum a=1", "t.png", 0)],
+)
+def test_json_in_a_file_for_images(command: str, file: str, status: int, address: str, tmp_path: Path) -> None:
+    with (tmp_path / file).open("wb") as out:
+        argv = [sys.executable, "-m", "rpcstream", *command.split(), "--uri", address]
+        done = subprocess.run(argv, env=environment(), stdout=out, stderr=subprocess.PIPE, text=True, timeout=30)
+    assert done.returncode == status
+    assert (f"-o {file}, or --format raw > {file}" in done.stderr) is bool(status)
+    assert json.loads((tmp_path / file).read_bytes())
 
 
 @pytest.mark.parametrize(("closing", "status"), [(">&-", 0), ("2>&-", 0), (">&- 2>&-", 0), ("<&-", 2)])
