@@ -8,7 +8,7 @@ The second command prints
     a line through the points: slope 2.00, intercept 1.00
     strongest: 50.0 Hz
     {'mean': 2.0, 'deviation': 0.816496580927726, 'smallest': 1.0, 'largest': 3.0}
-    -32602 Invalid params: $[0]: Expected `float64 ndarray of shape (*, *)`, got `float64 ndarray of shape (50,)`
+    -32602 Invalid params: matrix: expected an array of float64 of shape (*, *), got an array of float64 of shape (50,)
     -32602 matrix has 3 rows, right has 2 values
 """
 

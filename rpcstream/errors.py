@@ -31,6 +31,7 @@ Knows nothing of sockets, JSON text or methods. Codes: JSON-RPC 2.0, section 5.1
 
 from __future__ import annotations
 
+import re
 import reprlib
 from typing import Any, ClassVar
 
@@ -59,9 +60,10 @@ class RpcError(Exception):
         self.address: str | None = None
 
     def __str__(self) -> str:
-        text = f"[{self.code}] {self.message}"
-        if self.data is not None:
-            text += f": {_shortened(self.data)}"
+        text, data = readable(self.code, self.message, self.data)
+        text = f"[{self.code}] {text}"
+        if data is not None:
+            text += f": {_shortened(data)}"
         return text + _location(self.method, self.address)
 
     @property
@@ -284,6 +286,47 @@ def _location(method: str | None, address: str | None) -> str:
     if address:
         parts.append(f"at {address}")
     return f" ({' '.join(parts)})" if parts else ""
+
+
+#: Members of `data` that say for programs what the reason says.
+_PARTS = frozenset(("path", "expected", "got", "choices", "parameters"))
+
+#: Members of `data`, and characters of one, up to which it is looked whether the message has them.
+_MEMBERS_MAX, _SAID_MAX = 20, 500
+
+
+def readable(code: int, message: str, data: Any) -> tuple[str, Any]:
+    """What people are shown of an error: the message with its reason, and the data without what that says already.
+
+    Args:
+        code: of the error. Only the data of the protocol's own errors is known well enough to be shortened.
+        message: as received.
+        data: as received.
+
+    Returns:
+        The text, and the rest of the data; None where nothing is left.
+    """
+    is_own = -32768 <= code <= -32000 or code == CallCancelled.CODE
+    if not is_own or type(data) is not dict or len(data) > _MEMBERS_MAX:
+        return message, data
+    reason = data.get("reason")
+    if type(reason) is str and len(reason) <= _SAID_MAX:
+        if reason not in message:
+            message = f"{message}: {reason}"
+        left = {key: value for key, value in data.items() if key not in _PARTS and not _is_said(value, message)}
+    else:
+        left = {key: value for key, value in data.items() if not _is_said(value, message)}
+    return message, left or None
+
+
+def _is_said(value: object, message: str) -> bool:
+    """Whether a message has a text, a number, or all of several texts in it."""
+    if isinstance(value, list):
+        return 0 < len(value) <= _MEMBERS_MAX and all(type(each) is str and _is_said(each, message) for each in value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return False
+    text = str(value) if not isinstance(value, int) or value.bit_length() < 100 else ""
+    return 0 < len(text) <= _SAID_MAX and re.search(rf"(?<![\w.]){re.escape(text)}(?![\w])", message) is not None
 
 
 def _shortened(data: object) -> str:

@@ -133,3 +133,28 @@ def test_the_internals_page_names_no_module_that_is_not_there() -> None:
     named = re.findall(r"\b([a-z_]+/[a-z_0-9]+\.py)\b", INTERNALS)
     assert len(named) > 20
     assert [path for path in named if not (SOURCE / path).exists() and not path.startswith("tests/")] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (errors.InvalidRequest(data={"reason": "missing 'method'"}), "[-32600] Invalid Request: missing 'method'"),
+        (
+            errors.InvalidParams(
+                "Invalid params: a: expected an integer, got a string",
+                {"path": "$[0]", "parameter": "a", "reason": "expected an integer, got a string", "got": "str"},
+            ),
+            "[-32602] Invalid params: a: expected an integer, got a string",
+        ),
+        (errors.MethodNotFound("Method not found: 'ad'", {"method": "ad", "nearest": ["add"]}),
+         "[-32601] Method not found: 'ad': {'nearest': ['add']}"),
+        (errors.MessageTooLarge("it has 70 bytes, limit 64", {"size": 70, "limit": 64, "side": "server"}),
+         "[-32001] it has 70 bytes, limit 64: {'side': 'server'}"),
+        (errors.MessageTooLarge("70", {"size": 7, "limit": True, "side": ""}),
+         "[-32001] 70: {'size': 7, 'limit': True, 'side': ''}"),
+        (errors.RpcError(40, "seat 5 is taken", {"seat": 5}), "[40] seat 5 is taken: {'seat': 5}"),
+        (errors.ParseError(data=["x"]), "[-32700] Parse error: ['x']"),
+    ],
+)
+def test_the_text_does_not_say_things_twice(error: errors.RpcError, text: str) -> None:
+    assert str(error) == text

@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from ..codec import TAG_KEY, Codec
+from ..errors import readable
 from ..text import visible
 
 _STYLES = {
@@ -71,6 +72,7 @@ def format_json(value: Any, codec: Codec) -> bytes:
 
 def format_error(code: int, message: str, data: Any, terminal: Terminal) -> str:
     """`error -32602: Invalid params, data {...}`; a traceback in the data (from a server in debug mode) below it."""
+    message, data = readable(code, message, data)
     text = terminal.paint("error", f"error {code}:") + " " + visible(message)
     below = ""
     if isinstance(data, dict) and isinstance(data.get("traceback"), str):

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
+from .error_text import in_words
 from .fields import OPTIONAL, expanded, field_hints, fields_of, has_fields, required
 from .find_hint import RegisteredHint
 from .image_budget import image_budget
@@ -73,13 +74,14 @@ def hint_checker(hint: Any, codec: Codec) -> Convert:
     Raises:
         TypeError: the hint cannot be checked.
     """
-    convert = converter(lower(hint, codec))
+    lowered = lower(hint, codec)
+    convert = converter(lowered)
 
     def check(value: Any) -> Any:
         try:
             return convert(value)
         except msgspec.ValidationError as error:
-            raise ValueError(_with_nan_advice(str(error))) from None
+            raise ValueError(in_words(_with_nan_advice(str(error)), lowered, "result")) from None
 
     if not takes_images(hint, codec):
         return check
@@ -205,7 +207,7 @@ class _Lowering:
         except BaseException:
             del self._markers[hint]
             raise
-        made.decode, made.schema = shadow.decode, shadow.schema
+        made.decode, made.schema, made.stands_for = shadow.decode, shadow.schema, shadow.stands_for
         return made
 
 
@@ -283,7 +285,7 @@ def _shadow(hint: Any, lowered: dict[str, Any]) -> Any:
         except TypeError as error:  # its __post_init__ refuses it, as msgspec takes it
             raise ValueError(str(error)) from None
 
-    return marker(cls.__name__, decode, lambda components: schema_of(shadow, components))
+    return marker(cls.__name__, decode, lambda components: schema_of(shadow, components), stands_for=shadow)
 
 
 def _any_of(members: list[Any], components: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,8 @@ class Marker(type):
 
     decode: Convert
     schema: Callable[[dict[str, Any]], dict[str, Any]]
+    #: The Struct that values are checked against, where the marker stands for a class with fields; else None.
+    stands_for: Any
 
     def __instancecheck__(cls, value: object) -> bool:
         return True  # msgspec asks this of what `decode` gave; decode itself is the check
@@ -30,15 +32,19 @@ def dec_hook(kind: type, value: Any) -> Any:
     return kind.decode(value)  # type: ignore[attr-defined]
 
 
-def marker(name: str, decode: Convert, schema: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+def marker(
+    name: str, decode: Convert, schema: Callable[[dict[str, Any]], dict[str, Any]], *, stands_for: Any = None
+) -> Any:
     """Make a marker: a class that stands in a lowered hint for a type that msgspec cannot check.
 
     Args:
         name: for errors.
         decode: gives what the hint means for the JSON value, or raises ValueError.
         schema: gives the JSON schema; called with the components that it may refer to.
+        stands_for: a Struct with the fields of the class that it stands for, for errors.
     """
-    return Marker(name, (), {"decode": staticmethod(decode), "schema": staticmethod(schema)})
+    members = {"decode": staticmethod(decode), "schema": staticmethod(schema), "stands_for": stands_for}
+    return Marker(name, (), members)
 
 
 def converter(lowered: Any) -> Convert:

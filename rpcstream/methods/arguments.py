@@ -14,9 +14,12 @@ from typing import Any
 
 import msgspec
 
+from ..codec.error_text import CHOICES_MAX, Fault, choices_at
 from ..codec.image_budget import ImageLimits, ImageTotal
 from ..codec.markers import convert_options
+from ..codec.rich_hint import shortened
 from ..errors import InvalidParams
+from ..nearest import did_you_mean, nearest_for_peer
 
 #: Positional and keyword arguments for a function.
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -28,9 +31,8 @@ Tagged = bool | ImageTotal | None
 
 _REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-#: How msgspec ends a text with the path of the value, and what it says of a value of another type.
-_PATH = re.compile(r" - at `\$([^`]*)`")
-_MISMATCH = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<got>[^`]*)`")
+#: Names that an error lists, and characters of each.
+NAMES_MAX, NAME_MAX = 10, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +112,80 @@ class ParamsErrors:
             missing = [parameter.name for parameter in left if parameter.required]
             unknown = []
         if missing:
-            return InvalidParams(
-                f"Invalid params: missing {_quoted(missing)}",
-                {"parameter": missing[0], "path": f"$.{missing[0]}", "reason": "missing", "missing": missing},
-            )
+            return self._missing(missing, unknown, names)
         if unknown:
-            return InvalidParams(
-                f"Invalid params: unknown {_quoted(unknown)}",
-                {"parameter": unknown[0], "path": f"$.{unknown[0]}", "reason": "unknown", "parameters": names},
-            )
+            return self._unknown(unknown, names)
         count = len(self._positional)
         if type(params) is list and len(params) > count and not self._takes_rest:
+            positional = names[:count]
+            taken = f"; these are {_quoted(positional)}" if positional else ""
             return InvalidParams(
-                f"Invalid params: at most {count} by position, got {len(params)}",
-                {"path": f"$[{count}]", "reason": "too many", "parameters": names[:count]},
+                f"Invalid params: at most {count} by position, got {len(params)}{taken}",
+                {"path": f"$[{count}]", "reason": "too many", "parameters": positional},
             )
-        data = self.data(str(error), params)
-        return InvalidParams(f"Invalid params: {data['path']}: {data['reason']}", data)
+        return self.of_value(str(error))
+
+    def _missing(self, missing: list[str], unknown: list[str], names: list[str]) -> InvalidParams:
+        """The error for missing parameters. One that is unknown may be a missing one with a slip."""
+        data: dict[str, Any] = {
+            "parameter": missing[0],
+            "path": f"$.{missing[0]}",
+            "reason": "missing",
+            "missing": missing,
+        }
+        text = f"Invalid params: missing {_quoted(missing)}"
+        if unknown:
+            near = nearest_for_peer(unknown[0], names)
+            data["unknown"] = [shortened(name, NAME_MAX) for name in unknown[:NAMES_MAX]]
+            if near:
+                data["nearest"] = near
+            text += f"; unknown {_quoted(unknown[:1])}{did_you_mean(near)}"
+        return InvalidParams(text, data)
+
+    def _unknown(self, unknown: list[str], names: list[str]) -> InvalidParams:
+        name = shortened(unknown[0], NAME_MAX)
+        data: dict[str, Any] = {"parameter": name, "path": f"$.{name}", "reason": "unknown", "parameters": names}
+        near = nearest_for_peer(unknown[0], names)
+        if near:
+            data["nearest"] = near
+            advice = did_you_mean(near)
+        else:
+            advice = f"; the parameters are {_quoted(names)}" if names else "; the method has no parameters"
+        return InvalidParams(f"Invalid params: unknown {_quoted(unknown)}{advice}", data)
+
+    def of_value(self, text: str) -> InvalidParams:
+        """The error for a wrong value, from a text of msgspec or of the codec: parameter, place in it, reason.
+
+        `Fault.of` reads the text.
+        """
+        fault = Fault.of(text)
+        first = re.match(r"\[(\d+)\]|\.([^.\[]+)", fault.path)
+        parameter, inside = self._parameter_at(first), fault.path[first.end() :] if first else ""
+        name = first[2] if first is not None else None
+        if name is None and parameter is not None:
+            name = parameter.name
+        choices = choices_at(parameter.hint, inside) if parameter is not None else []
+        reason = fault.reason(choices)
+        data: dict[str, Any] = {"path": f"${fault.path}", "reason": reason}
+        if first is not None:
+            data["parameter"] = name
+        data.update(fault.types)
+        if choices:
+            data["choices"] = choices[:CHOICES_MAX]
+        place = f"{name}{inside}: " if name is not None else ""
+        return InvalidParams(f"Invalid params: {place}{reason}", data)
+
+    def _parameter_at(self, first: re.Match[str] | None) -> RemoteParameter | None:
+        """The parameter that the first step of a path leads to."""
+        if first is None:
+            return None
+        if first[1] is not None:
+            place = int(first[1])
+            if place < len(self._positional):
+                return self._positional[place]
+            return next((each for each in self._parameters if each.kind is Parameter.VAR_POSITIONAL), None)
+        found = (each for each in self._parameters if each.name == first[2] or each.kind is Parameter.VAR_KEYWORD)
+        return next(found, None)
 
     def array_for_object(self, params: dict[str, Any] | list[Any]) -> msgspec.ValidationError:
         """The error where a tagged array was given for an object, which msgspec does not report by itself."""
@@ -144,20 +203,7 @@ class ParamsErrors:
                 continue
         return msgspec.ValidationError("Expected `object`, got an array")
 
-    def data(self, text: str, params: Any) -> dict[str, Any]:
-        """The `data` of an error, from a text of msgspec: reason, path, and the parameter at its beginning."""
-        path = "".join(reversed(_PATH.findall(text)))
-        reason = _PATH.sub("", text)
-        data: dict[str, Any] = {"path": f"${path}", "reason": reason}
-        if type(params) is list and (found := re.match(r"\[(\d+)\]", path)):
-            position = min(int(found[1]), len(self._parameters) - 1)
-            data["parameter"] = self._parameters[position].name if self._parameters else None
-        elif found := re.match(r"\.([^.\[]+)", path):
-            data["parameter"] = found[1]
-        if mismatch := _MISMATCH.search(reason):
-            data.update(mismatch.groupdict())
-        return data
-
 
 def _quoted(names: list[str]) -> str:
-    return ", ".join(map(repr, names))
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    return ", ".join(repr(shortened(name, NAME_MAX)) for name in names[:NAMES_MAX]) + more

@@ -15,10 +15,12 @@ from typing import Any
 import msgspec
 
 from ..codec import Codec, payloads
+from ..codec.error_text import in_words
 from ..codec.hints import is_iterable_hint, item_hint, lower, takes_images
 from ..codec.image_budget import INLINE_PIXELS, DecodeElsewhere, ImageBudget, ImageTotal, reading
 from ..codec.markers import convert_options, is_untyped
-from ..errors import InvalidParams, InvalidRequest, RegistrationError
+from ..codec.rich_hint import shortened
+from ..errors import InvalidRequest, RegistrationError
 from ..wire import envelope
 from . import stream_params
 from .arguments import Arguments, ArgumentsWithImages, Bind, Line, ParamsErrors, RemoteParameter, Tagged
@@ -192,7 +194,7 @@ class Signature:
         try:
             params = self._codec.decode(params)
         except ValueError as error:
-            raise InvalidParams(data=self._errors.data(str(error), params)) from None
+            raise self._errors.of_value(str(error)) from None
         return self._bind(params, line, tagged, is_decoded=True)
 
     def _may_hold_images(self, line: Line, tagged: Tagged) -> bool:
@@ -332,7 +334,8 @@ class Signature:
                 try:
                     return on_wire(payloads.parse_exactly(self._codec.dumps(result)))
                 except (msgspec.ValidationError, TypeError):
-                    raise ValueError(f"the result is not what the return hint says: {error}") from None
+                    said = in_words(str(error), lowered, "result")
+                    raise ValueError(f"the result is not what the return hint says: {said}") from None
 
         return check
 
@@ -350,4 +353,4 @@ def _at(path: str, convert: Convert, value: Any) -> Any:
     try:
         return convert(value)
     except msgspec.ValidationError as error:
-        raise msgspec.ValidationError(f"{error} - at `${path}`") from None
+        raise msgspec.ValidationError(f"{error} - at `${shortened(path, 80).replace('`', '_')}`") from None

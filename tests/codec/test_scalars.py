@@ -305,7 +305,7 @@ def test_times_of_pandas() -> None:
 def test_null_in_the_place_of_a_float_is_told_to_be_a_nan(hint: Any) -> None:
     value = {list[float]: [1.0, None], dict[str, float]: {"a": None}}.get(hint)
     with pytest.raises(
-        ValueError, match=r"got `null` \(which is how NaN and the infinities come; ask for `float \| None`"
+        ValueError, match=r"got null \(which is how NaN and the infinities come; ask for `float \| None`"
     ):
         hint_checker(hint, codec)(value)
 

@@ -417,11 +417,11 @@ async def test_items_of_the_wrong_type(network: Network, taking: Taking, kind: s
             yield "no number"
             yield from source.sync()
 
-        with pytest.raises(InvalidParams, match="Expected `int`, got `str`") as caught:
+        with pytest.raises(InvalidParams, match="expected an integer, got a string") as caught:
             await client.call(kind, wrong())
         assert caught.value.data["parameter"] == "value"
         assert taking.seen == ["begun", 1]
-        with pytest.raises(InvalidParams, match="Expected `int`, got `str`"):
+        with pytest.raises(InvalidParams, match="expected an integer, got a string"):
             await client.call(kind, [1, "no number"])
         assert taking.seen == ["begun", 1], "of an array it is known before"
 

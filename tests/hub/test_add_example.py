@@ -34,7 +34,7 @@ class TestAsyncClients:
             assert await client1.offer() == ["add"]
             assert await client2.add(5, 3) == 8
             assert await client2.call("client1.add", a=5, b=3) == 8
-            with pytest.raises(InvalidParams, match="Expected `int`, got `str`"):
+            with pytest.raises(InvalidParams, match="expected an integer, got a string"):
                 await client2.add(5, "three")
             with pytest.raises(MethodNotFound):
                 await client2.subtract(5, 3)

@@ -288,7 +288,7 @@ def test_hint_refuses_with_the_path(hint: Any, sent: Any, path: str) -> None:
 def test_the_message_says_it_in_one_line() -> None:
     def function(a: int) -> None: ...
 
-    with pytest.raises(InvalidParams, match=r"Invalid params: \$\.a: Expected `int`, got `str`"):
+    with pytest.raises(InvalidParams, match="Invalid params: a: expected an integer, got a string"):
         bind(function, {"a": "x"})
     with pytest.raises(InvalidParams, match="missing 'a'"):
         bind(function, {})
@@ -563,6 +563,44 @@ def test_a_tagged_array_in_the_place_of_an_object() -> None:
     bind = Signature(take, method="take", codec=Codec()).bind
     for params in ([1, array], {"first": 1, "table": array}, [1, {}, [array]]):
         line = orjson.dumps({"jsonrpc": "2.0", "method": "take", "params": params})
-        with pytest.raises(InvalidParams, match="Expected `object`, got an array") as caught:
+        with pytest.raises(InvalidParams, match="expected an object, got an array") as caught:
             bind(params, line)
         assert caught.value.data["parameter"] in ("table", "inner")
+
+
+def test_a_slip_in_a_name_is_told() -> None:
+    def function(text: str, size: int = 1, **others: int) -> None: ...
+
+    def plain(text: str, size: int = 1) -> None: ...
+
+    data = refused(plain, {"txt": "x"})
+    assert (data["parameter"], data["missing"], data["unknown"], data["nearest"]) == ("text", ["text"], ["txt"], ["text"])
+    with pytest.raises(InvalidParams, match=r"^.* missing 'text'; unknown 'txt' \(did you mean 'text'\?\)$"):
+        bind(plain, {"txt": "x"})
+    with pytest.raises(InvalidParams, match=r"^.* unknown 'sise' \(did you mean 'size'\?\)$") as caught:
+        bind(plain, {"text": "x", "sise": 1})
+    assert caught.value.data["nearest"] == ["size"]
+    with pytest.raises(InvalidParams, match=r"unknown 'zzz'; the parameters are 'text', 'size'$") as caught:
+        bind(plain, {"text": "x", "zzz": 1})
+    assert "nearest" not in caught.value.data
+    with pytest.raises(InvalidParams, match=r"Invalid params: sise: expected an integer, got a string"):
+        bind(function, {"text": "x", "sise": "y"})
+
+
+def test_names_that_a_caller_invents_are_not_repeated_at_length() -> None:
+    def function(text: str) -> None: ...
+
+    def rest(*numbers: int, **named: int) -> None: ...
+
+    flood = {f"{'x' * 1000}{number}": 1 for number in range(1000)}
+    for params in ({"text": "x", **flood}, flood):
+        with pytest.raises(InvalidParams) as caught:
+            bind(function, params)
+        assert len(caught.value.message) < 1000
+        assert len(str(caught.value.data)) < 3000
+    for name in ("x" * 100_000, "a`b", "a - at `$.b", "\x1b[2J"):
+        with pytest.raises(InvalidParams, match="expected an integer, got a string") as caught:
+            bind(rest, {name: "x"})
+        assert len(str(caught.value.data)) < 500
+    with pytest.raises(InvalidParams, match="Invalid params: numbers: expected an integer, got null"):
+        bind(rest, [1, None])
