@@ -47,8 +47,8 @@ class RpcError(Exception):
         data: any value that can be encoded, or None for "no data".
         method: at a client, the called method.
         address: at a client, the address of the server.
-        executed: False: the call was not begun, so that it may be made again (`"executed": false` in `data`); None:
-            the error does not say.
+        executed: False: the call was not begun, so that it may be made again (`data` has `"executed": false`, or of a
+            hub `"no_provider": true`); None: the error does not say.
     """
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
@@ -69,7 +69,9 @@ class RpcError(Exception):
     @property
     def executed(self) -> bool | None:
         data = self.data
-        return False if isinstance(data, dict) and data.get("executed") is False else None
+        if isinstance(data, dict) and (data.get("executed") is False or data.get("no_provider") is True):
+            return False
+        return None
 
     def to_wire(self) -> dict[str, Any]:
         """The error object for a reply; `data` is left out when it is None."""

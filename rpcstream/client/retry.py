@@ -68,8 +68,10 @@ MANY = 64
 
 
 def was_not_begun(error: BaseException) -> bool:
-    """Tell whether the server has said that it is leaving, and has not begun the call that failed with this error."""
-    return isinstance(error, Unread) or (isinstance(error, CallCancelled) and error.executed is False)
+    """Tell whether the server is leaving, or a hub has lost the provider, and the call was not begun, as they say."""
+    if isinstance(error, CallCancelled | ProviderGone):
+        return isinstance(error.data, dict) and error.data.get("executed") is False
+    return isinstance(error, Unread)
 
 
 def _random() -> float:

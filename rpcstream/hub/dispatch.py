@@ -24,6 +24,7 @@ from ..peer.state import ConversationState
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.envelope import VERSION
+from ..wire.framing import LONG
 from . import passthrough
 from .directory import COMPARED, Balance, Directory, Route
 from .held import AwayMethod, HeldCall, HeldCalls
@@ -39,6 +40,9 @@ from .rules import Rules
 #: The tag of a stream may be written with escapes; a line with neither these nor the tag has no stream among its
 #: arguments.
 _ESCAPE = b"\\u"
+
+#: How many providers a call is sent to, of which those before the last have not begun it.
+TRIES = 5
 
 #: Methods that only show that the caller is alive; they make it no member.
 SIGNS_OF_LIFE = frozenset(("rpc.ping", "keepAlive"))
@@ -212,7 +216,14 @@ class HubDispatcher(Dispatcher):
                 return None
             deadline = INFINITE if timeout is None else session.loop.time() + timeout
             relay = Relay(
-                message["method"], session, message["id"], provider, deadline=deadline, write_error=self._write_error
+                message["method"],
+                session,
+                message["id"],
+                provider,
+                deadline=deadline,
+                forwarder=self,
+                line=line if type(line) is bytes and len(line) < LONG else None,
+                message=message,
             )
             relay.future = future
             self._send(relay, route, message, line, session, timeout=timeout)
@@ -233,6 +244,38 @@ class HubDispatcher(Dispatcher):
         except asyncio.CancelledError:
             relay.abort(CallCancelled())
             raise
+
+    def send_again(self, relay: Relay) -> bool:
+        """As `Forwarder.send_again`. Where no other is there, the call may be held until one is."""
+        message, line, session, name = relay.message, relay.line, relay.caller, relay.method
+        if line is None or relay.has_streams or relay.tries >= TRIES or session.channel is None:
+            return False
+        left = relay.deadline - session.loop.time()
+        if left <= 0:
+            return False
+        route = self._routes.get(name)
+        if route is None:
+            return self._hold_again(relay, message, line)
+        try:
+            relay.turn_to(self._provider(route, name, session))
+            self._send(relay, route, message, line, session, timeout=None if left == INFINITE else left)
+        except RpcError:
+            return False
+        return True
+
+    def _hold_again(self, relay: Relay, message: dict[str, Any], line: Line) -> bool:
+        """Hold a call whose provider has not begun it, in the place of its relay."""
+        session, name = relay.caller, relay.method
+        method = self._held.find(name) if self._held is not None else None
+        if self._held is None or method is None or relay.future is not None:
+            return False
+        call = HeldCall(message, line, session, waited=0.0, deadline=relay.deadline, refused=self._refused)
+        if not self._may_wait(session, name, method) or not self._held.hold(name, method, call):
+            return False
+        relay.leave()
+        session.running.leave(relay)
+        session.running.enter(call)
+        return True
 
     # -- a call that is held until its provider is back ---------------------------------------------------------------
 
@@ -404,7 +447,7 @@ class HubDispatcher(Dispatcher):
         name = call.message["method"]
         return self.replies.error_to(call.message, self._unknown(name, call.session) if error is None else error)
 
-    def _write_error(self, call_id: Any, error: RpcError) -> Encoded | None:
+    def write_error(self, call_id: Any, error: RpcError) -> Encoded | None:
         return self.replies.error_to({"id": call_id}, error)
 
 

@@ -174,6 +174,12 @@ class Registrations:
 
     def _entered(self, member: Member) -> None:
         member.session.add_lost_callback(lambda: self._lost(member))
+        member.session.set_end_callback(lambda: self._ends(member))
+
+    def _ends(self, member: Member) -> None:
+        """Take out the methods of a member that reads no more requests (`$/goAway`); it may have calls to answer."""
+        if member.session.peer_is_leaving:
+            self.withdraw(member, list(member.offers))
 
     def _lost(self, member: Member) -> None:
         del self._directory.members[member.session]

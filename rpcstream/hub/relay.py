@@ -7,13 +7,22 @@ caller's session it is a forwarded call; to the provider's, a pending one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from ..codec import payloads
-from ..errors import CallCancelled, CallTimeout, DeadlineExceeded, InternalError, InvalidRequest, ProviderGone, RpcError
+from ..errors import (
+    CallCancelled,
+    CallTimeout,
+    DeadlineExceeded,
+    InternalError,
+    InvalidRequest,
+    ProviderGone,
+    RpcError,
+    Unread,
+)
 from ..peer.deadline import INFINITE
 from ..peer.inflight import ForwardedCall
 from ..peer.pending import PendingCall
@@ -25,8 +34,15 @@ from .members import Member
 from .passthrough import Line
 from .relayed_streams import ArgumentStream, ReplyStream
 
-#: Writes the error reply to the request with an id.
-WriteError = Callable[[Any, RpcError], Encoded | None]
+
+class Forwarder(Protocol):
+    """What has made a relay."""
+
+    def write_error(self, call_id: Any, error: RpcError) -> Encoded | None:
+        """Write the error reply to the request with this id."""
+
+    def send_again(self, relay: Relay) -> bool:
+        """Send a call that its provider has not begun to another one; False: there is none, or it cannot be sent."""
 
 
 class Relay(ForwardedCall, PendingCall):
@@ -37,28 +53,37 @@ class Relay(ForwardedCall, PendingCall):
         call_id: of the caller's request.
         provider: the member that carries it out.
         deadline: loop time, s; may be infinite.
-        write_error: writes the reply where it is an error of the hub.
+        forwarder: writes errors of the hub, and sends it to another provider if this one has not begun it.
+        message: the request, which was checked.
+        line: its text, to send it again; None for a long one, which is not kept.
 
     Attributes:
         pending_id: its id at the provider.
+        tries: providers that it was sent to.
         future: gets the reply in the place of the caller's session, if there is one.
     """
 
     __slots__ = (
         "_argument_streams",
-        "_caller",
+        "_forwarder",
         "_id_text",
         "_is_over",
+        "_is_sent",
         "_latest",
         "_provider_name",
         "_reply_stream",
-        "_write_error",
+        "caller",
         "deadline",
         "future",
+        "line",
+        "message",
         "method",
         "pending_id",
         "provider",
+        "tries",
     )
+
+    keeps_order = True
 
     def __init__(
         self,
@@ -68,16 +93,21 @@ class Relay(ForwardedCall, PendingCall):
         provider: Member,
         *,
         deadline: float,
-        write_error: WriteError,
+        forwarder: Forwarder,
+        message: dict[str, Any],
+        line: Line | None,
     ) -> None:
         self.call_id = call_id
         self.method = method
         self.provider = provider
         self.deadline = deadline
         self.future: asyncio.Future[Encoded | None] | None = None
-        self._caller = caller
+        self.caller = caller
+        self.message = message if line is not None else {}
+        self.line = line
+        self.tries = 1
         self._id_text = passthrough.text_of(call_id)
-        self._write_error = write_error
+        self._forwarder = forwarder
         #: The provider's name now: it may have none any more when its connection is lost.
         self._provider_name = provider.name
         #: The stream of items that answers it, if the caller wants one; and the streams among its arguments.
@@ -85,7 +115,15 @@ class Relay(ForwardedCall, PendingCall):
         self._argument_streams: Sequence[ArgumentStream] = ()
         #: The latest progress, while the caller does not read.
         self._latest: Encoded | None = None
-        self._is_over = False
+        self._is_over = self._is_sent = False
+        self.pending_id = provider.session.pending.add(self)
+
+    def turn_to(self, provider: Member) -> None:
+        """Take another provider, which `send` sends the call to next."""
+        self.provider = provider
+        self.tries += 1
+        self._provider_name = provider.name
+        self._is_sent = False
         self.pending_id = provider.session.pending.add(self)
 
     # -- to the provider ----------------------------------------------------------------------------------------------
@@ -98,6 +136,7 @@ class Relay(ForwardedCall, PendingCall):
         """
         provider = self.provider
         provider.send(message, self._is_wanted)
+        self._is_sent = not provider.waiting
         provider.calls_served += 1
         if self.deadline != INFINITE:
             provider.session.calls.expect(self.pending_id, self.deadline)
@@ -108,14 +147,25 @@ class Relay(ForwardedCall, PendingCall):
 
     def add_reply_stream(self, credit: int) -> int:
         """Note that the caller takes items, `credit` at first; return how many the provider may send at first."""
-        self._reply_stream = ReplyStream(self._caller, self.call_id, self.provider, self.pending_id, credit)
+        self._reply_stream = ReplyStream(self.caller, self.call_id, self.provider, self.pending_id, credit)
         return self._reply_stream.credit
 
     def add_argument_streams(self, streams: list[ArgumentStream]) -> None:
         """Note that the caller sends these streams with the call."""
         self._argument_streams = streams
 
+    @property
+    def has_streams(self) -> bool:
+        """Items belong to it, one way or the other."""
+        return self._reply_stream is not None or bool(self._argument_streams)
+
     def _is_wanted(self) -> bool:
+        """Whether the request, which has waited, is to be sent now."""
+        session = self.provider.session
+        if session.peer_is_leaving and session.pending.discard(self.pending_id):
+            self._not_begun()
+            return False
+        self._is_sent = True
         return not self._is_over
 
     # -- from the provider (a `PendingCall`) --------------------------------------------------------------------------
@@ -123,6 +173,8 @@ class Relay(ForwardedCall, PendingCall):
     def answer(self, reply: dict[str, Any], line: Line) -> None:
         """Pass the reply back."""
         if "error" in reply and self._was_given_up(reply["error"]):
+            if was_not_begun(reply["error"]):
+                return self._not_begun()
             return self.refuse(self._gone(reason="it gave the call up"))
         try:
             self._finish(self._checked(reply, passthrough.line_of(line, reply)))
@@ -133,8 +185,15 @@ class Relay(ForwardedCall, PendingCall):
         """Answer with an error: there will be no reply."""
         if isinstance(error, CallTimeout):
             self.refuse(DeadlineExceeded(data={"method": self.method}))
+        elif isinstance(error, Unread) or not self._is_sent:
+            self._not_begun()
         else:
             self.refuse(self._gone())
+
+    def _not_begun(self) -> None:
+        """Have another provider carry the call out, since this one has not begun it and will not."""
+        if not self._is_over and not self._forwarder.send_again(self):
+            self.refuse(self._gone(executed=False))
 
     def item(self, params: dict[str, Any], line: Line) -> bool:
         """Pass an item of the reply's stream back.
@@ -152,7 +211,7 @@ class Relay(ForwardedCall, PendingCall):
         except RpcError as error:
             self.refuse(error)
             raise InvalidRequest(data=error.data) from error
-        self._caller.send(message)
+        self.caller.send(message)
         self._reply_stream.renew()
         return True
 
@@ -162,21 +221,21 @@ class Relay(ForwardedCall, PendingCall):
         if message is None:
             return True
         if self._latest is None:
-            if self._caller.write_gate.is_open:
-                self._caller.send(message)
+            if self.caller.write_gate.is_open:
+                self.caller.send(message)
                 return True
-            self._caller.write_gate.when_open(self._send_latest)
+            self.caller.write_gate.when_open(self._send_latest)
         self._latest = message
         return True
 
     def _send_latest(self) -> None:
         message, self._latest = self._latest, None
         if message is not None and not self._is_over:
-            self._caller.send(message)
+            self.caller.send(message)
 
     def _checked(self, reply: dict[str, Any], line: Line) -> Encoded:
         """Write the reply as it goes back; ValueError if it is malformed."""
-        depth = self._caller.limits.max_depth
+        depth = self.caller.limits.max_depth
         if len(line) > 2 * depth and envelope.is_deeper(line, depth):
             raise ValueError("nested too deep")
         if not payloads.is_json(line):
@@ -192,7 +251,7 @@ class Relay(ForwardedCall, PendingCall):
     def _carried(self, params: dict[str, Any], line: Line, method: str, name: str) -> Encoded | None:
         """Write an item or progress for the caller; None if it cannot be read."""
         line = passthrough.line_of(line, {"params": params})
-        depth = self._caller.limits.max_depth
+        depth = self.caller.limits.max_depth
         if "value" not in params or not payloads.is_json(line) or envelope.is_deeper(line, depth):
             return None
         return passthrough.carrier(line, method, name, self._id_text)
@@ -216,12 +275,12 @@ class Relay(ForwardedCall, PendingCall):
             return False
         return not any(stream.is_broken for stream in self._argument_streams)
 
-    def _gone(self, **more: str) -> ProviderGone:
+    def _gone(self, **more: Any) -> ProviderGone:
         return ProviderGone(data={"method": self.method, "client": self._provider_name, **more})
 
     def refuse(self, error: RpcError) -> None:
         """End the call with an error of the hub."""
-        self._finish(self._write_error(self.call_id, error))
+        self._finish(self._forwarder.write_error(self.call_id, error))
 
     def abort(self, error: RpcError) -> None:
         """End the call with an error of the hub, and tell the provider."""
@@ -232,6 +291,10 @@ class Relay(ForwardedCall, PendingCall):
         session = self.provider.session
         if session.pending.discard(self.pending_id) and session.channel is not None:
             session.send(envelope.cancel(self.pending_id))
+
+    def leave(self) -> None:
+        """Note that the call goes on without this."""
+        self._is_over = True
 
     def _finish(self, reply: Encoded | None) -> None:
         if self._is_over:
@@ -244,9 +307,15 @@ class Relay(ForwardedCall, PendingCall):
         for stream in self._argument_streams:
             stream.stop()
         if self.future is None:
-            self._caller.finish(self, reply)
+            self.caller.finish(self, reply)
         elif not self.future.done():
             self.future.set_result(reply)
+
+
+def was_not_begun(error: Any) -> bool:
+    """Tell whether an error that came from a provider says that it has not begun the call."""
+    data = error.get("data")
+    return type(data) is dict and data.get("executed") is False
 
 
 def _malformed(reason: str) -> InternalError:

@@ -29,6 +29,7 @@ class PendingCall:
         method: its name, for errors.
         deadline: when the wait is over (loop time, s); infinite: not before the connection is.
         on_progress: called with each value that the handler reports on its way; None: these are dropped.
+        keeps_order: it is sent behind those that were entered before it, also where `set_out_of_order` was called.
     """
 
     # Empty, so that a subclass may have another base with slots.
@@ -37,6 +38,7 @@ class PendingCall:
     method: str
     deadline: float = INFINITE
     on_progress: OnProgress | None = None
+    keeps_order = False
 
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         """Take the reply object, and the message that it stood in."""
@@ -218,15 +220,18 @@ class PendingCalls:
     def _sent_behind(self, last: Any) -> list[int | str]:
         """The ids of the calls that were certainly sent behind the one with the id `last`."""
         waiting = list(self._waiting)
+        behind: list[int | str] = []
         if last is None:
-            return waiting
-        if not self._is_in_order or (type(last) is not int and type(last) is not str):
-            return []
-        if last in self._waiting:
-            return waiting[waiting.index(last) + 1 :]
-        if type(last) is int and self._rises and 0 < last <= self._last_id:
-            return [call_id for call_id in waiting if call_id > last]  # type: ignore[operator]  # all are integers
-        return []
+            behind = waiting
+        elif type(last) is not int and type(last) is not str:
+            pass
+        elif last in self._waiting:
+            behind = waiting[waiting.index(last) + 1 :]
+        elif type(last) is int and self._rises and 0 < last <= self._last_id:
+            behind = [call_id for call_id in waiting if call_id > last]  # type: ignore[operator]  # all are integers
+        if last is not None and not self._is_in_order:
+            behind = [call_id for call_id in behind if self._waiting[call_id].keeps_order]
+        return behind
 
 
 def _without_data(error: Any) -> Any:

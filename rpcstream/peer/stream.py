@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Any
 
-from ..errors import CallCancelled, ConnectionLost
+from ..errors import CallCancelled, ConnectionLost, ProviderGone
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from .deadline import INFINITE
@@ -105,7 +105,7 @@ class Stream(AsyncIterator[Any]):
         while True:
             try:
                 return await self._next(self._pending or await self._start())
-            except (CallCancelled, ConnectionLost) as error:
+            except (CallCancelled, ConnectionLost, ProviderGone) as error:
                 pause = self._pause_before_repeat(error, attempt)
                 if pause is None:
                     raise

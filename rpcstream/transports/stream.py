@@ -79,7 +79,7 @@ class LineStream(MessageConnection):
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None and self.session.side == "client" and not self._closing:
+        if exc is not None and not self._closing:
             self._receive_rest()
         self._reception.over()
         super().connection_lost(exc)

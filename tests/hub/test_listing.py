@@ -274,7 +274,15 @@ async def _change(changes: list[tuple[bool, int, set[int]]]) -> None:
     hub = Hub()
     loop = asyncio.get_running_loop()
     sessions = [
-        _Hashed(loop=loop, channel=None, add_lost_callback=[].append, is_lasting=True, identity=None) for _ in range(3)
+        _Hashed(
+            loop=loop,
+            channel=None,
+            add_lost_callback=[].append,
+            set_end_callback=[].append,
+            is_lasting=True,
+            identity=None,
+        )
+        for _ in range(3)
     ]
     contexts: Any = [SimpleNamespace(session=session, in_batch=False) for session in sessions]
     for number, (comes, who, methods) in enumerate(changes):

@@ -155,7 +155,7 @@ class _Session:
         self.identity = identity
         self.loop = loop
         self.channel = None
-        self.add_lost_callback = list[Any]().append
+        self.add_lost_callback = self.set_end_callback = list[Any]().append
         self.is_lasting = True
 
     def abort(self, reason: str) -> None: ...
