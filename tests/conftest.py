@@ -33,11 +33,12 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
     return {"loop": loop_factory("auto") or asyncio.new_event_loop}
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt.
 
     They are started by the hundred: what they import is compiled once, not by each of them.
     """
+    config.addinivalue_line("markers", "thorough: does more with RPCSTREAM_THOROUGH=1, as property tests do")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for variable in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME"):  # the files of whoever runs the tests are left alone
         os.environ[variable] = os.path.join(USER_FOLDER.name, variable)

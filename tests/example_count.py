@@ -1,4 +1,7 @@
-"""The number of examples of property tests: a part in the plain suite, all of them with `RPCSTREAM_THOROUGH=1`."""
+"""How much a test does: a part in the plain suite, all of it with `RPCSTREAM_THOROUGH=1`.
+
+Tests that do more then are property tests, which hypothesis marks, and those with the mark `thorough`.
+"""
 
 from __future__ import annotations
 

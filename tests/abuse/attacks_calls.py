@@ -182,7 +182,7 @@ def batch(count: int, method: str) -> bytes:
 
 async def ask_in_a_batch(target: ServerUnderAttack, method: str) -> None:
     raw = await target.connect()
-    count = 1000 if target.whole else 300
+    count = 1000 if target.whole else 100
     await raw.send(batch(count, method) + b"\n")
     assert [reply["result"] for reply in await raw.reply()] == list(range(count))
 
@@ -200,7 +200,7 @@ async def slow_async_batch(target: ServerUnderAttack) -> None:
 @attack(5, "the same over HTTP", server=slow, budget=Budget(memory=64 * MIB), slowest=SLOW, in_suite=False)
 async def slow_batch_over_http(target: ServerUnderAttack) -> None:
     raw = await target.connect()
-    count = 1000 if target.whole else 300
+    count = 1000 if target.whole else 100
     await raw.send(http(batch(count, "work")))
     async with asyncio.timeout(PATIENCE):
         head = await raw.reader.readuntil(b"\r\n\r\n")

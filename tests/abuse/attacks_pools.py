@@ -65,7 +65,13 @@ def swallowing() -> Server:
     return server
 
 
-@attack(4, "one of two worker processes is killed while 56 calls wait", server=workers, budget=Budget(memory=32 * MIB))
+@attack(
+    4,
+    "one of two worker processes is killed while 56 calls wait",
+    server=workers,
+    budget=Budget(memory=32 * MIB),
+    in_suite=False,
+)
 async def killed_worker(target: ServerUnderAttack) -> None:
     await _kill(target, 1)
 
@@ -139,6 +145,7 @@ async def cancelled_for_threads(target: ServerUnderAttack) -> None:
     "SIGTERM while handlers swallow their cancellation, keep a thread, keep the loop",
     server=swallowing,
     budget=Budget(memory=16 * MIB),
+    in_suite=False,
 )
 async def first_signal(target: ServerUnderAttack) -> None:
     """On servers of its own, since the target must go on."""

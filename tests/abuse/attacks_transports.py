@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import resource
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -27,9 +25,8 @@ SECONDS = 1.0
 
 
 def _certificate() -> TLS:
-    """Of an authority of its own; gone with the process."""
-    folder = Path(tempfile.mkdtemp(prefix="rpcstream-abuse-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    """A certificate of an authority of its own, in the folder of the server's process."""
+    folder = Path(tempfile.mkdtemp())
     issued = trustme.CA().issue_cert("127.0.0.1", "localhost")
     issued.private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
     return TLS(certificate=folder / "server.pem")
@@ -70,6 +67,7 @@ EVENT_MEMORY = 3 * 30 * MIB + 30 * 2 * MIB
     12,
     "one event of 30 MiB over TLS to 30 subscribers that do not read",
     server=encrypted,
+    uses_tls=True,
     budget=Budget(memory=EVENT_MEMORY),
     slowest=0.1,
 )
@@ -81,6 +79,7 @@ async def tls_event(target: ServerUnderAttack) -> None:
     12,
     "the same, plain asyncio",
     server=encrypted,
+    uses_tls=True,
     budget=Budget(memory=EVENT_MEMORY),
     slowest=0.1,
     loop="asyncio",
@@ -157,6 +156,7 @@ def guarded_tls() -> Server:
     13,
     "half-made TLS handshakes in place of connections",
     server=guarded_tls,
+    uses_tls=True,
     budget=Budget(memory=64 * MIB),
     token=TOKEN,
 )
@@ -233,6 +233,7 @@ async def descriptors(target: ServerUnderAttack) -> None:
     server=starved,
     budget=Budget(memory=16 * MIB, log=4 * KIB),
     loop="asyncio",
+    in_suite=False,
 )
 async def descriptors_asyncio(target: ServerUnderAttack) -> None:
     await exhaust(target)

@@ -22,6 +22,8 @@ Linux only: it reads `/proc`.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
 import importlib
 import json
 import ssl
@@ -30,9 +32,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, fields
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -80,6 +82,7 @@ class Attack:
     slowest: float
     loop: str
     token: str | None
+    uses_tls: bool
     in_suite: bool
     act: Callable[[ServerUnderAttack], Awaitable[None]]
 
@@ -138,6 +141,7 @@ def attack(
     slowest: float = 0.0,
     loop: str = "auto",
     token: str | None = None,
+    uses_tls: bool = False,
     in_suite: bool = True,
 ) -> Callable[[Callable[[ServerUnderAttack], Awaitable[None]]], Callable[[ServerUnderAttack], Awaitable[None]]]:
     """Decorator: enter an attack in the table.
@@ -147,7 +151,9 @@ def attack(
         slowest: seconds of processor time that the slowest sync handler of it takes.
         loop: "auto" (uvloop where it is installed) or "asyncio".
         token: the other caller authenticates with it.
-        in_suite: its short form is run with the other tests; variants are left to `python -m tests.abuse`.
+        uses_tls: the server has a certificate.
+        in_suite: its short form is run with the other tests; variants, and what tests of the packages show as well, are
+            left to `python -m tests.abuse`.
     """
 
     def enter(act: Callable[[ServerUnderAttack], Awaitable[None]]) -> Callable[[ServerUnderAttack], Awaitable[None]]:
@@ -161,6 +167,7 @@ def attack(
                 slowest=slowest,
                 loop=loop,
                 token=token,
+                uses_tls=uses_tls,
                 in_suite=in_suite,
                 act=act,
             )
@@ -293,54 +300,81 @@ def spin(seconds: float) -> None:
         pass
 
 
-@dataclass
-class _Server:
-    """The server's process."""
+class ServerStarter:
+    """Starts servers, one at a time, each in a process of its own that has everything imported already (`serve.py`)."""
 
-    process: subprocess.Popen[str]
-    log: Path
-    address: str
-    uses_tls: bool = field(default=False)
-
-
-def _start_server(of: Attack, folder: Path) -> _Server:
-    log = folder / "server.log"
-    made_by = f"{of.server.__module__}:{of.server.__qualname__}"
-    with log.open("wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.serve", made_by, "--loop", of.loop],
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.serve"],
             cwd=ROOT,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=errors,
             text=True,
         )
-    assert process.stdout is not None
-    said = process.stdout.readline()
-    if not said:
-        process.wait()
-        raise RuntimeError(f"the server did not start:\n{log.read_text(errors='replace')[-3000:]}")
-    scheme, _, address = said.strip().rpartition("//")
-    return _Server(process, log, address, uses_tls=scheme.startswith("tls"))
+
+    @contextmanager
+    def run(self, of: Attack, folder: Path) -> Iterator[_Server]:
+        """Run the server of an attack while the block runs; its log goes into the folder."""
+        log = folder / "server.log"
+        made_by = f"{of.server.__module__}:{of.server.__qualname__}"
+        pid, address = self._ask(json.dumps({"made_by": made_by, "loop": of.loop, "log": str(log)}))
+        server = _Server(pid, log, address)
+        try:
+            if not address:
+                raise RuntimeError(f"the server did not start:\n{log.read_text(errors='replace')[-3000:]}")
+            yield server
+        finally:
+            server.status = self._ask("")
+
+    def _ask(self, line: str) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@dataclass
+class _Server:
+    """A server's process.
+
+    Attributes:
+        status: how it ended, if it did so by itself; known when it was stopped.
+    """
+
+    pid: int
+    log: Path
+    address: str
+    status: int | None = None
+
+
+@functools.cache
+def _starter() -> ServerStarter:
+    starter = ServerStarter()
+    atexit.register(starter.close)
+    return starter
 
 
 def run(of: Attack, *, whole: bool) -> Report:
     """Start a server, attack it, and report. Nothing of it is left when this returns."""
     with tempfile.TemporaryDirectory() as folder:
-        server = _start_server(of, Path(folder))
-        try:
-            return asyncio.run(_attacked(of, server, whole=whole))
-        finally:
-            server.process.kill()
-            server.process.communicate()
+        with _starter().run(of, Path(folder)) as server:
+            report = asyncio.run(_attacked(of, server, whole=whole))
+        if server.status is not None:
+            report.failure = f"the server ended with status {server.status}; {report.failure}"
+        return report
 
 
 async def _attacked(of: Attack, server: _Server, *, whole: bool) -> Report:
     report = Report(attack=of)
-    pid = server.process.pid
+    pid = server.pid
     pinger = subprocess.Popen(
         [
             *(sys.executable, "-I", str(HERE / "ping.py"), server.address, str(pid), str(PATIENCE)),
-            *(["--tls"] if server.uses_tls else []),
+            *(["--tls"] if of.uses_tls else []),
             *(["--token", of.token] if of.token else []),
         ],
         stdin=subprocess.PIPE,
@@ -364,11 +398,10 @@ async def _attacked(of: Attack, server: _Server, *, whole: bool) -> Report:
             report.failure = f"{type(error).__name__}: {error}"
             said, _ = await asyncio.to_thread(pinger.communicate)
         pings = json.loads(said) if said else {"failure": "the other caller died"}
-        if server.process.poll() is not None:
-            report.failure = f"the server ended with status {server.process.returncode}; {report.failure}"
-            return report
         if pings.get("failure"):
             report.failure = f"{pings['failure']}; {report.failure}".rstrip("; ")
+            return report
+        if _has_ended(pid):
             return report
         report.quiet = statistics.median(pings["quiet"]) if pings["quiet"] else 0.0
         report.longest, report.held, report.pings = pings["longest"], pings["held"], pings["count"]
@@ -378,6 +411,11 @@ async def _attacked(of: Attack, server: _Server, *, whole: bool) -> Report:
     finally:
         pinger.kill()
         pinger.communicate()
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a process has ended; its parent has not been told yet."""
+    return "VmHWM" not in Path(f"/proc/{pid}/status").read_text()
 
 
 def _status_of(pid: int, name: str) -> int:

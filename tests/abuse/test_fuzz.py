@@ -24,9 +24,10 @@ from rpcstream import Context, Limits, Server
 from rpcstream.process import loop_factory
 from rpcstream.transports.memory import join
 
+from ..example_count import IS_THOROUGH
 from .harness import WAIT
 
-EXAMPLES = int(os.environ.get("RPCSTREAM_FUZZ", "12"))
+EXAMPLES = int(os.environ.get("RPCSTREAM_FUZZ", "24" if IS_THOROUGH else "6"))
 
 #: Bytes of one step at most, so that the peer that says it does not take long itself.
 STEP_MAX = 1024 * 1024

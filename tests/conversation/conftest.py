@@ -1,8 +1,9 @@
 """Runs each conversation test over several transports, and checks that no task, call, stream or logged error is left.
 
-A test that asks for `network` runs once for each of the `USUAL` transports, or of those in `RPCSTREAM_TRANSPORTS`
-("unix wss https": the others, a step of `.ci/run`). With the mark `fake_time` it runs in memory only, on a loop
-whose time jumps to the next timer (`rpcstream.testing.FakeTimeLoop`).
+A test that asks for `network` runs once for each protocol, and with the mark `every_transport` also where the same
+bytes travel in another way. `RPCSTREAM_TRANSPORTS="tls memory unix wss https"` names others, for all tests (steps of
+`.ci/run`). With the mark `fake_time` a test runs in memory only, on a loop whose time jumps to the next timer
+(`rpcstream.testing.FakeTimeLoop`).
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from rpcstream.testing import FakeTimeLoop
 
 from .transport_matrix import TRANSPORTS, ErrorLog, Network, Transport, Unix, leftovers, until
 
-#: The transports of the test suite: each protocol once, and TLS once. The others are these put together in other ways.
-USUAL = ("tcp", "tls", "ws", "http", "memory")
+#: Each protocol once.
+USUAL = ("tcp", "ws", "http")
+
+#: Line streams again, with another transport below them: they matter to how bytes are written, paused and lost.
+FURTHER = ("tls", "memory")
 
 #: Features that some transports lack: the mark of tests that need one, what it is, and the transports without it.
 LACKING = {
@@ -37,6 +41,7 @@ LACKING = {
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fake_time: in memory, on a loop with a fake clock")
+    config.addinivalue_line("markers", "every_transport: over TLS and in memory as well, not for each protocol only")
     for name, meaning in LACKING:
         config.addinivalue_line("markers", f"{name}: {meaning}")
 
@@ -44,7 +49,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "transport" in metafunc.fixturenames:
         is_fake = metafunc.definition.get_closest_marker("fake_time") is not None
-        names = ["memory"] if is_fake else os.environ.get("RPCSTREAM_TRANSPORTS", "").split() or list(USUAL)
+        is_for_all = metafunc.definition.get_closest_marker("every_transport") is not None
+        usual = (*USUAL, *FURTHER) if is_for_all else USUAL
+        names = ["memory"] if is_fake else os.environ.get("RPCSTREAM_TRANSPORTS", "").split() or list(usual)
         for (mark, _), lacking in LACKING.items():
             if metafunc.definition.get_closest_marker(mark) is not None:
                 names = [name for name in names if name not in lacking]

@@ -15,6 +15,8 @@ from rpcstream.testing import FakeTimeLoop, memory_client
 
 from .transport_matrix import Network, RawPeer, StoppableServer, notification, request, until
 
+pytestmark = pytest.mark.every_transport
+
 
 class Waiting:
     """A server with handlers that wait until `go`, and what became of them."""

@@ -15,6 +15,8 @@ from rpcstream.testing import FakeTimeLoop
 
 from .transport_matrix import Network, notification, peer_keeping_server, request, until
 
+pytestmark = pytest.mark.every_transport
+
 
 class Capped:
     """A server that runs few calls of one connection at a time."""

@@ -28,6 +28,8 @@ from rpcstream.transports.memory import join
 from ..internals import client_connections
 from .transport_matrix import PATIENCE, ErrorLog, Network, RawPeer, until
 
+pytestmark = pytest.mark.every_transport
+
 #: For real transports, where a pause takes real time.
 QUICK = Backoff(first=0.001, longest=0.01)
 

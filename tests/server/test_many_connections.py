@@ -1,4 +1,4 @@
-"""1,000 connections at once with 100 calls each: right answers, none lost, and the memory is given back."""
+"""1,000 connections at once with many calls each: right answers, none lost, and the memory is given back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-CONNECTIONS, CALLS = 1000, 100
+from ..example_count import IS_THOROUGH
+
+CONNECTIONS = 1000
+CALLS = 100 if IS_THOROUGH else 20
 
 PROGRAM = """
     import asyncio, gc, resource, sys
@@ -80,10 +83,10 @@ async def caller(host: str, port: int, number: int, together: asyncio.Barrier) -
         message = {"jsonrpc": "2.0", "method": "later" if slow else "sync", "params": params, "id": call}
         calls.append(orjson.dumps(message))
     waiting: set[int] = set()
-    for start in range(0, CALLS, 20):
-        writer.write(b"\n".join(calls[start : start + 20]) + b"\n")
-        waiting |= set(range(start, start + 20))
-        while len(waiting) > 10:
+    for start in range(0, CALLS, 10):
+        writer.write(b"\n".join(calls[start : start + 10]) + b"\n")
+        waiting |= set(range(start, start + 10))
+        while len(waiting) > 5:
             take(await reader.readline(), number, waiting)
     while waiting:
         take(await reader.readline(), number, waiting)
@@ -99,6 +102,7 @@ def take(line: bytes, number: int, waiting: set[int]) -> None:
     waiting.remove(reply["id"])
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(150)
 async def test_a_thousand_connections(server: subprocess.Popen[str]) -> None:
     assert server.stdout is not None
