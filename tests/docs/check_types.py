@@ -1,4 +1,4 @@
-"""Check the types in the Python code of all pages: `python -m tests.docs.check_types [FOLDER]`.
+"""Check the types in the Python code of all pages and notebooks: `python -m tests.docs.check_types [FOLDER]`.
 
 Writes the code of each page into modules and runs `mypy --strict` and `pyright` over them; ends with status 1 where one
 of them finds something. The lines of the modules have the numbers of the page's lines. With a FOLDER the modules are
@@ -7,13 +7,15 @@ kept.
 * The blocks that run are one module for each page, in their order: what one defines the next ones use, and may define
   anew.
 * A block with `file=NAME` is a module of its own. Where a page writes a file twice, both are checked.
-* A fragment (`no-run`) may await, and uses what the blocks above it define; so it becomes an async function.
+* A fragment (`no-run`) and a cell (`await`) may await, and use what the blocks above them define; so they become async
+  functions.
 * Code for other libraries (`no-run=other`) is left out.
 * Tests (`test_*.py`, `conftest.py`) need no hints.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -33,8 +35,8 @@ TESTS = "# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls\
 def modules_of(page: Path) -> dict[str, str]:
     """The modules that a page's code makes, by name without `.py`."""
     stem = re.sub(r"\W", "_", page.stem.lower())
-    code = [block for block in blocks_of(page.read_text()) if block.language == "python"]
-    blocks = [block for block in code if block.skipped != "other"]
+    python = [block for block in blocks_of(page.read_text()) if block.language == "python"]
+    blocks = [block for block in python if block.skipped != "other"]
     files = {Path(block.file).stem for block in blocks if block.file}
     modules: dict[str, str] = {}
     lines: list[str] = []
@@ -46,13 +48,26 @@ def modules_of(page: Path) -> dict[str, str]:
             modules[f"{name}_{block.line}" if name in modules else name] = "\n" * block.line + code + marks
         else:
             lines += [""] * (block.line - len(lines))
-            if block.skipped:
+            if block.skipped or "await" in block.options:
                 lines[-1] = f"async def fragment_{block.line}() -> None:"  # where the page has the three backticks
                 code = textwrap.indent(code, "    ")
             lines += code.splitlines()
     if lines:
         modules[f"{stem}_page"] = "\n".join(lines) + "\n" + JOINED
     return modules
+
+
+def module_of_notebook(notebook: Path) -> str:
+    """The code of a notebook's cells; those that await are async functions."""
+    parts = []
+    for number, cell in enumerate(json.loads(notebook.read_text())["cells"]):
+        if cell["cell_type"] == "code":
+            code = "".join(cell["source"])
+            awaits = any(
+                isinstance(node, ast.Await | ast.AsyncWith | ast.AsyncFor) for node in ast.walk(ast.parse(code))
+            )
+            parts.append(f"async def cell_{number}() -> None:\n" + textwrap.indent(code, "    ") if awaits else code)
+    return "\n\n".join(parts) + "\n" + JOINED
 
 
 def _with_own_names(code: str, stem: str, files: set[str]) -> str:
@@ -70,6 +85,8 @@ def main() -> int:
         for page in [README, *PAGES]:
             for name, code in modules_of(page).items():
                 (folder / f"{name}.py").write_text(code)
+        for notebook in (ROOT / "examples").glob("*.ipynb"):
+            (folder / f"{notebook.stem}_cells.py").write_text(module_of_notebook(notebook))
         (folder / "pyrightconfig.json").write_text(json.dumps({"include": ["."], "extraPaths": [str(ROOT)]}))
         bin_folder = Path(sys.executable).parent
         cache = ["--cache-dir", str(ROOT / ".mypy_cache")]

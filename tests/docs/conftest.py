@@ -4,6 +4,7 @@ What the first words behind the three backticks say:
 
 * `python`: run, in one namespace for the page. Behind an expression `# -> text` is what it gives (its repr, or what a
   `print` prints), `# raises text` how the exception begins; three dots stand for anything.
+* `await` behind `python`: a cell of a notebook, which may await; all of a page in one event loop.
 * `console`: the lines behind `$ ` are run by the shell, on a terminal without colour; what they print must be the lines
   below. A command that ends with `&` runs until the end of the page; `rpcstream-server` until the next one of these.
   Commands whose program is not installed are skipped.
@@ -22,6 +23,7 @@ out.
 from __future__ import annotations
 
 import ast
+import asyncio
 import contextlib
 import fcntl
 import fnmatch
@@ -67,6 +69,7 @@ class PageRun:
         self._module.__dict__["__expected__"] = _expected
         self._server: subprocess.Popen[str] | None = None
         self._beside: list[subprocess.Popen[str]] = []
+        self._runner = asyncio.Runner()
         with socket.create_server(("127.0.0.1", 0)) as probe, socket.create_server(("127.0.0.1", 0)) as other:
             self._ports = {"8545": str(probe.getsockname()[1]), "8080": str(other.getsockname()[1])}
         self._port = self._ports["8545"]
@@ -93,6 +96,7 @@ class PageRun:
             for value in vars(self._module).values():
                 if isinstance(value, Client):
                     value.close()
+            self._runner.close()
             del sys.modules[self._module.__name__]
 
     def _run_block(self, block: Block) -> None:
@@ -114,10 +118,13 @@ class PageRun:
     def _run_python(self, block: Block) -> None:
         source = "\n" * block.line + self._on_free_port(block.code)
         tree = _Expecting(source.splitlines()).visit(ast.parse(source, str(self._page)))
-        exec(compile(tree, str(self._page), "exec"), vars(self._module))
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if "await" in block.options else 0
+        running = eval(compile(tree, str(self._page), "exec", flags=flags), vars(self._module))
+        if running is not None:
+            self._runner.run(running)
 
     def _on_free_port(self, code: str) -> str:
-        code = re.sub(r"\b(Client|server\.run|server\.listening)\(\)", self._with_port, code)
+        code = re.sub(r"\b(AsyncClient|Client|server\.run|server\.listening)\(\)", self._with_port, code)
         return self._with_free_ports(code)
 
     def _with_free_ports(self, text: str) -> str:
@@ -125,7 +132,7 @@ class PageRun:
 
     @staticmethod
     def _with_port(found: re.Match[str]) -> str:
-        return found[1] + ('("127.0.0.1:8545")' if found[1] == "Client" else "(port=8545)")
+        return found[1] + ('("127.0.0.1:8545")' if found[1].endswith("Client") else "(port=8545)")
 
     # -- lines on the wire ------------------------------------------------------------------------------------------
 
