@@ -102,7 +102,7 @@ def in_a_pipe(*argv: str) -> subprocess.CompletedProcess[bytes]:
 
 @pytest.mark.parametrize("options", [[], ["--format", "json"], ["--format", "raw"], ["-v"], ["-o", "-"], ["--stream"]])
 def test_results_on_a_terminal(stranger: Callable[..., str], options: list[str]) -> None:
-    for result in RESULTS:
+    for result in (NASTY, RESULTS):
         address = stranger(NASTY, PROGRESS, result=result)
         status, text = on_a_terminal("m", "--uri", address, *options, NO_COLOR="1")
         assert status == 0, text

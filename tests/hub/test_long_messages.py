@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import orjson
 import pytest
 
-from .conftest import OpenHub, RawPeer
+from .conftest import OpenHub, RawPeer, RunningHub, provider_and_caller
+
+MIB = 1024 * 1024
 
 #: Characters: short, long enough to be cut out of its message, and to be written without a copy; not all are ASCII.
 SIZES = (10, 20_000, 100, 100_000, 10, 300_000, 5)
@@ -70,3 +75,28 @@ async def test_a_provider_that_does_not_read_gets_everything_in_order_later(open
             await answer(provider, number)
     heard = [(await caller.hear())["result"] for _ in range(rounds * len(SIZES))]
     assert heard == texts() * rounds
+
+
+async def test_last_values_do_not_keep_the_messages_that_they_came_in(running_hub: RunningHub) -> None:
+    """Twenty short values, each published in a batch beside a long call."""
+    _, publisher = await provider_and_caller(running_hub)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(20):
+            publish = {"topic": f"t.{number}", "value": {"number": number, "text": "x" * 1000}, "retain": True}
+            publisher.say(
+                [
+                    {"jsonrpc": "2.0", "id": 1, "method": "rpc.publish", "params": publish},
+                    {"jsonrpc": "2.0", "id": 2, "method": "no such method", "params": ["x" * MIB]},
+                ]
+            )
+            assert {each["id"] for each in await publisher.hear()} == {1, 2}
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - before < 2 * MIB
+    finally:
+        tracemalloc.stop()
+    publisher.say({"jsonrpc": "2.0", "id": 3, "method": "rpc.subscribe", "params": {"topic": "t.*"}})
+    messages = [await publisher.hear() for _ in range(21)]
+    values = [each["params"]["value"] for each in messages if "method" in each]
+    assert sorted(value["number"] for value in values) == list(range(20))
