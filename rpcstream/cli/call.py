@@ -51,13 +51,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, TextIOWrapper):  # a letter that the terminal cannot show is escaped
         sys.stdout.reconfigure(errors="backslashreplace")
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["help"] and (status := _show_help(arguments)) is not None:
+        return status
     parser = make_parser()
     if "_ARGCOMPLETE" in os.environ:
         from .completion import complete_call
 
         complete_call(parser)
     try:
-        options = parse(parser, sys.argv[1:] if argv is None else argv)
+        options = parse(parser, arguments)
     except SystemExit as stopped:  # --help, --version, wrong use: argparse has printed the text
         return stopped.code if isinstance(stopped.code, int) else OK
     try:
@@ -75,6 +78,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error(f"cannot write the result: {error.strerror or error}")
         return USAGE
     return status
+
+
+def _show_help(arguments: Sequence[str]) -> int | None:
+    """Print a page of help, if the command line asks for one; returns the exit status, None if it does not."""
+    from .help_topics import help_text, topic_of, unknown_topic
+
+    topic = topic_of(arguments)
+    if topic is None:
+        return None
+    text = help_text(topic)
+    if text is None:
+        print_error(unknown_topic(topic))
+        return USAGE
+    print(text)
+    return OK
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from .. import __version__
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from ..user_files import config_file
-from .items import KINDS, Item, UsageError, build_params, parse_file_option, parse_item, parse_positional
+from .items import Item, UsageError, build_params, parse_file_option, parse_item, parse_positional
 from .options import HelpFormatter, parse_port, parse_seconds, split_options
 from .values import ValueReader
 
@@ -39,40 +39,17 @@ _Group = argparse._ArgumentGroup
 
 _DESCRIPTION = "Call a method of a JSON-RPC 2.0 server and print its result."
 
-_EPILOG = f"""\
-items: parameters by name
-  key=value        a number as JSON writes it, true, false, null; anything else is text (007, nan)
-  key:TYPE=value   TYPE is one of {", ".join(KINDS)}
-  key:=JSON        the same as key:json=JSON
-  key=@file        text from a file (UTF-8); key:str=@x is the text "@x" itself
-  key:=@file       JSON from a file
-  key:bytes=text   the bytes of the text; key:bytes=@file those of a file, as -f key=file
-  key:image=file   as -i key=file
-  key:ndarray=...  a .npy file (x.npy or @file) or JSON; key:ndarray:float32=[1,2] says the dtype
-  -                all parameters, as a JSON object or array from standard input
-A file called - is standard input. A VALUE may have a type too: --positional 1 :str=2 :=[3]
-
-output: a terminal gets indented JSON with arrays and images described; a pipe gets JSON on one
-line, arrays, images and bytes in it as tagged objects. --format raw prints text without quotes,
-bytes as they are, an array as .npy, an image as its file. -o saves an array as .npy, an image in
-the format of FILE's ending, bytes as they are, anything else as JSON, and arrays and images too
-if FILE ends in .json. A result that does not fit the ending is saved in its own form, with a
-complaint and exit status 2. FILE - is standard output.
-
---stream: each item is shown like a result, in a pipe at once and on one line. -o x.png saves them as
-x-0001.png, x-0002.png... There is no time-out but --timeout, which is for the whole stream; Ctrl-C
-stops METHOD at the server.
-
-exit status: 0 a result, 1 an error reply, 2 wrong use, 3 no connection or a lost one, 4 time-out
-
+_EPILOG = """\
 examples:
   rpcstream sum a=1 b=2
   rpcstream vectorize description='A cat' -i photo=./cat.png -o vector.npy
-  rpcstream --list --uri 10.0.0.5:8545"""
+  rpcstream --list --uri 10.0.0.5:8545
+
+more: rpcstream help TOPIC; rpcstream help lists the topics"""
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of `rpcstream`. Its positional arguments are for the help and for completion; see `parse`."""
+    """The parser of `rpcstream`. Its positional arguments are for completion; see `parse`."""
     parser = argparse.ArgumentParser(
         prog="rpcstream",
         usage="%(prog)s [options] METHOD [ITEM ...]\n       %(prog)s [options] --list",
@@ -80,67 +57,62 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=HelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
-    parser.add_argument("method", metavar="METHOD", nargs="?", help="name of the method")
-    parser.add_argument("items", metavar="ITEM", nargs="*", help="parameters, see below")
-    _add_connection_options(parser.add_argument_group("connection"))
-    _add_parameter_options(parser.add_argument_group("parameters that are files, and parameters by position"))
-    _add_call_options(parser.add_argument_group("call and output"))
+    parser.add_argument("method", metavar="METHOD", nargs="?", help=argparse.SUPPRESS)
+    parser.add_argument("items", metavar="ITEM", nargs="*", help=argparse.SUPPRESS)
+    _add_connection_options(parser.add_argument_group("connection (help addresses, help tls, help profiles)"))
+    _add_parameter_options(parser.add_argument_group("parameters (help values)"))
+    _add_call_options(parser.add_argument_group("call and output (help streams, help output)"))
+    _add_other_options(parser.add_argument_group("other"))
     return parser
 
 
 def _add_connection_options(group: _Group) -> None:
     add = group.add_argument
-    add(
-        "--uri",
-        metavar="ADDRESS",
-        help=f"host, host:port, tcp://, tls://host:port, unix:///path, http://, https://host:port/path, http+unix:///path,"
-        f" ws://, wss://host:port/path (default {DEFAULT_HOST}:{DEFAULT_PORT})",
-    )
+    forms = "HOST:PORT, tls://, unix:///PATH, http://, ws://... (default"
+    add("--uri", metavar="ADDRESS", help=f"{forms} {DEFAULT_HOST}:{DEFAULT_PORT})")
     add("-p", "--port", type=parse_port, help=f"port, where --uri has none (default {DEFAULT_PORT})")
-    add("--token", help=f"token, for a server that asks for one (better: {TOKEN_VARIABLE}, --token-file)")
+    add("--token", help=f"for a server that asks (better: {TOKEN_VARIABLE})")
     add("--token-file", metavar="FILE", help="the same, in a file")
-    add("--ca", metavar="FILE", help="TLS: trust the authorities in this PEM file instead of the system's")
-    own = "TLS: the client's certificate, for a server that asks for one (PEM)"
+    add("--ca", metavar="FILE", help="TLS: trust these authorities, not the system's (PEM)")
+    own = "TLS: your own certificate (PEM)"
     add("--cert", "--certificate", dest="certificate", metavar="FILE", help=own)
-    add("--key", metavar="FILE", help="TLS: its private key, where it is not in the same file (PEM)")
-    add("--profile", metavar="NAME", help="take address, token... from this profile in the configuration file")
-    add("--config", metavar="FILE", help="the configuration file (default: rpcstream/config.toml in ~/.config)")
+    add("--key", metavar="FILE", help="TLS: its private key, if it is not in the same file")
+    add("--profile", metavar="NAME", help="take address, token... from the configuration")
+    add("--config", metavar="FILE", help="the configuration, if not in ~/.config/rpcstream/")
 
 
 def _add_parameter_options(group: _Group) -> None:
     """Add -i, -f and --positional, all into one list, so that the order among them is kept."""
     add = group.add_argument
     into: dict[str, Any] = {"dest": "parts", "action": "append", "metavar": "[NAME=]FILE"}
-    images = "an image file as a parameter; without NAME by position"
+    images = "an image; without NAME by position"
     add("-i", "--image", **into, type=lambda text: parse_file_option("image", text), help=images)
-    add(
-        "-f",
-        "--file",
-        **into,
-        type=lambda text: parse_file_option("file", text),
-        help="the bytes of a file",
-    )
+    add("-f", "--file", **into, type=lambda text: parse_file_option("file", text), help="the bytes of a file")
     into.update(action="extend", metavar="VALUE", nargs="+")
-    add("--positional", **into, type=parse_positional, help="parameters by position, in order with -i and -f")
+    add("--positional", **into, type=parse_positional, help="values by position, in order with -i and -f")
 
 
 def _add_call_options(group: _Group) -> None:
     add = group.add_argument
-    waiting = f"seconds to wait for the answer (default {DEFAULT_TIMEOUT:g}; 0: no limit)"
+    waiting = f"to wait for the answer (default {DEFAULT_TIMEOUT:g}; 0: no limit)"
     add("--timeout", metavar="SECONDS", type=parse_seconds, help=waiting)
-    add("--notify", action="store_true", help="send a notification, and wait for no answer")
-    add("--stream", action="store_true", help="show each item of METHOD's stream as it comes, see below")
-    bar = "show the progress that METHOD reports, on standard error (default: if that is a terminal)"
-    add("--progress", action="store_true", default=None, help=bar)
-    add("--no-progress", dest="progress", action="store_false", default=None, help="show no progress")
+    add("--notify", action="store_true", help="send a notification: no answer comes")
+    add("--stream", action="store_true", help="show each item of METHOD's stream as it comes")
+    bar = "show what METHOD reports (if on a terminal)"
+    add("--progress", action=argparse.BooleanOptionalAction, help=bar)
     add("--list", action="store_true", help="show the methods of the server")
-    add("--describe", action="store_true", help="show the parameters and the documentation of METHOD")
-    add("-v", "--verbose", action="store_true", help="show the messages on standard error, long strings cut")
+    add("--describe", action="store_true", help="show METHOD's parameters and documentation")
+    add("-v", "--verbose", action="store_true", help="show the messages on standard error")
     add("-o", "--output", metavar="FILE", help="save the result")
-    forms = "auto (default): text on a terminal, else json; text, table: for people; json: one line; raw: see below"
-    add("--format", choices=("auto", "text", "table", "json", "raw"), default="auto", help=forms)
-    add("--version", action="version", version=f"rpcstream {__version__}")
+    forms = "auto (default), text, table, json or raw"
+    add("--format", metavar="FORM", choices=("auto", "text", "table", "json", "raw"), default="auto", help=forms)
+
+
+def _add_other_options(group: _Group) -> None:
+    group.add_argument("--version", action="version", version=f"rpcstream {__version__}", help="show the version")
+    group.add_argument("-h", "--help", action="help", help="show this")
 
 
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:

@@ -86,6 +86,14 @@ def _items(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     key, equals, value = prefix.partition("=")
     if equals:
         return [f"{key}={file}" for file in _files(value)] if key.endswith((":image", ":ndarray")) else []
+    if parsed_args.method == "help" and not parsed_args.items:
+        from .help_topics import TOPICS
+
+        return [*TOPICS, *_parameters(parsed_args)]
+    return _parameters(parsed_args)
+
+
+def _parameters(parsed_args: argparse.Namespace) -> list[str]:
     given = {text.partition("=")[0].partition(":")[0] for text in parsed_args.items or ()}
     for method in _discovered(parsed_args):
         if method["name"] == parsed_args.method:

@@ -25,13 +25,33 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str, **options: Any) -> None:
         super().__init__(prog, **{"max_help_position": 28, "width": _help_width(), **options})
 
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        """`VALUE ...` in the place of `VALUE [VALUE ...]`."""
+        return f"{action.metavar} ..." if action.nargs == "+" else super()._format_args(action, default_metavar)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """`-o, --output FILE`: the value once, and no alias that the other name begins with."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        names = [
+            name
+            for name in action.option_strings
+            if not any(other != name and other.startswith(name) for other in action.option_strings)
+        ]
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(names)} {value}"
+
+
+#: Columns of a help text: what a terminal has at least.
+_COLUMNS = 80
+
 
 def _help_width() -> int:
     try:
         columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size().columns
     except (OSError, ValueError):
-        columns = 100
-    return max(60, min(columns, 100)) - 2
+        columns = _COLUMNS
+    return max(60, min(columns, _COLUMNS))
 
 
 def parse_port(text: str) -> int:

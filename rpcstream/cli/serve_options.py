@@ -26,20 +26,19 @@ HUB_OPTIONS = ("config", "call_timeout", "keepalive_timeout", "ping_interval", "
 TLS_OPTIONS = (("certificate", "certificate", "certificate"), ("key", "key", "key"), ("client_ca", "client_ca", "ca"))
 
 _DESCRIPTION = """\
-Serve the methods of a Server, with -f the functions of a plain module, or with --hub a hub.
-
-TARGET is one of
+Serve the methods of a Server, with -f the functions of a plain module, or with
+--hub a hub. TARGET is one of
   module:server      a Server in a module, seen from the current directory
   module:function    a function without parameters that returns a Server
   file.py            the only Server in a file, or the one called `server`
   file.py:server     that Server in the file
-A Hub is a Server too. Without TARGET, --hub makes one, out of these options, then of environment
-variables such as RPCSTREAM_HUB_TOKEN, then of the file that --config names."""
+A Hub is a Server too. Without TARGET, --hub makes one, out of these options,
+then of variables such as RPCSTREAM_HUB_TOKEN, then of the file of --config."""
 
 _EPILOG = """\
-exit status: 0 stopped (Ctrl-C, SIGTERM, the method `stop`), 1 cannot listen, 2 wrong use or a
-target that cannot be served, 128 + the signal's number when a second signal ended it at once,
-or a handler kept the event loop for too long after the first"""
+exit status: 0 stopped (Ctrl-C, SIGTERM, the method `stop`), 1 cannot listen,
+2 wrong use or a target that cannot be served, 128 + the signal's number when a
+second signal ended it, or a handler kept the event loop too long after one"""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -51,35 +50,22 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=HelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
-    add = parser.add_argument
-    add("target", metavar="TARGET", nargs="?", help="what to serve")
-    add(
-        "-f",
-        "--functions",
-        metavar="MODULE",
-        nargs="?",
-        const=FUNCTIONS_MODULE,
-        help=f"serve the functions of a module (a name or a file; {FUNCTIONS_MODULE} if none is given),"
-        " and with them ping, print and stop",
-    )
-    add("--pattern", help=f"with -f: the names to serve, as in a shell (default '{FUNCTIONS_PATTERN}')")
-    add("-s", "--host", help=f"address to listen at (default {DEFAULT_HOST}: this machine only)")
-    add(
-        "-p",
-        "--port",
-        type=parse_port,
-        help=f"port to listen at (default {DEFAULT_PORT}, with -f {FUNCTIONS_PORT}; 0: one that is free)",
-    )
+    add = parser.add_argument_group("options").add_argument
+    add("target", metavar="TARGET", nargs="?", help=argparse.SUPPRESS)
+    of_module: dict[str, Any] = {"metavar": "MODULE", "nargs": "?", "const": FUNCTIONS_MODULE}
+    add("-f", "--functions", **of_module, help=f"serve a module's functions (default {FUNCTIONS_MODULE})")
+    add("--pattern", help=f"with -f: the names to serve (default '{FUNCTIONS_PATTERN}')")
+    add("-s", "--host", help=f"listen at this address (default {DEFAULT_HOST})")
+    ports = f"and port (default {DEFAULT_PORT}, with -f {FUNCTIONS_PORT}; 0: a free one)"
+    add("-p", "--port", type=parse_port, help=ports)
     add("--unix", metavar="PATH", help="listen at a Unix socket instead")
-    add("-d", "--debug", action="store_true", help="log every message; show callers what handlers raised")
-    add(
-        "--log-level",
-        metavar="LEVEL",
-        choices=("debug", "info", "warning", "error", "critical"),
-        help="debug, info, warning, error or critical (default warning, with -d info)",
-    )
-    add("--version", action="version", version=f"rpcstream {__version__}")
+    add("-d", "--debug", action="store_true", help="log every message; tell callers of exceptions")
+    levels = ("debug", "info", "warning", "error", "critical")
+    add("--log-level", metavar="LEVEL", choices=levels, help="debug... critical (default warning, with -d info)")
+    add("--version", action="version", version=f"rpcstream {__version__}", help="show the version")
+    add("-h", "--help", action="help", help="show this")
     _add_hub_options(parser.add_argument_group("hub").add_argument)
     _add_access_options(parser.add_argument_group("access").add_argument)
     return parser
@@ -112,28 +98,26 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
 
 def _add_hub_options(add: Callable[..., object]) -> None:
     wait: dict[str, Any] = {"metavar": "SECONDS", "type": parse_seconds}
-    add("--hub", action="store_true", help="serve a hub: its clients offer methods, and it routes calls between them")
-    add("--config", metavar="FILE", help="with --hub: its options, as TOML or as JSON with comments")
-    add("--call-timeout", **wait, help="with --hub: limit for a call that a provider works on (default 0: no limit)")
-    add("--keepalive-timeout", **wait, help="with --hub: close a connection that is silent for so long (default 60)")
-    add("--ping-interval", **wait, help="with --hub: interval between pings to each client (default 20; 0: never)")
-    patience = "with --hub: close a connection that has neither registered nor called in time (default 0: never)"
-    add("--registration-timeout", **wait, help=patience)
-    add("--grace", **wait, help="with --hub: hold calls for so long whose provider has just left (default 0)")
+    add("--hub", action="store_true", help="serve a hub, which routes calls between its clients")
+    add("--config", metavar="FILE", help="its options, as TOML or as JSON with comments")
+    add("--call-timeout", **wait, help="of a call with its provider (default 0: no limit)")
+    add("--keepalive-timeout", **wait, help="close silent connections (default 60)")
+    add("--ping-interval", **wait, help="ask silent clients (default 20; 0: never)")
+    add("--registration-timeout", **wait, help="close idle new connections (default 0: never)")
+    add("--grace", **wait, help="hold calls whose provider just left (default 0)")
 
 
 def _add_access_options(add: Callable[..., object]) -> None:
     add("--token-file", metavar="FILE", help="callers must send the token in this file")
-    own = "TLS: the server's certificate (PEM); connections need TLS then"
+    own = "TLS: the server's certificate (PEM)"
     add("--cert", "--certificate", dest="certificate", metavar="FILE", help=own)
-    add("--key", metavar="FILE", help="TLS: its private key, where it is not in the same file (PEM)")
-    add("--client-ca", metavar="FILE", help="TLS: serve only clients with a certificate of these authorities (PEM)")
+    add("--key", metavar="FILE", help="TLS: its private key, if it is not in the same file")
+    add("--client-ca", metavar="FILE", help="TLS: ask for clients' certificates by these (PEM)")
     several: dict[str, Any] = {"action": "append", "default": None}
-    add("--allow-host", metavar="NAME", **several, help="HTTP: a name of this server besides localhost; repeatable")
-    add("--allow-origin", metavar="ORIGIN", **several, help="HTTP: an origin whose web pages may call; repeatable")
-    add("--path", metavar="PATH", **several, help="HTTP, WebSocket: accept calls at this path, not at /; repeatable")
-    permissions = "permissions of the Unix socket, such as 660 (default: by umask)"
-    add("--unix-mode", metavar="MODE", type=_parse_file_mode, help=permissions)
+    add("--allow-host", metavar="NAME", **several, help="HTTP: a further name of this server; repeatable")
+    add("--allow-origin", metavar="ORIGIN", **several, help="HTTP: whose web pages may call; repeatable")
+    add("--path", metavar="PATH", **several, help="HTTP: take calls here, not at /; repeatable")
+    add("--unix-mode", metavar="MODE", type=_parse_file_mode, help="permissions of the Unix socket, such as 660")
 
 
 def _parse_file_mode(text: str) -> int:

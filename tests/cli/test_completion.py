@@ -86,6 +86,10 @@ def test_files_behind_a_name_and_a_type(call: Complete, line: str) -> None:
     assert call(line) == ["cart.py", "carts/", "cat.png"]
 
 
+def test_topics_of_help(call: Complete) -> None:
+    assert call("help v") == ["values"]
+
+
 def test_nobody_there_is_no_suggestion(tmp_path: Path) -> None:
     assert completions("rpcstream", "rpcstream --uri unix:///no/such s", tmp_path) == []
 

@@ -1,0 +1,178 @@
+"""The pages of `rpcstream help TOPIC`: what `--help` has no room for.
+
+Owns their texts, each line of at most 80 columns. Knows the names of the types of parameters; imported when help is
+asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .items import KINDS
+
+#: By the name of the topic: what the page is about, and its text.
+TOPICS: dict[str, tuple[str, str]] = {
+    "values": (
+        "parameters: items, types, files",
+        f"""\
+Parameters are items by name, or --positional VALUE ... (not both in one call).
+
+  key=value        a number as JSON writes it, true, false, null;
+                   anything else is text (007, nan)
+  key:TYPE=value   TYPE is one of
+                   {", ".join(KINDS)}
+  key:=JSON        the same as key:json=JSON
+  key=@file        text from a file (UTF-8); key:str=@x is the text "@x" itself
+  key:=@file       JSON from a file
+  key:bytes=text   the bytes of the text; key:bytes=@file those of a file,
+                   as -f key=file
+  key:image=file   as -i key=file
+  key:ndarray=...  a .npy file (x.npy or @file) or JSON;
+                   key:ndarray:float32=[1,2] says the dtype
+  -                all parameters: a JSON object or array from standard input
+
+A file called - is standard input. A VALUE may have a type too:
+  rpcstream sum --positional 1 :int=2 :=[3]
+Quote what the shell would take for itself: blanks, [], {{}}, *, $.""",
+    ),
+    "output": (
+        "forms of a result: --format, -o, --list",
+        """\
+Results go to standard output; errors, complaints, progress and -v to standard
+error.
+
+--format auto      text on a terminal, json in a pipe (the default)
+--format text      indented JSON; arrays, images and bytes are described, and on
+                   a terminal with colours an image is shown as a small picture
+--format table     a list of objects: a row each, a column for each key
+--format json      JSON on one line; arrays, images and bytes as tagged objects
+--format raw       text without quotes, bytes as they are, an array as .npy, an
+                   image as its file
+
+-o FILE saves an array as .npy, an image in the format of FILE's ending, bytes
+as they are, anything else as JSON, and arrays and images too if FILE ends in
+.json. FILE - is standard output. A result that does not fit the ending is saved
+in its own form, with a complaint and exit status 2.
+
+Control characters from the server are escaped on a terminal. NO_COLOR and
+TERM=dumb switch colours off.
+
+--list shows the methods of the server as signatures: --format json gives the
+whole description, --format raw the names alone. METHOD --describe shows one.""",
+    ),
+    "addresses": (
+        "forms of --uri",
+        """\
+  host, host:port            lines over TCP; [::1]:8545 for IPv6
+  tcp://host:port            the same
+  tls://host:port            lines over TLS
+  unix:///run/x.sock         lines on a Unix socket
+  http://host:port/path      HTTP, also https:// and http+unix:///run/x.sock
+  ws://host:port/path        WebSocket, also wss://
+
+A server takes lines, HTTP and WebSocket at the same port. HTTP carries no
+events, and each call over it is a request of its own.""",
+    ),
+    "tls": (
+        "encrypted connections, certificates, tokens",
+        """\
+  --uri tls://HOST:PORT     lines over TLS; also https:// and wss://
+  --ca FILE                 trust the authorities (or the one certificate) in
+                            this PEM file, in place of the system's
+  --certificate FILE        your own certificate, for servers that ask for one
+  --key FILE                its private key, unless that is in the same file
+
+The server's certificate and its name are always verified. For a self-signed
+certificate give a copy of it as --ca.
+
+A server asks for a token: RPCSTREAM_TOKEN, --token-file FILE, or --token TOKEN
+(which other users of the machine can see). Over a network use a token with TLS
+only.""",
+    ),
+    "streams": (
+        "--stream and progress",
+        """\
+--stream METHOD shows each item of METHOD's stream as it comes, like a result:
+in a pipe at once and on one line. Without it, the items come as one array.
+
+-o x.png saves the items as x-0001.png, x-0002.png...; -o - and devices take
+all of them. There is no time-out but --timeout, which is for the whole stream.
+Ctrl-C, and a reader that goes away (| head), stop METHOD at the server.
+
+What METHOD reports as its progress is shown on standard error if that is a
+terminal; --progress and --no-progress decide otherwise.""",
+    ),
+    "profiles": (
+        "variables, the configuration file, --profile",
+        """\
+Options that stay the same can stand in variables or in a file.
+
+variables: RPCSTREAM_ADDRESS (or _HOST and _PORT), RPCSTREAM_TOKEN, _TOKEN_FILE,
+_CA, _CERT, _KEY, _TIMEOUT, _CONNECT_TIMEOUT, _RETRIES, _RETRY;
+RPCSTREAM_PROFILE and RPCSTREAM_CONFIG for --profile and --config.
+
+~/.config/rpcstream/config.toml (on Windows in %APPDATA%):
+
+  timeout = 30                # for all profiles
+  profile = "lab"             # the one that is taken where none is named
+
+  [profiles.lab]
+  address = "tls://gpu.lab.example:8545"
+  ca = "lab-ca.pem"           # relative to the folder of this file
+  token_file = "lab.token"
+
+  rpcstream --profile lab vectorize description='A cat' -i photo=./cat.png
+
+An option takes precedence over a variable, that over the profile, that over the
+rest of the file. A token that stands beside an address in the file is shown to
+no other address.""",
+    ),
+    "exit-codes": (
+        "exit statuses",
+        """\
+  0    a result (or the notification was sent)
+  1    an error reply
+  2    wrong use: an item, an option, a file; or a result that does not fit
+       its file
+  3    no connection, or a lost one
+  4    a time-out, here or at the server
+  130  interrupted by Ctrl-C
+  141  the reader of the output has exited""",
+    ),
+}
+
+_INDEX = """\
+rpcstream help TOPIC shows one of these pages:
+
+{names}
+
+rpcstream --help has the options, rpcstream METHOD --describe tells about a
+method of the server. (A method that is called help is called by rpcstream -- help.)"""
+
+
+def topic_of(arguments: Sequence[str]) -> str | None:
+    """The topic that a command line asks help for: "" for the list of topics, None if it is no such command line.
+
+    `help` is a method if options or parameters come with it.
+    """
+    if not arguments or arguments[0] != "help" or len(arguments) > 2:
+        return None
+    topic = arguments[1] if len(arguments) > 1 else ""
+    return None if "=" in topic or topic.startswith("-") else topic
+
+
+def help_text(topic: str) -> str | None:
+    """The page of a topic, or the list of topics for ""; None where there is no such topic."""
+    if topic:
+        return TOPICS[topic][1] if topic in TOPICS else None
+    return _INDEX.format(names="\n".join(f"  {name:12} {summary}" for name, (summary, _) in TOPICS.items()))
+
+
+def unknown_topic(topic: str) -> str:
+    """A sentence about a topic that there is not."""
+    from ..nearest import did_you_mean, nearest
+
+    near = did_you_mean(nearest(topic, TOPICS))
+    return (
+        f"there is no help about {topic!r}{near}; `rpcstream help` lists the topics (METHOD --describe shows a method)"
+    )
