@@ -104,6 +104,9 @@ def required(hint: Any) -> Any:
     """Without the `Required[...]`, `NotRequired[...]` of a TypedDict and the `Final`, `ClassVar` of a class."""
     while get_origin(hint) in (typing.Required, typing.NotRequired, typing.Final):
         hint = get_args(hint)[0]
+    if get_origin(hint) is Annotated and get_origin(get_args(hint)[0]) in (typing.Required, typing.NotRequired):
+        inner, *metadata = get_args(hint)
+        return Annotated[(required(inner), *metadata)]
     return Any if get_origin(hint) is typing.ClassVar or hint is typing.ClassVar else hint
 
 

@@ -10,19 +10,21 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
+from .constraints import Constraint, check_class, read
 from .error_text import in_words
-from .fields import OPTIONAL, expanded, field_hints, fields_of, has_fields, required
+from .fields import expanded, field_hints, has_fields, required
 from .find_hint import RegisteredHint
 from .image_budget import image_budget
+from .lowered import any_of, checked, members_of, shadow_of, told_by, union_of, with_schema
 from .markers import Convert, Marker, check_lowered, converter, marker, name_of_hint
+from .options import Shape
 from .registry import TAG_KEY, Codec
 from .rich_hint import RichHint
-from .schema import schema_of
 
 #: The name of the rich hint for images.
 IMAGE = "image"
@@ -63,7 +65,10 @@ def item_hint(hint: Any) -> Any:
 
 def takes_images(hint: Any, codec: Codec) -> bool:
     """True if the hint names a type whose values may hold an image."""
-    return _names_rich_type(hint, codec, set(), lambda rich: rich.name == IMAGE or isinstance(rich, RegisteredHint))
+    return any(
+        rich is not None and (rich.name == IMAGE or isinstance(rich, RegisteredHint))
+        for _, rich in _contents(hint, codec, set())
+    )
 
 
 def hint_checker(hint: Any, codec: Codec) -> Convert:
@@ -116,50 +121,72 @@ class _Lowering:
         if isinstance(hint, str | typing.ForwardRef):
             raise TypeError(f"the name {hint!r} in the hint could not be resolved")
         hint = expanded(hint)
+        if get_origin(hint) is Annotated:
+            return self._annotated(hint)
         rich = self._codec.rich_hint(hint)
         if rich is not None:
-            return marker(rich.name, rich.accept if self._result else rich.decode, lambda _: rich.schema())
+            return self._rich(hint, rich)
         if isinstance(hint, typing.TypeVar):
-            return self.lower(hint.__bound__ or Any)
+            return self._union(hint.__constraints__) if hint.__constraints__ else self.lower(hint.__bound__ or Any)
         if hasattr(hint, "__supertype__"):  # NewType
             return self.lower(hint.__supertype__)
         origin = get_origin(hint)
-        if origin is Annotated:
-            return self._annotated(hint)
         if origin in (Union, types.UnionType):
-            return self._union(hint)
+            return self._union(get_args(hint))
         if origin is not None and origin is not typing.Literal:
             return self._container(hint, origin)
-        if isinstance(hint, type) and has_fields(hint):
-            return self._fields(hint)
+        if isinstance(hint, type):
+            if has_fields(hint):
+                return self._fields(hint)
+            check_class(hint)
         return hint
+
+    def _rich(self, hint: Any, rich: RichHint) -> Any:
+        decode = rich.accept if self._result else rich.decode
+        return marker(rich.name, decode, lambda _: rich.schema(), kind=get_origin(hint) or hint)
 
     def _annotated(self, hint: Any) -> Any:
         inner, *metadata = get_args(hint)
-        lowered = self.lower(inner)
-        metas = tuple(meta for meta in metadata if isinstance(meta, msgspec.Meta))
-        if not metas:
-            return lowered
-        if not isinstance(lowered, Marker):
-            return Annotated[(lowered, *metas)]
-        # Constraints on a rich type (the length of bytes, say) are for msgspec once the value is there.
-        limited, decode = Annotated[(inner, *metas)], lowered.decode
-        msgspec.inspect.type_info(limited)
+        shapes = [each for each in metadata if _is_shape(each)]
+        if shapes and (rich := self._codec.rich_hint(Annotated[(inner, *shapes)])):
+            lowered = self._rich(expanded(inner), rich)
+        else:
+            lowered = self.lower(inner)
+        found = read([each for each in metadata if not _is_shape(each)], self._codec.ignored_metadata)
+        lowered = self._constrained(lowered, found.constraints)
+        return with_schema(lowered, found.schema) if found.schema else lowered
 
-        def decode_limited(value: Any) -> Any:
-            try:
-                return msgspec.convert(decode(value), limited)
-            except msgspec.ValidationError as error:
-                raise ValueError(str(error)) from None
+    def _constrained(self, lowered: Any, constraints: list[Constraint]) -> Any:
+        """The lowered hint with constraints: msgspec checks those that it can, a marker the others."""
+        ours = []
+        for constraint in constraints:
+            native = constraint.natively(lowered)
+            if native is None:
+                ours.append(constraint)
+                continue
+            lowered = native
+            if constraint.kind == "tz":  # which JSON Schema has no word for
+                lowered = with_schema(lowered, {"x-constraints": [constraint.text]})
+        members = members_of(lowered)
+        if members and (spread := [each for each in ours if each.kind != "predicate"]):
+            # Each member must have them by itself; null has none, so that `T | None` is what one expects.
+            lowered = self._joined(
+                [each if each in (None, type(None)) else self._constrained(each, spread) for each in members]
+            )
+            ours = [each for each in ours if each.kind == "predicate"]
+        return checked(lowered, ours) if ours else lowered
 
-        return marker(lowered.__name__, decode_limited, lowered.schema)
+    def _union(self, hints: tuple[Any, ...]) -> Any:
+        return self._joined([self.lower(member) for member in hints])
 
-    def _union(self, hint: Any) -> Any:
-        members = [self.lower(member) for member in get_args(hint)]
-        if Any in members:
+    def _joined(self, members: list[Any]) -> Any:
+        """A union of lowered hints."""
+        if any(member is Any for member in members):
             return Any
-        union = _union_of(members)
+        union = union_of(members)
         try:
+            if _is_unsafe(members):
+                return self._choice(members)
             msgspec.inspect.type_info(union)
         except TypeError:
             return self._choice(members)
@@ -176,61 +203,122 @@ class _Lowering:
         name = " | ".join(name_of_hint(member) for member in members)
 
         def decode(value: Any) -> Any:
+            told = f"Expected `{name}`, got `{_json_name(value)}`"
             for convert in by_tag if type(value) is dict and TAG_KEY in value else by_value:
                 try:
                     return convert(value)
-                except msgspec.ValidationError:
-                    pass
-            raise ValueError(f"Expected `{name}`, got `{_json_name(value)}`")
+                except msgspec.ValidationError as error:
+                    if ", got `" not in (text := str(error)):  # the type fits, a constraint does not
+                        told = text
+            raise ValueError(told)
 
-        return marker(name, decode, lambda components: _any_of(members, components))
+        return marker(name, decode, lambda components: any_of(members, components), choices=tuple(members))
 
     def _container(self, hint: Any, origin: Any) -> Any:
         arguments = get_args(hint)
         if origin in _ITERABLES:
             return list[self.lower(arguments[0])]  # type: ignore[misc]
+        if isinstance(origin, type) and has_fields(origin):
+            return self._fields(hint)
         lowered = tuple(argument if argument is Ellipsis else self.lower(argument) for argument in arguments)
-        if all(new is old for new, old in zip(lowered, arguments, strict=True)):
-            return self._fields(hint) if isinstance(origin, type) and has_fields(origin) else hint
-        return origin[lowered]
+        return hint if all(new is old for new, old in zip(lowered, arguments, strict=True)) else origin[lowered]
 
     def _fields(self, hint: Any) -> Any:
-        """A class with typed fields: the class itself if msgspec can check all fields, else a marker for it."""
+        """A class with typed fields: the class itself if msgspec checks all that its fields say, else a marker."""
         if hint in self._markers:
             return self._markers[hint]
-        if not _names_rich_type(hint, self._codec, set(), lambda _: True) and _is_known(hint):
+        cls = get_origin(hint) or hint
+        check_class(cls)
+        found = {kind for kind, _ in _contents(hint, self._codec, set())}
+        # An object of the class that a handler returned is taken as it is, unless there are constraints.
+        limited = "check" in found or (self._result and "meta" in found)
+        native = not limited and "rich" not in found and _is_known(hint)
+        if native and "description" not in found:
             return hint
         # There before its fields are looked at, since they may name the class itself.
-        made = self._markers[hint] = marker((get_origin(hint) or hint).__name__, _unset, lambda _: {})
+        made = self._markers[hint] = marker(cls.__name__, _unset, lambda _: {}, kind=cls)
         try:
-            shadow = _shadow(hint, {name: self.lower(field) for name, field in field_hints(hint).items()})
+            shadow = shadow_of(
+                hint,
+                {name: self.lower(field) for name, field in field_hints(hint).items()},
+                checks_objects=self._result and limited,
+            )
         except BaseException:
             del self._markers[hint]
             raise
-        made.decode, made.schema, made.stands_for = shadow.decode, shadow.schema, shadow.stands_for
+        made.decode = told_by(converter(hint)) if native else shadow.decode
+        made.schema, made.stands_for = shadow.schema, shadow.stands_for
         return made
 
 
-def _names_rich_type(hint: Any, codec: Codec, seen: set[Any], wanted: Callable[[RichHint], bool]) -> bool:
-    """True if the hint names a rich type that is `wanted`, at any depth, fields of classes included."""
+def _contents(hint: Any, codec: Codec, seen: set[Any]) -> Iterator[tuple[str, RichHint | None]]:
+    """What is in a hint at any depth, fields of classes included, that msgspec may not see to by itself.
+
+    Yields:
+        "rich" with the rich type; "check" for what msgspec does not check; "description" for what it does not show;
+        "meta" for its own words.
+    """
     hint = required(expanded(hint))
-    if isinstance(hint, typing.TypeVar | str) or hint is Ellipsis or get_origin(hint) is typing.Literal:
-        return False
-    rich = codec.rich_hint(hint)
-    if rich is not None:
-        return wanted(rich)
+    if isinstance(hint, typing.TypeVar):
+        for choice in hint.__constraints__:
+            yield "check", None
+            yield from _contents(choice, codec, seen)
+        return
+    if isinstance(hint, str) or hint is Ellipsis or get_origin(hint) is typing.Literal:
+        return
     origin = get_origin(hint)
-    if any(_names_rich_type(argument, codec, seen, wanted) for argument in get_args(hint) if origin is not Annotated):
-        return True
     if origin is Annotated:
-        return _names_rich_type(get_args(hint)[0], codec, seen, wanted)
+        inner, *metadata = get_args(hint)
+        yield from _beside(metadata, codec)
+        yield from _contents(inner, codec, seen)
+        return
+    if (rich := codec.rich_hint(hint)) is not None:
+        yield "rich", rich
+        return
+    if origin in _ITERABLES or (origin in (Union, types.UnionType) and _is_unsafe(get_args(hint))):
+        yield "check", None
+    for argument in get_args(hint):
+        yield from _contents(argument, codec, seen)
     if hasattr(hint, "__supertype__"):  # NewType
-        return _names_rich_type(hint.__supertype__, codec, seen, wanted)
+        yield from _contents(hint.__supertype__, codec, seen)
     cls = origin or hint
-    if not isinstance(cls, type) or not has_fields(cls) or hint in seen:
+    if isinstance(cls, type) and has_fields(cls) and hint not in seen:
+        seen.add(hint)
+        for field in field_hints(hint).values():
+            yield from _contents(field, codec, seen)
+
+
+def _is_unsafe(members: Iterable[Any]) -> bool:
+    """True for a union that would crash msgspec (0.22): of a str with a pattern and, say, a list with items."""
+    others = [each for each in members if each not in (None, type(None))]
+    return len(others) > 1 and any(map(_has_pattern, others))
+
+
+def _has_pattern(hint: Any) -> bool:
+    hint = expanded(hint)
+    if hasattr(hint, "__supertype__"):  # NewType
+        return _has_pattern(hint.__supertype__)
+    if get_origin(hint) is not Annotated:
         return False
-    seen.add(hint)
-    return any(_names_rich_type(field, codec, seen, wanted) for field in field_hints(hint).values())
+    inner, *metadata = get_args(hint)
+    return any(getattr(each, "pattern", None) for each in metadata) or _has_pattern(inner)
+
+
+def _beside(metadata: list[Any], codec: Codec) -> Iterator[tuple[str, None]]:
+    """What stands beside one type, as `_contents` calls it."""
+    found = read(
+        [each for each in metadata if not (isinstance(each, msgspec.Meta) or _is_shape(each))], codec.ignored_metadata
+    )
+    if found.constraints:
+        yield "check", None
+    if found.schema:
+        yield "description", None
+    if any(isinstance(each, msgspec.Meta) for each in metadata):
+        yield "meta", None
+
+
+def _is_shape(each: Any) -> bool:
+    return isinstance(each, Shape) or each is Shape
 
 
 def _is_known(hint: Any) -> bool:
@@ -244,60 +332,6 @@ def _is_known(hint: Any) -> bool:
 
 def _unset(value: Any) -> Any:
     raise AssertionError("a marker was used before it was made")
-
-
-def _shadow(hint: Any, lowered: dict[str, Any]) -> Any:
-    """A marker for a class: its values are checked against a Struct with the lowered fields, then built."""
-    cls = get_origin(hint) or hint
-    config = getattr(cls, "__struct_config__", None)
-    is_dict, is_tuple = typing.is_typeddict(cls), issubclass(cls, tuple)
-    fields = fields_of(cls)
-    shadow = msgspec.defstruct(
-        cls.__name__,
-        [
-            (
-                f"field{position}",
-                _or_unset(lowered[field.name]) if field.default == OPTIONAL else lowered[field.name],
-                msgspec.field(name=field.encode_name, **field.default),
-            )
-            for position, field in enumerate(fields)
-        ],
-        kw_only=True,
-        array_like=is_tuple or bool(config and config.array_like),
-        forbid_unknown_fields=bool(config and config.forbid_unknown_fields),
-        tag=config.tag if config else None,
-        tag_field=config.tag_field if config else None,
-    )
-    convert = converter(shadow)
-
-    def decode(value: Any) -> Any:
-        if not is_dict and isinstance(value, cls):
-            return value
-        try:
-            checked = msgspec.structs.astuple(convert(value))
-        except msgspec.ValidationError as error:
-            raise ValueError(str(error)) from None
-        if is_tuple:
-            return cls(*checked)
-        parts = zip(fields, checked, strict=True)
-        try:
-            return cls(**{field.name: part for field, part in parts if part is not msgspec.UNSET})
-        except TypeError as error:  # its __post_init__ refuses it, as msgspec takes it
-            raise ValueError(str(error)) from None
-
-    return marker(cls.__name__, decode, lambda components: schema_of(shadow, components), stands_for=shadow)
-
-
-def _any_of(members: list[Any], components: dict[str, Any]) -> dict[str, Any]:
-    return {"anyOf": [schema_of(member, components) for member in members]}
-
-
-def _union_of(members: list[Any]) -> Any:
-    return Union.__getitem__(tuple(members))  # `|` cannot be written for a list of members
-
-
-def _or_unset(lowered: Any) -> Any:
-    return _union_of([lowered, msgspec.UnsetType])
 
 
 def _json_name(value: Any) -> str:

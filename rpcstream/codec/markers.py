@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
@@ -16,12 +16,22 @@ Convert = Callable[[Any], Any]
 
 
 class Marker(type):
-    """The class of markers: `decode` turns the JSON value into what the hint means, or raises ValueError."""
+    """The class of markers.
+
+    Attributes:
+        decode: turns the JSON value into what the hint means, or raises ValueError.
+        schema: gives the JSON schema; called with the components that it may refer to.
+        kind: the class of the values; None where there is no one class.
+        stands_for: the lowered hint that values are checked against first: of a class, a Struct with its fields; None
+            where there is none.
+        choices: the lowered members, where it stands for a union.
+    """
 
     decode: Convert
     schema: Callable[[dict[str, Any]], dict[str, Any]]
-    #: The Struct that values are checked against, where the marker stands for a class with fields; else None.
+    kind: type | None
     stands_for: Any
+    choices: tuple[Any, ...]
 
     def __instancecheck__(cls, value: object) -> bool:
         return True  # msgspec asks this of what `decode` gave; decode itself is the check
@@ -33,18 +43,23 @@ def dec_hook(kind: type, value: Any) -> Any:
 
 
 def marker(
-    name: str, decode: Convert, schema: Callable[[dict[str, Any]], dict[str, Any]], *, stands_for: Any = None
+    name: str,
+    decode: Convert,
+    schema: Callable[[dict[str, Any]], dict[str, Any]],
+    *,
+    kind: type | None = None,
+    stands_for: Any = None,
+    choices: tuple[Any, ...] = (),
 ) -> Any:
     """Make a marker: a class that stands in a lowered hint for a type that msgspec cannot check.
 
     Args:
         name: for errors.
         decode: gives what the hint means for the JSON value, or raises ValueError.
-        schema: gives the JSON schema; called with the components that it may refer to.
-        stands_for: a Struct with the fields of the class that it stands for, for errors.
+        schema: see `Marker`; so are the others.
     """
-    members = {"decode": staticmethod(decode), "schema": staticmethod(schema), "stands_for": stands_for}
-    return Marker(name, (), members)
+    members = {"decode": staticmethod(decode), "schema": staticmethod(schema)}
+    return Marker(name, (), {**members, "kind": kind, "stands_for": stands_for, "choices": choices})
 
 
 def converter(lowered: Any) -> Convert:
@@ -92,6 +107,9 @@ class _Findings:
             self.markers = True
             if not isinstance(info.cls, Marker):
                 self.unchecked = info.cls
+            elif info.cls not in self._seen:
+                self._seen.add(info.cls)
+                self._look_within(info.cls)
         elif isinstance(info, msgspec.inspect.AnyType):
             self.anything = True
         elif isinstance(info, msgspec.inspect.DictType):
@@ -103,6 +121,13 @@ class _Findings:
             self._seen.add(id(info))
             for part in _parts(info):
                 self.look(part)
+
+    def _look_within(self, found: Marker) -> None:
+        within = _Findings()
+        within._seen = self._seen
+        if found.stands_for is not None:
+            within.look(msgspec.inspect.type_info(found.stands_for))
+        self.anything |= within.anything
 
 
 def _findings_in(lowered: Any) -> _Findings:
@@ -146,4 +171,6 @@ def name_of_hint(hint: Any) -> str:
     """A short name for a lowered hint, for messages."""
     if hint is None or hint is type(None):
         return "null"
+    if get_origin(hint) is Annotated:
+        return name_of_hint(get_args(hint)[0])
     return getattr(hint, "__name__", None) or str(hint) if isinstance(hint, type) else str(hint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -58,9 +58,12 @@ class Codec:
         max_image_pixels: images with more are refused, before their pixels are decoded.
         max_message_pixels: the same for all images of a message together; as many as one may have, if that is more.
         max_image_metadata: bytes of text, profiles and EXIF that all images of a message may bring, inflated.
+        ignored_metadata: classes whose objects may stand in `Annotated` and mean nothing here; others that are not
+            understood are refused when a function is registered.
 
     Raises:
         ImportError: images are to be sent as QOI, and the package for it (extra `qoi`) is not installed.
+        TypeError: `ignored_metadata` has something else than classes.
     """
 
     def __init__(
@@ -70,7 +73,12 @@ class Codec:
         max_image_pixels: int = DEFAULT_LIMITS.max_image_pixels,
         max_message_pixels: int = DEFAULT_LIMITS.max_message_pixels,
         max_image_metadata: int = DEFAULT_LIMITS.max_image_metadata,
+        ignored_metadata: Iterable[type] = (),
     ) -> None:
+        self.ignored_metadata = tuple(ignored_metadata)
+        for each in self.ignored_metadata:
+            if not isinstance(each, type):
+                raise TypeError(f"ignored_metadata has classes, got {each!r}")
         if images.format == "qoi" and find_spec("qoi") is None:
             raise ImportError("images as QOI need the package qoi: pip install 'rpcstream[qoi]'")
         self.images = images

@@ -67,13 +67,14 @@ def hints_of(function: Callable[..., Any], method: str, namespace: dict[str, Any
 
 
 def _hints_one_by_one(function: Any, names: dict[str, Any], method: str, error: Exception) -> dict[str, Any]:
-    """Raise RegistrationError for a string hint with an unknown name; the text names its parameter."""
+    """Raise RegistrationError for a hint with an unknown name in a string; the text names its parameter."""
     for name, hint in function.__annotations__.items():
-        if isinstance(hint, str):
-            try:
-                eval(hint, getattr(function, "__globals__", {}), names)
-            except Exception as cause:
-                raise RegistrationError(f"{method}: parameter {name!r}: its hint {hint!r}: {cause}") from cause
+        single = types.SimpleNamespace(__annotations__={name: hint})
+        try:
+            typing.get_type_hints(single, getattr(function, "__globals__", {}), names, include_extras=True)
+        except Exception as cause:
+            what = "the return value" if name == "return" else f"parameter {name!r}"
+            raise RegistrationError(f"{method}: {what}: its hint {hint!r}: {cause}") from cause
     raise RegistrationError(f"{method}: its hints cannot be read: {error}") from error
 
 

@@ -13,9 +13,8 @@ from collections.abc import Callable, Hashable, Sequence
 from inspect import Parameter
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-import msgspec
-
 from ..codec import Shape
+from ..codec.constraints import is_constraint
 from ..codec.fields import expanded
 from ..errors import RegistrationError
 from .arguments import Arguments
@@ -178,10 +177,11 @@ def _item_hint(hint: Any) -> tuple[Any, bool]:
     hint = expanded(hint)
     plain, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     origin = get_origin(plain) or plain
+    if any(map(is_constraint, metadata)):
+        raise TypeError("a constraint on all items means nothing for one; put it there: list[Annotated[T, …]]")
     if origin in (list, Sequence):
-        if any(isinstance(each, msgspec.Meta) for each in metadata):
-            raise TypeError("a constraint on the list means nothing for one item; put it there: list[Annotated[T, …]]")
-        return (get_args(plain) or (Any,))[0], False
+        item = (get_args(plain) or (Any,))[0]
+        return (Annotated[(item, *metadata)] if metadata else item), False
     if _is_array(origin):
         return _row_hint(plain, metadata), True
     raise TypeError(f"it must be list[T], Sequence[T] or an array, one entry for each item, not {hint!r}")

@@ -194,8 +194,14 @@ class MethodRegistry(Mapping[str, Method]):
             allow=None if options["allow"] is None else CallerRule(options["allow"], method=name),
         )
         if kind.is_generator:
-            # The hint of a generator says what its items are, not what it returns at its end.
-            method = replace_fields(method, stream=replace_fields(method, check_result=None))
+            if signature.is_limited_as_a_whole:
+                raise RegistrationError(
+                    f"{name}: the return value: constraints on all items of a generator cannot be checked in a stream; "
+                    "put them on the item: Iterator[Annotated[T, ...]]"
+                )
+            # The hint of a generator says what its items are; of what it returns at its end, if anything, by itself.
+            check_end = signature.check_end if check_result else None
+            method = replace_fields(method, stream=replace_fields(method, check_result=check_end))
         return method
 
     def add_object(self, target: object, *, prefix: str = "", **options: Unpack[GroupOptions]) -> list[Method]:

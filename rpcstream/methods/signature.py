@@ -8,13 +8,15 @@ is run.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from inspect import Parameter
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
 from ..codec import Codec, payloads
+from ..codec.constraints import check_default, is_constraint
 from ..codec.error_text import in_words
 from ..codec.hints import is_iterable_hint, item_hint, lower, takes_images
 from ..codec.image_budget import INLINE_PIXELS, DecodeElsewhere, ImageBudget, ImageTotal, reading
@@ -55,6 +57,8 @@ class Signature:
         streams: the parameters that take the items of a stream, by name, each with what checks an item.
         check_result: checks and converts a result; None where there is nothing to check.
         check_item: the same for an item of a generator.
+        check_end: the same for what a generator returns at its end, where `Generator[T, None, R]` says so.
+        is_limited_as_a_whole: there are constraints on all that the function returns together.
         exact_result: a result of this very class needs no check; None where there is no such class.
 
     Raises:
@@ -86,8 +90,8 @@ class Signature:
         returns = hints.get("return", Any)
         self.returns = self._lowered("the return value", returns)
         self.check_result = self._result_check(returns)
-        self.check_item = self._result_check(item_hint(returns)) if is_iterable_hint(returns) else None
-        self.exact_result = _EXACT.get(returns)
+        self._read_items(returns)
+        self.exact_result = _EXACT.get(returns) if returns is None or isinstance(returns, type) else None
         self._errors = ParamsErrors(self.parameters)
         self._positional = [parameter for parameter in self.parameters if parameter.by_position]
         self._keyword = [parameter for parameter in self.parameters if parameter.kind is Parameter.KEYWORD_ONLY]
@@ -271,24 +275,44 @@ class Signature:
         positions = {parameter.name: at for at, parameter in enumerate(self._positional)}
         return {name: positions.get(name) for name in names}
 
+    def _read_items(self, returns: Any) -> None:
+        """Read what the return hint says of the items of a generator, and of what it returns at its end."""
+        plain, *metadata = get_args(returns) if get_origin(returns) is Annotated else (returns,)
+        self.check_item = self.check_end = None
+        if is_iterable_hint(plain):
+            self.check_item = self._result_check(item_hint(plain))
+            if len(ends := get_args(plain)[2:]) == 1:
+                self.check_end = self._result_check(ends[0])
+        self.is_limited_as_a_whole = any(map(is_constraint, metadata))
+
     def _lowered_parameter(self, parameter: Parameter, hint: Any, *, in_thread: bool) -> Any:
         what = f"parameter {parameter.name!r}"
-        if not stream_params.is_stream_hint(hint, in_thread=in_thread):
+        with self._refusing(what):
+            check_default(parameter.default)
+            stream = stream_params.stream_hint(hint, self._codec, in_thread=in_thread)
+        if stream is None:
             return self._lowered(what, hint)
         if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
             raise RegistrationError(f"{self.method}: {what} stands for many arguments, and cannot be a stream")
+        item_type, lowered = stream
 
         def item(stream: str, value: Any) -> None: ...
 
-        item.__annotations__ = {"stream": str, "value": item_hint(hint)}
+        item.__annotations__ = {"stream": str, "value": item_type}
         signature = Signature(item, method=f"{self.method}: {what}", codec=self._codec)
         signature.decode_images(here=0 if in_thread else INLINE_PIXELS, reports=True)
         self.streams[parameter.name] = signature.bind
-        return stream_params.lowered(hint, self._codec)
+        return lowered
 
     def _lowered(self, what: str, hint: Any, *, result: bool = False) -> Any:
-        try:
+        with self._refusing(what):
             return lower(hint, self._codec, result=result)
+
+    @contextmanager
+    def _refusing(self, what: str) -> Iterator[None]:
+        """Name the method, and what of it, where a hint is refused."""
+        try:
+            yield
         except (TypeError, ValueError, RecursionError) as error:
             raise RegistrationError(f"{self.method}: {what}: {error}") from error
 

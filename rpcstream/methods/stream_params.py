@@ -6,12 +6,16 @@ Does not know how items are sent; that is in `peer`.
 
 from __future__ import annotations
 
+import types
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from ..codec import TAG_KEY, Codec
+from ..codec.constraints import read
+from ..codec.fields import expanded
 from ..codec.hints import item_hint, lower
+from ..codec.lowered import union_of, with_schema
 from ..codec.markers import converter, marker
 from ..codec.schema import schema_of
 from ..errors import InvalidParams
@@ -41,18 +45,56 @@ class Reference:
     token: str
 
 
-def is_stream_hint(hint: Any, *, in_thread: bool) -> bool:
-    """True if a parameter with this hint takes the items of a stream.
+def stream_hint(hint: Any, codec: Codec, *, in_thread: bool) -> tuple[Any, Any] | None:
+    """Read the hint of a parameter that takes the items of a stream; None if it takes none.
 
     Args:
-        hint: of the parameter.
+        hint: of the parameter; it may have `None` as another choice, and descriptions.
         in_thread: the handler runs in a thread, where a plain iterator may wait for the next item.
+
+    Returns:
+        The hint of an item; and that of the parameter itself, as msgspec can check it.
+
+    Raises:
+        TypeError: a stream inside of another hint, or with constraints as a whole, which could not be checked.
     """
-    return (get_origin(hint) or hint) in (_ASYNC + _BLOCKING if in_thread else _ASYNC)
+    plain, metadata, is_optional = expanded(hint), [], False
+    while True:
+        if get_origin(plain) is Annotated:
+            plain, *more = get_args(plain)
+            metadata += more
+        elif len(others := [each for each in _members(plain) if each is not type(None)]) == 1:
+            plain, is_optional = expanded(others[0]), True
+        else:
+            break
+    if (get_origin(plain) or plain) not in (_ASYNC + _BLOCKING if in_thread else _ASYNC):
+        if _names_async(hint):
+            raise TypeError(
+                "a stream inside of another hint cannot be read: a parameter is a stream as a whole, AsyncIterator[T] "
+                "or AsyncIterator[T] | None"
+            )
+        return None
+    found = read(metadata, codec.ignored_metadata)
+    if found.constraints:
+        raise TypeError(f"a stream as a whole cannot be {found.constraints[0].text!r}; constrain its items")
+    made = _lowered(plain, codec)
+    if found.schema:
+        made = with_schema(made, found.schema)
+    if is_optional:
+        made = with_schema(union_of([made, type(None)]), {"x-stream": True})
+    return item_hint(plain), made
 
 
-def lowered(hint: Any, codec: Codec) -> Any:
-    """The hint for the parameter itself, as msgspec can check it: a reference, or a list of all items."""
+def _members(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
+
+
+def _names_async(hint: Any) -> bool:
+    return (get_origin(hint) or hint) in _ASYNC or any(map(_names_async, get_args(hint)))
+
+
+def _lowered(hint: Any, codec: Codec) -> Any:
+    """A reference to a stream, or a list of all items."""
     items = lower(list[item_hint(hint)], codec)  # type: ignore[misc]
     convert = converter(items)
 

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
 
+import annotated_types
 import msgspec
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def refused(function: Callable[..., Any]) -> str:
         (list[int | None], int | None),
         (list[Floats], Floats),
         (list[Image.Image], Image.Image),
-        (Annotated[list[str], "texts"], str),
+        (Annotated[list[str], "texts"], Annotated[str, "texts"]),
         (np.ndarray, np.ndarray),
         (Floats, Plain),
         (Annotated[Floats, Shape(None, 224, 224, 3)], Annotated[Plain, Shape(224, 224, 3)]),
@@ -103,6 +104,9 @@ def test_what_is_neither_list_nor_array_is_refused(hint: Any) -> None:
         (Annotated[Floats, Shape()], "no dimension for the batch"),
         (np.ndarray[tuple[()], np.dtype[Any]], "no dimension for the batch"),
         (Annotated[list[str], msgspec.Meta(max_length=3)], "put it there"),
+        (Annotated[list[str], annotated_types.MinLen(2)], "put it there"),
+        (Annotated[Floats, annotated_types.MinLen(2)], "put it there"),
+        (Annotated[Floats, Shape(None, 3), annotated_types.Predicate(len)], "put it there"),
     ],
     ids=str,
 )

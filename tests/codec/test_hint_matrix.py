@@ -1,0 +1,209 @@
+"""Every line of the tables in docs/reference/hints.md: each value is accepted or refused as the page says."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import types
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
+
+import msgspec
+import orjson
+import pytest
+
+from rpcstream import Codec, InvalidParams, RegistrationError, Server
+from rpcstream.codec import payloads
+from rpcstream.codec.hints import hint_checker
+from rpcstream.methods.discovery import describe
+from rpcstream.methods.signature import Signature
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hints.md"
+codec = Codec()
+
+
+class Row(NamedTuple):
+    """A line of a table; `refused` is the reason where the hint itself is refused."""
+
+    hint: str
+    accepts: list[str]
+    refuses: list[str]
+    refused: str
+
+
+def names_of_the_page() -> dict[str, Any]:
+    (code,) = re.findall(r"^```python\n(import enum.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    module = types.ModuleType("hints_page")  # where string hints are looked up
+    sys.modules["hints_page"] = module
+    exec(compile(code, str(PAGE), "exec", dont_inherit=True), vars(module))
+    return vars(module)
+
+
+def rows_of_the_page() -> list[Row]:
+    rows = []
+    for line in PAGE.read_text().splitlines():
+        if line.startswith("| `"):
+            cells = [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            hint, *others = cells
+            values = [re.findall(r"`([^`]+)`", cell) for cell in others]
+            rows.append(
+                Row(hint.strip("`"), *values, "") if len(others) == 2 else Row(hint.strip("`"), [], [], others[0])
+            )
+    return rows
+
+
+NAMES = names_of_the_page()
+ROWS = rows_of_the_page()
+TAKEN = [row for row in ROWS if not row.refused]
+REFUSED = [row for row in ROWS if row.refused]
+
+
+def evaluated(text: str) -> Any:
+    return eval(text, NAMES)
+
+
+def signature(hint: Any) -> Signature:
+    def function(value):  # type: ignore[no-untyped-def]
+        return value
+
+    function.__annotations__ = {"value": hint, "return": hint}
+    return Signature(function, method="m", codec=codec)
+
+
+def bound(compiled: Signature, value: Any, *, by_name: bool) -> Any:
+    """What a handler gets for the value, as it comes over the wire."""
+    line = bytes(codec.dumps({"params": {"value": value} if by_name else [value]}))
+    (argument,), _ = compiled.bind(orjson.loads(line)["params"], line)
+    return argument
+
+
+def received(value: Any) -> Any:
+    """What comes in where the value is sent, and there is no hint."""
+    return codec.decode(payloads.parse_exactly(bytes(codec.dumps(value))))
+
+
+def goes_as_an_array(row: Row, value: Any) -> bool:
+    """A handler may return lists of numbers as an array; a NaN goes out as null."""
+    return ("ndarray" in row.hint or "NDArray" in row.hint) and isinstance(value, list)
+
+
+def test_the_matrix_is_large_and_each_line_has_both() -> None:
+    assert len(TAKEN) >= 60
+    assert len(REFUSED) >= 20
+    assert [row.hint for row in TAKEN if not row.accepts or not (row.refuses or row.hint == "Any")] == []
+
+
+@pytest.mark.parametrize("row", TAKEN, ids=lambda row: row.hint)
+def test_parameters(row: Row) -> None:
+    compiled = signature(evaluated(row.hint))
+    for by_name in (True, False):
+        for text in row.accepts:
+            bound(compiled, evaluated(text), by_name=by_name)
+        for text in row.refuses:
+            with pytest.raises(InvalidParams) as caught:
+                bound(compiled, evaluated(text), by_name=by_name)
+            assert caught.value.data["parameter"] == "value", text
+
+
+@pytest.mark.parametrize("row", TAKEN, ids=lambda row: row.hint)
+def test_results(row: Row) -> None:
+    compiled = signature(evaluated(row.hint))
+    client = hint_checker(evaluated(row.hint), codec)
+    for text in row.accepts:
+        result = evaluated(text)
+        if compiled.check_result is not None:
+            result = compiled.check_result(result)
+        client(received(result))
+    for text in row.refuses:
+        value = evaluated(text)
+        if text != "nan" and not goes_as_an_array(row, value):
+            with pytest.raises(ValueError, match=r"not what the return hint says: "):
+                compiled.check_result(value)  # type: ignore[misc]
+        with pytest.raises(ValueError, match=r"."):
+            client(received(evaluated(text)))
+
+
+def around(hint: Any) -> dict[str, tuple[Any, Any]]:
+    """Hints with this one inside, each with a function that puts a value where it belongs."""
+    return {
+        "list": (list[hint], lambda value: [value]),
+        "dict": (dict[str, hint], lambda value: {"key": value}),
+        "tuple": (tuple[int, hint], lambda value: [1, value]),
+        "dataclass": (dataclasses.make_dataclass("D", [("part", hint)]), lambda value: {"part": value}),
+        "Struct": (msgspec.defstruct("S", [("part", hint)]), lambda value: {"part": value}),
+        "TypedDict": (TypedDict("T", {"part": hint}), lambda value: {"part": value}),
+        "NamedTuple": (NamedTuple("N", [("part", hint)]), lambda value: [value]),
+        "union": (_or_lists(hint), lambda value: value),
+    }
+
+
+def _or_lists(hint: Any) -> Any:
+    try:
+        return hint | list[list[None]]
+    except TypeError:  # metadata without a hash cannot stand in a union, nor None beside a list
+        return hint
+
+
+@pytest.mark.parametrize("row", TAKEN, ids=lambda row: row.hint)
+def test_inside_of_other_hints(row: Row) -> None:
+    hint = evaluated(row.hint)
+    if row.hint == "IntOrStr":
+        return  # a class with such a field would be generic
+    for name, (outer, put) in around(hint).items():
+        compiled = signature(outer)
+        for text in row.accepts:
+            bound(compiled, put(evaluated(text)), by_name=True)
+            if name != "union":
+                compiled.check_result(put(evaluated(text)))  # type: ignore[misc]
+        for text in row.refuses:
+            if name == "union" and text in ("[]", "None"):
+                continue
+            with pytest.raises(InvalidParams):
+                bound(compiled, put(evaluated(text)), by_name=True)
+            if text != "nan" and not goes_as_an_array(row, evaluated(text)):
+                with pytest.raises(ValueError, match="not what the return hint says"):
+                    compiled.check_result(put(evaluated(text)))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.hint)
+def test_refused_hints(row: Row) -> None:
+    hint = evaluated(row.hint)
+
+    def taking(value):  # type: ignore[no-untyped-def]
+        return value
+
+    taking.__annotations__ = {"value": hint}
+    with pytest.raises(RegistrationError, match=f"^m: parameter 'value': .*{re.escape(row.refused)}"):
+        Server().add(taking, name="m")
+    if "AsyncIterator" in row.hint:
+        return  # what a handler that returns one may say
+
+    def giving():  # type: ignore[no-untyped-def]
+        return None
+
+    giving.__annotations__ = {"return": hint}
+    with pytest.raises(RegistrationError, match=f"^m: the return value: .*{re.escape(row.refused)}"):
+        Server().add(giving, name="m")
+    with pytest.raises(TypeError, match=re.escape(row.refused)):
+        hint_checker(hint, codec)
+
+
+@pytest.mark.parametrize("row", TAKEN, ids=lambda row: row.hint)
+def test_the_schema_says_what_is_wanted(row: Row) -> None:
+    server = Server()
+
+    def function(value):  # type: ignore[no-untyped-def]
+        return value
+
+    function.__annotations__ = {"value": evaluated(row.hint), "return": evaluated(row.hint)}
+    server.add(function, name="m")
+    document = describe({"m": server.methods["m"]}, codec=codec, title="", version="")
+    text = orjson.dumps(document).decode()
+    (method,) = document["methods"]
+    assert method["params"][0]["schema"] == method["result"]["schema"]
+    if "at." in row.hint or "Meta" in row.hint or "Field" in row.hint or row.hint == "PositiveInt":
+        words = (
+            "inimum|aximum|multipleOf|inLength|axLength|inItems|axItems|inProperties|pattern|x-constraints|x-unit|title"
+        )
+        assert re.search(rf'"\w*({words}|description)"', text), text
