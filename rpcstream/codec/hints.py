@@ -208,7 +208,8 @@ class _Lowering:
                 try:
                     return convert(value)
                 except msgspec.ValidationError as error:
-                    if ", got `" not in (text := str(error)):  # the type fits, a constraint does not
+                    text = str(error)
+                    if text.startswith("Expected `") and ", got `" not in text:  # the type fits, a constraint does not
                         told = text
             raise ValueError(told)
 

@@ -47,9 +47,10 @@ def rows_of_the_page() -> list[Row]:
             cells = [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
             hint, *others = cells
             values = [re.findall(r"`([^`]+)`", cell) for cell in others]
-            rows.append(
-                Row(hint.strip("`"), *values, "") if len(others) == 2 else Row(hint.strip("`"), [], [], others[0])
-            )
+            if len(values) == 2:
+                rows.append(Row(hint.strip("`"), values[0], values[1], ""))
+            else:
+                rows.append(Row(hint.strip("`"), [], [], others[0]))
     return rows
 
 

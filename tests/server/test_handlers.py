@@ -485,7 +485,7 @@ async def test_discover(connect: Any) -> None:
     assert [parameter["name"] for parameter in described["params"]] == ["a", "b", "rest", "flag"]
     assert [parameter["required"] for parameter in described["params"]] == [True, False, False, True]
     assert described["params"][0]["schema"] == {"type": "integer"}
-    assert described["params"][1]["schema"] == {"type": "integer", "default": 2}
+    assert described["params"][1]["schema"] == {"type": "integer", "description": "more", "default": 2}
     assert described["params"][2]["x-rest"] == "positional"
     assert described["result"] == {"name": "result", "schema": {"type": "number"}}
 
