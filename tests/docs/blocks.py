@@ -26,7 +26,6 @@ REASONS = {
     "hosts": "needs other machines",
     "system": "changes the machine: services, web servers, containers",
     "other": "is for another library",
-    "fragment": "is not complete: the text around it says what it belongs to",
 }
 
 _BLOCK = re.compile(r"^```(\w+)(?: ([^\n]*))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
