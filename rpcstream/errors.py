@@ -49,6 +49,7 @@ class RpcError(Exception):
         address: at a client, the address of the server.
         executed: False: the call was not begun, so that it may be made again (`data` has `"executed": false`, or of a
             hub `"no_provider": true`); None: the error does not say.
+        advice: at a client, which of its options to change, if the error is about them.
     """
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
@@ -58,12 +59,15 @@ class RpcError(Exception):
         self.data = data
         self.method: str | None = None
         self.address: str | None = None
+        self.advice: str | None = None
 
     def __str__(self) -> str:
         text, data = readable(self.code, self.message, self.data)
         text = f"[{self.code}] {text}"
         if data is not None:
             text += f": {_shortened(data)}"
+        if self.advice is not None:
+            text += f"; {self.advice}"
         return text + _location(self.method, self.address)
 
     @property

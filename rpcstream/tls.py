@@ -1,6 +1,7 @@
 """TLS contexts for servers and clients, made from certificate files.
 
-Owns the reloading of a server's certificate when its files have changed. Knows no socket.
+Owns the reloading of a server's certificate when its files have changed, errors that say which file is wrong, and the
+answer to a client that does not begin with TLS. Knows no socket.
 """
 
 from __future__ import annotations
@@ -8,11 +9,30 @@ from __future__ import annotations
 import os
 import ssl
 from dataclasses import dataclass, field
+from typing import Any, Self, cast
 
 File = str | os.PathLike[str]
 
 #: OpenSSL's name for the error that a client sent no certificate.
 _NO_CERTIFICATE = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
+
+#: OpenSSL's names for the error that a client began with something else than TLS: with HTTP, or with anything else.
+_HTTP = ("HTTP_REQUEST", "HTTPS_PROXY_REQUEST")
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
+
+_EXPECTS_TLS = b"this port expects TLS: connect with tls://, https:// or wss://"
+#: Sent in the clear to such a client; the member `expects` is for programs.
+_LINE_ANSWER = (
+    b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request",'
+    b'"data":{"reason":"%b","expects":"tls"}}}\n' % _EXPECTS_TLS
+)
+_HTTP_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n"
+    b"Connection: close\r\n\r\n%b\n" % (len(_EXPECTS_TLS) + 1, _EXPECTS_TLS)
+)
+
+#: Bytes of a file that are looked at to say what is wrong with it.
+_MOST = 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +63,16 @@ class TLS:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
+        context.sslobject_class = _ServerSSLObject
         self.load(context)
         if self.client_ca is not None:
-            context.load_verify_locations(self.client_ca)
+            _load_authorities(context, self.client_ca, "client_ca=")
             context.verify_mode = ssl.CERT_REQUIRED
-            context.sslobject_class = _AlertingSSLObject
         return context
 
     def load(self, context: ssl.SSLContext) -> None:
         """Load the certificate into a context, which uses it from the next handshake on."""
-        context.load_cert_chain(self.certificate, self.key, self.password)
+        _load_certificate(context, self.certificate, self.key, self.password)
 
     def stamp(self) -> tuple[tuple[int, int, int], ...]:
         """A value that changes when a file does: time, size and inode of each."""
@@ -61,14 +81,22 @@ class TLS:
         return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
 
 
-class _AlertingSSLObject(ssl.SSLObject):
-    """A server's end that sends a TLS alert when a client's certificate is missing or not accepted.
+class _ServerSSLObject(ssl.SSLObject):
+    """A server's end that says why a handshake failed.
 
-    Event loops drop the pending alert when a handshake fails, so the client would only see the connection end. Here the
-    failure is raised at the next call of `do_handshake`: by then the alert is sent.
+    A client whose certificate is missing or not accepted gets a TLS alert. Event loops drop the pending alert when a
+    handshake fails, so the client would only see the connection end. One that does not begin with TLS gets an answer in
+    the clear. The failure is raised at the next call of `do_handshake`: by then the answer is sent.
     """
 
     _failure: ssl.SSLError | None = None
+    _outgoing: ssl.MemoryBIO
+
+    @classmethod
+    def _create(cls, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any) -> Self:
+        made = super()._create(incoming, outgoing, *args, **options)  # type: ignore[misc]
+        made._outgoing = outgoing
+        return cast(Self, made)
 
     def do_handshake(self) -> None:
         if self._failure is not None:
@@ -76,10 +104,11 @@ class _AlertingSSLObject(ssl.SSLObject):
         try:
             super().do_handshake()
         except ssl.SSLError as error:
-            if (
-                not isinstance(error, ssl.SSLCertVerificationError)
-                and getattr(error, "reason", None) != _NO_CERTIFICATE
-            ):
+            reason = getattr(error, "reason", None)
+            if reason in _HTTP or reason in _NOT_TLS:
+                self._outgoing.read()
+                self._outgoing.write(_HTTP_ANSWER if reason in _HTTP else _LINE_ANSWER)
+            elif not isinstance(error, ssl.SSLCertVerificationError) and reason != _NO_CERTIFICATE:
                 raise
             self._failure = error
             raise ssl.SSLWantReadError from None
@@ -118,8 +147,58 @@ def client_context(
         certificate: a PEM file with the client's certificate, for a server that asks for one.
         key: a PEM file with its private key; by default it is in the certificate's file.
     """
-    context = ssl.create_default_context(cafile=ca)
+    context = ssl.create_default_context() if ca is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if ca is not None:
+        _load_authorities(context, ca, "ca=")
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if certificate is not None:
-        context.load_cert_chain(certificate, key)
+        _load_certificate(context, certificate, key)
     return context
+
+
+# -- files, and what is wrong with them
+
+
+def _load_authorities(context: ssl.SSLContext, file: File, option: str) -> None:
+    _read(file, option)
+    try:
+        context.load_verify_locations(file)
+    except ssl.SSLError as error:
+        raise _wrong(error, f"{option} has no certificate in PEM form in it", file) from None
+
+
+def _load_certificate(
+    context: ssl.SSLContext, certificate: File, key: File | None, password: str | None = None
+) -> None:
+    held = _read(certificate, "certificate=")
+    held_key = held if key is None else _read(key, "key=")
+    try:
+        context.load_cert_chain(certificate, key, password)
+    except ssl.SSLError as error:
+        if b"-----BEGIN CERTIFICATE" not in held:
+            raise _wrong(error, "certificate= has no certificate in PEM form in it", certificate) from None
+        if b"PRIVATE KEY-----" not in held_key:
+            if key is None:
+                reason = "certificate= has no private key in it: give the file of its key with key="
+                raise _wrong(error, reason, certificate) from None
+            raise _wrong(error, "key= has no private key in PEM form in it", key) from None
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise _wrong(error, "the private key, key=, is not that of certificate=", key or certificate) from None
+        raise _wrong(error, f"certificate= and key= cannot be used: {error.strerror}", certificate) from None
+
+
+def _read(file: File, option: str) -> bytes:
+    """Read a file, as far as that is needed to tell what is in it.
+
+    Raises:
+        OSError: it cannot be read; the text names the option and the file.
+    """
+    try:
+        with open(file, "rb") as opened:
+            return opened.read(_MOST)
+    except OSError as error:
+        raise type(error)(error.errno, f"{option} cannot be read: {error.strerror}", os.fspath(file)) from None
+
+
+def _wrong(error: ssl.SSLError, reason: str, file: File) -> ssl.SSLError:
+    return ssl.SSLError(error.errno, f"{reason}: {os.fspath(file)!r}")

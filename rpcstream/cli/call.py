@@ -21,6 +21,7 @@ import orjson
 from ..codec import Codec
 from ..errors import CallTimeout, ConnectFailed, ConnectionLost, DeadlineExceeded, EncodeError, RpcError
 from .items import UsageError
+from .options import with_option_names
 from .output import format_error
 from .show import (
     BROKEN_PIPE,
@@ -96,7 +97,7 @@ def _show_help(arguments: Sequence[str]) -> int | None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from .call_options import connection_options, read_params, with_option_names
+    from .call_options import connection_options, read_params
 
     address, access = connection_options(options)
     params = read_params(options)
@@ -115,7 +116,8 @@ def _run(options: argparse.Namespace) -> int:
         return TIME_OUT
     except RpcError as error:
         text = format_error(error.code, error.message, error.data, terminal_of(sys.stderr))
-        sys.stderr.write(text + "\n")
+        advice = "" if error.advice is None else f"; {with_option_names(error.advice)}"
+        sys.stderr.write(f"{text}{advice}\n")
         return TIME_OUT if isinstance(error, DeadlineExceeded) else ERROR_REPLY
     except (ConnectFailed, ConnectionLost) as error:
         print_error(with_option_names(str(error)))
@@ -132,7 +134,6 @@ def _run(options: argparse.Namespace) -> int:
 def _make_client(options: argparse.Namespace, address: str, access: dict[str, Any], line: StatusLine | None) -> Client:
     """A client whose results are plain JSON data, rich values still tagged."""
     from ..client.sync import Client
-    from .call_options import with_option_names
 
     trace: Callable[[str, bytes], None] | None = None
     on_send: Callable[[int, int], None] | None = None
@@ -149,7 +150,8 @@ def _make_client(options: argparse.Namespace, address: str, access: dict[str, An
     except ValueError as error:
         raise UsageError(with_option_names(str(error))) from error
     except OSError as error:  # from the files with certificates
-        raise UsageError(with_option_names(str(error.strerror or error))) from error
+        reason = error.strerror or str(error)
+        raise UsageError(with_option_names(reason) + (f": {error.filename!r}" if error.filename else "")) from error
 
 
 class TaggedCodec(Codec):

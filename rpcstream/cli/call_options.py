@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from .. import __version__
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from ..user_files import config_file
 from .items import Item, UsageError, build_params, parse_file_option, parse_item, parse_positional
-from .options import HelpFormatter, parse_port, parse_seconds, split_options
+from .options import HelpFormatter, parse_port, parse_seconds, split_options, with_option_names
 from .values import ValueReader
 
 DEFAULT_TIMEOUT = 60.0
@@ -215,26 +214,6 @@ def _configured(options: argparse.Namespace, given: dict[str, Any]) -> dict[str,
     except OSError as error:
         raise UsageError(f"cannot read {error.filename!r}: {error.strerror or error}") from error
     return {name: value for name, value in found.items() if name in _USED}
-
-
-#: How a text of the client names its options: `ca=`, `address=tls://host`, and `argument ca` where one was given.
-_OPTION_NAME = re.compile(
-    r"\bargument (?P<given>[a-z_]+)"
-    r"|\b(?P<named>ca|certificate|key|token|token_file|timeout|connect_timeout)=(?=[\s,;:.)]|$)"
-    r"|\b(?P<address>address)=(?=\S)"
-)
-
-
-def with_option_names(text: str) -> str:
-    """A text of the client with its options as they are written on the command line: `--ca` in the place of `ca=`."""
-
-    def rename(found: re.Match[str]) -> str:
-        if found["address"]:
-            return "--uri "
-        name = found["given"] or found["named"]
-        return "--uri" if name == "address" else "--" + name.replace("_", "-")
-
-    return _OPTION_NAME.sub(rename, text)
 
 
 def join_address(uri: str | None, number: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Parsing of options for both commands: help texts, ports and seconds, and options that may stand anywhere.
+"""Parsing of options for both commands: help texts, ports and seconds, names, and options that may stand anywhere.
 
 Knows argparse; nothing of calls or servers.
 """
@@ -13,6 +13,23 @@ from typing import Any
 
 #: Unlike argparse's own pattern it takes exponents, too: -1e3, -.5e-3.
 _NEGATIVE_NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+
+
+#: How a text of the library names an option: `ca=`, or `argument ca` where one was given.
+_OPTION_NAME = re.compile(
+    r"\bargument (?P<given>[a-z_]+)"
+    r"|\b(?P<named>address|ca|client_ca|certificate|key|token|token_file|timeout|connect_timeout)=(?=[\s,;:.?)]|$)"
+)
+
+
+def with_option_names(text: str) -> str:
+    """A text of the library with its options as they are written on the command line: `--ca` for `ca=`."""
+
+    def rename(found: re.Match[str]) -> str:
+        name = found["given"] or found["named"]
+        return "--uri" if name == "address" else "--" + name.replace("_", "-")
+
+    return _OPTION_NAME.sub(rename, text)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

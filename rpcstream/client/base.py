@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from ..errors import EncodeError
+from ..errors import EncodeError, RpcError
 from ..peer.marshal import NOT_GIVEN, Marshaller, RawCall, params_of
 from ..peer.proxy import NAMES_KEPT, Descriptions, Method, Methods, remote_name
 from .options import Settings
@@ -33,7 +34,9 @@ class BaseClient(ABC):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._marshaller = Marshaller(settings.codec, settings.limits, str(settings.address))
+        self._marshaller = Marshaller(
+            settings.codec, settings.limits, str(settings.address), explain=partial(_explained, settings)
+        )
         #: For notifications, which have no reply.
         self.notify = Methods(self._notify)
         #: For calls that run by themselves.
@@ -370,6 +373,12 @@ def check_hello(hello: object) -> None:
             f"on_connect takes a function, which is called on each new connection; got {type(hello).__name__}. "
             "For a remote method of this name use call('on_connect', …)"
         )
+
+
+def _explained(settings: Settings, error: RpcError) -> Exception:
+    from .faults import explained
+
+    return explained(error, settings.address, has_token=settings.token is not None)
 
 
 def publish_params(topic: Any, value: Any, retain: bool) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from ..errors import BY_STATUS, ConnectFailed, RpcError
@@ -14,6 +15,7 @@ from ..transports.connection import why_lost
 from ..transports.stream import LineStream
 from ..wire.http_messages import readable_text
 from .connection import ClientConnection
+from .faults import TLS_ALERT, refusal_advice, silence
 from .options import Settings, hide_token
 from .sockets import waiter
 
@@ -109,14 +111,15 @@ async def _open_websocket(connection: ClientConnection, settings: Settings) -> A
     address = settings.address
     headers = {} if settings.token is None else {"Authorization": f"Bearer {settings.token}"}
     request, key = request_upgrade(address.host_header, address.target, headers)
-    handshake = await _dial(settings, lambda: _Handshake(request))
+    handshake = await _dial(settings, lambda: _Handshake(request, partial(silence, address)))
     try:
         head = await handshake.head()
         try:
             check_response(head, key)
         except UpgradeRefusedError as refused:
             text = await handshake.text(head)
-            raise _refusal(refused.status, f"{refused}{f': {text}' if text else ''}", str(address)) from None
+            advice = refusal_advice(refused.status, text, address, has_token=settings.token is not None)
+            raise _refusal(refused.status, f"{refused}{f': {text}' if text else ''}", advice, str(address)) from None
         closed: asyncio.Future[None] = connection.loop.create_future()
         stream = WebSocketStream(
             connection.session,
@@ -134,22 +137,30 @@ async def _open_websocket(connection: ClientConnection, settings: Settings) -> A
     return stream
 
 
-def _refusal(status: int | None, text: str, address: str) -> ConnectFailed | RpcError:
+def _refusal(status: int | None, text: str, advice: str, address: str) -> ConnectFailed | RpcError:
     """The error of a handshake that was refused with an HTTP status: the same as for a call over HTTP."""
     kind = BY_STATUS.get(status) if status is not None else None
     if kind is None:
         is_permanent = status is not None and 300 <= status < 500 and status != 408
+        text += f"; {advice}" if advice else ""
         return ConnectFailed(text, address=address, is_permanent=is_permanent)
     error = kind(text)
+    error.advice = advice or None
     error.address = address
     return error
 
 
 class _Handshake(asyncio.Protocol):
-    """The protocol of a connection until the server has answered the WebSocket handshake."""
+    """The protocol of a connection until the server has answered the WebSocket handshake.
 
-    def __init__(self, request: bytes) -> None:
+    Args:
+        request: the handshake's.
+        when_silent: gives what is added to the reason of a connection that ended before any answer.
+    """
+
+    def __init__(self, request: bytes, when_silent: Callable[[], str]) -> None:
         self._request = request
+        self._when_silent = when_silent
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._has_ended = False
@@ -160,7 +171,10 @@ class _Handshake(asyncio.Protocol):
         """The head of the response, up to its empty line."""
         while (end := self._received.find(b"\r\n\r\n")) < 0:
             if self._has_ended:
-                raise ConnectFailed(f"the server closed the connection in the handshake of the WebSocket{self._reason}")
+                is_silent = not self._received or self._received.startswith(TLS_ALERT)
+                hint = self._when_silent() if is_silent else ""
+                reason = f"the server closed the connection in the handshake of the WebSocket{self._reason}{hint}"
+                raise ConnectFailed(reason)
             if len(self._received) > HEAD_MAX:
                 raise ConnectFailed(f"the head of the server's response is longer than {HEAD_MAX} bytes")
             await self._receive()

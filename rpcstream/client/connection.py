@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConnectionLost
@@ -16,6 +17,7 @@ from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import PendingCall
 from ..peer.session import Session
 from .callbacks import ClientDispatcher
+from .faults import silence
 from .options import Settings
 from .sockets import Wait
 
@@ -53,6 +55,7 @@ class ClientConnection:
         self.session = Session(
             dispatch, codec=settings.codec, limits=limits, side="client", on_slow=dispatch.report_slow
         )
+        self.session.pending.when_silent = partial(silence, settings.address)
         self.use(OutgoingCalls(self.session, marshaller))
         self.poll: Wait | None = None
         self.has_received: Callable[[], bool] = lambda: True

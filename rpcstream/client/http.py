@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from ..errors import ConnectFailed, ConnectionLost, EncodeError
 from ..peer.deadline import free_context
@@ -19,10 +20,10 @@ from ..peer.session import Session
 from ..peer.uploads import holds_streams
 from ..wire.buffers import Encoded
 from ..wire.http_messages import JSON, NDJSON
+from .faults import failure, is_permanent_failure, silence
 from .http_connection import KeptConnection
 from .http_exchange import Exchange
 from .options import Settings
-from .sockets import failure, is_permanent_failure
 
 #: Makes a connection with the protocol that the given function makes.
 Dial = Callable[[Callable[[], KeptConnection]], Awaitable[KeptConnection]]
@@ -81,6 +82,7 @@ class HttpChannel:
         self._answer_timeout = settings.limits.message_timeout
         self._write_buffer = settings.limits.write_buffer
         self._loop = asyncio.get_running_loop()
+        self._server = settings.address
         self._heads = _request_heads(settings)
         #: All connections; and those that carry nothing, the one used last at the end.
         self._connections: set[KeptConnection] = set()
@@ -264,7 +266,8 @@ class HttpChannel:
         return None
 
     def _make(self) -> KeptConnection:
-        return KeptConnection(on_free=self._freed, on_lost=self._lost)
+        when_silent = partial(silence, self._server)
+        return KeptConnection(on_free=self._freed, on_lost=self._lost, when_silent=when_silent)
 
     def _join(self, connection: KeptConnection) -> None:
         self._connections.add(connection)
@@ -303,7 +306,7 @@ class HttpChannel:
         # While there are other connections, calls can wait for those.
         if error is not None and not (self._connections or self._dialling):
             if isinstance(error, OSError):
-                reason = failure(error, self._connect_timeout)
+                reason = failure(error, self._connect_timeout, self._server)
             else:
                 reason = f"could not connect: {error!r}"
             self._is_closing, lasts = True, is_permanent_failure(error)

@@ -14,6 +14,7 @@ import httptools
 
 from ..transports.connection import why_lost
 from ..wire.buffers import parts_of
+from .faults import TLS_ALERT
 from .http_exchange import Exchange
 from .sockets import Wait, waiter
 
@@ -30,17 +31,24 @@ class KeptConnection(asyncio.Protocol):
     Args:
         on_free: called when an exchange is over and the connection can be used for the next one.
         on_lost: called when the connection is gone, with whether it was lost in the middle of an exchange.
+        when_silent: gives what is added to the reason of a connection that ended before any answer.
 
     Attributes:
         exchange: what it carries now; None while it is free, or about to be closed.
     """
 
     def __init__(
-        self, *, on_free: Callable[[KeptConnection], None], on_lost: Callable[[KeptConnection, bool], None]
+        self,
+        *,
+        on_free: Callable[[KeptConnection], None],
+        on_lost: Callable[[KeptConnection, bool], None],
+        when_silent: Callable[[], str],
     ) -> None:
         self.exchange: Exchange | None = None
         self._on_free = on_free
         self._on_lost = on_lost
+        self._when_silent = when_silent
+        self._has_answered = False
         self._transport: asyncio.Transport | None = None
         self._wait_readable: Wait | None = None
         self._was_used = self._is_held = False
@@ -111,7 +119,8 @@ class KeptConnection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._fault = "the server changed to another protocol without being asked"
         except httptools.HttpParserError as error:
-            self._fault = self._fault or f"the server's answer is not HTTP: {error}"
+            hint = self._when_silent() if data.startswith(TLS_ALERT) else ""
+            self._fault = self._fault or f"the server's answer is not HTTP: {error}{hint}"
         if self._received > HEAD_MAX + OVERHEAD * self._size and not self._is_complete:
             self._fault = self._fault or f"the server's answer has more than {HEAD_MAX} bytes besides its body"
         if self.exchange is None:  # it was dropped while its answer was handled
@@ -139,9 +148,10 @@ class KeptConnection(asyncio.Protocol):
         self._on_lost(self, self._broke)
 
     def _how_lost(self, exc: Exception | None) -> str:
+        hint = "" if self._received or self._has_answered else self._when_silent()
         if exc is not None and str(exc):
-            return why_lost(exc)
-        return "the server closed the connection" + (" in the middle of its answer" if self._received else "")
+            return why_lost(exc) + hint
+        return "the server closed the connection" + (" in the middle of its answer" if self._received else hint)
 
     # -- callbacks of httptools ---------------------------------------------------------------------------------
 
@@ -206,7 +216,7 @@ class KeptConnection(asyncio.Protocol):
         exchange, transport = self.exchange, self._transport
         assert exchange is not None
         assert transport is not None
-        self.exchange = None
+        self.exchange, self._has_answered = None, True
         exchange.hold = _hold_nothing
         self._hold(False)
         is_free = False

@@ -22,6 +22,8 @@ from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.framing import LONG
 from ..wire.http_messages import NDJSON, readable_text
+from .address import parse_address
+from .faults import refusal_advice
 from .options import Trace
 
 log = get_logger("rpcstream.client")
@@ -332,6 +334,8 @@ class Exchange:
         elif status >= 500 and status not in (502, 504):
             self._refuse(InternalError(f"The server failed: {said}"))
         else:
+            advice = refusal_advice(status, text, parse_address(self._address), has_token=True)
+            said += f"; {advice}" if advice else ""
             self._fail_with_status(status, said)
 
     def _fail_with_status(self, status: int, said: str) -> None:

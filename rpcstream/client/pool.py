@@ -31,9 +31,9 @@ from ..transports.connection import ASKS_FOR_CERTIFICATE, REFUSES_CERTIFICATE
 from .address import check_lasting
 from .connect import join
 from .connection import ClientConnection, GetDispatcher, Keepalive
+from .faults import failure, is_permanent_failure
 from .options import Settings
 from .retry import Backoff, Unsent, is_permanent, retrieve_exception
-from .sockets import failure, is_permanent_failure
 
 log = get_logger("rpcstream.client")
 
@@ -202,7 +202,9 @@ class ConnectionPool:
             lasts = error.is_permanent
             raise ConnectFailed(error.reason, method=method, address=self.address, is_permanent=lasts) from error
         except RpcError as error:
-            raise error_from_wire(error.to_wire(), method=method, address=self.address) from None
+            own = error_from_wire(error.to_wire(), method=method, address=self.address)
+            own.advice = error.advice
+            raise own from None
         except (Unsent, Unread) as error:
             raise type(error)(error.reason, method=method, address=self.address) from None
         except TimeoutError:
@@ -390,8 +392,8 @@ class ConnectionPool:
             connection.abort(reason)
             if fault is not None:
                 raise fault from error
-            lasts = is_permanent_failure(error)
-            raise ConnectFailed(failure(error, limit), address=self.address, is_permanent=lasts) from error
+            why, lasts = failure(error, limit, self._settings.address), is_permanent_failure(error)
+            raise ConnectFailed(why, address=self.address, is_permanent=lasts) from error
         except RpcError as error:
             connection.abort(reason)
             if isinstance(error, NotAuthenticated) or not is_joined:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from time import monotonic
 from typing import Any
@@ -26,6 +27,7 @@ from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import Encoded, parts_of
 from ..wire.framing import LONG, LineFramer, Message, Oversize
+from .address import Address
 from .callbacks import ClientDispatcher
 from .options import Settings
 from .retry import Unsent
@@ -90,6 +92,7 @@ class SyncConnection:
         sock.setblocking(False)
         limits = settings.limits
         self.pending = PendingCalls()
+        self.pending.when_silent = partial(_silence, settings.address)
         self.lost: str | None = None
         self._is_left = False
         self.reporting: int | None = None
@@ -446,6 +449,12 @@ class SyncConnection:
             get_logger("rpcstream.client").exception("on_progress of a call of %r failed", pending.method)
         finally:
             self.reporting = None
+
+
+def _silence(address: Address) -> str:
+    from .faults import silence
+
+    return silence(address)
 
 
 def _is_json(line: Message) -> bool:

@@ -22,7 +22,7 @@ from ..peer.deadline import INFINITE
 from ..peer.marshal import Marshaller
 from .options import Settings
 from .retry import Unsent
-from .sockets import dial, failure
+from .sockets import dial
 from .sync_connection import SyncConnection
 
 #: Connections at most, where the option `pool` does not say: enough for a machine's usual threads.
@@ -238,7 +238,10 @@ class SyncPool:
         except TimeoutError as error:
             if seconds == left:
                 raise self._no_connection(method) from error
-            raise ConnectFailed(failure(error, limit), method=method, address=self.address) from error
+            from .faults import failure
+
+            reason = failure(error, limit, self._settings.address)
+            raise ConnectFailed(reason, method=method, address=self.address) from error
         return SyncConnection(sock, self._settings, self._marshaller)
 
     def _no_connection(self, method: str) -> CallTimeout:

@@ -105,11 +105,13 @@ class Marshaller:
     Args:
         address: of the other end, for errors.
         side: how errors name this end.
+        explain: makes the error to raise of one in a reply; it may add advice.
     """
 
     __slots__ = (
         "_checkers",
         "_codec",
+        "_explain",
         "_holds_tags",
         "_max_batch",
         "_max_depth",
@@ -119,8 +121,17 @@ class Marshaller:
         "serialize",
     )
 
-    def __init__(self, codec: Codec, limits: Limits, address: str, *, side: str = "client") -> None:
+    def __init__(
+        self,
+        codec: Codec,
+        limits: Limits,
+        address: str,
+        *,
+        side: str = "client",
+        explain: Callable[[RpcError], Exception] | None = None,
+    ) -> None:
         self.address = address
+        self._explain = explain
         self._side = side
         self._codec = codec
         self.serialize = codec.serialize
@@ -276,13 +287,14 @@ class Marshaller:
         exact = _exactly(line) if envelope.may_hold_big_integers(line) else None
         return _Facts(False, self._holds_tags(line), exact)
 
-    def _error(self, method: str, error: Any, tagged: bool) -> RpcError:
+    def _error(self, method: str, error: Any, tagged: bool) -> Exception:
         if tagged:
             try:
                 error = self._codec.decode(error)
             except (ValueError, RecursionError):
                 error = _as_it_came(error)  # the error itself is worth more than the broken value in its data
-        return error_from_wire(error, method=method, address=self.address)
+        found = error_from_wire(error, method=method, address=self.address)
+        return found if self._explain is None else self._explain(found)
 
     def _checker(self, returns: Any) -> Callable[[Any], Any]:
         from ..codec.hints import hint_checker  # imports msgspec, which plain calls do without

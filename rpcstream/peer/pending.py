@@ -70,9 +70,10 @@ class PendingCalls:
 
     Attributes:
         dropped: replies and items for which no call waited: late, forged or duplicate.
+        when_silent: gives what is added to the reason of a connection that ended before any call was answered.
     """
 
-    __slots__ = ("_is_in_order", "_last_id", "_read", "_refusal", "_rises", "_waiting", "dropped")
+    __slots__ = ("_is_in_order", "_last_id", "_read", "_refusal", "_rises", "_waiting", "dropped", "when_silent")
 
     def __init__(self) -> None:
         #: In the order in which they were sent, unless `_is_in_order` is False.
@@ -85,6 +86,7 @@ class PendingCalls:
         self._read: frozenset[int | str] | None = None
         self._refusal: str | None = None
         self.dropped = 0
+        self.when_silent: Callable[[], str] | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -186,19 +188,24 @@ class PendingCalls:
 
     def explained(self, reason: str) -> str:
         """The reason why the connection ended, with the last error that belonged to no call: perhaps "busy"."""
-        return reason if self._refusal is None else f"{reason}, having said: {self._refusal}"
+        if self._refusal is not None:
+            return f"{reason}, having said: {self._refusal}"
+        if self.when_silent is not None and len(self._waiting) == self._last_id:
+            return reason + self.when_silent()
+        return reason
 
     def fail_all(self, make_error: Callable[[str], Exception]) -> None:
         """Fail every call at once, with the error made for its method.
 
         Calls that were entered after `take_unread` get `Unread` in the place of a ConnectionLost.
         """
+        errors = [make_error(call.method) for call in self._waiting.values()]
         waiting, self._waiting = self._waiting, {}
-        for call_id, call in waiting.items():
-            error = make_error(call.method)
+        for (call_id, call), error in zip(waiting.items(), errors, strict=True):
             if self._read is not None and call_id not in self._read and isinstance(error, ConnectionLost):
-                error = Unread(error.reason, method=error.method, address=error.address)
-            call.fail(error)
+                call.fail(Unread(error.reason, method=error.method, address=error.address))
+            else:
+                call.fail(error)
 
     # -- what the other end has read (`$/goAway`) -------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 
 from rpcstream import Server
 from rpcstream.cli.call import main
-from rpcstream.cli.call_options import with_option_names
+from rpcstream.cli.options import with_option_names
 from rpcstream.testing import serve_in_thread
 
 Run = Callable[..., tuple[int, str, str]]
@@ -95,7 +95,7 @@ def test_mistakes(run: Run, tmp_path: Path, argv: list[str], variables: dict[str
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("give ca=, or address=tls://h:1", "give --ca, or --uri tls://h:1"),
+        ("give ca=, or begin address= with tls://", "give --ca, or begin --uri with tls://"),
         ("argument token_file: x", "--token-file: x"),
         ("argument address must be", "--uri must be"),
         ("[1] wrong: {'ca=x': 'key=1'}", "[1] wrong: {'ca=x': 'key=1'}"),

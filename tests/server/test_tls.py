@@ -168,13 +168,19 @@ async def test_files_that_are_not_there(files: Files, missing: str) -> None:
             pass
 
 
-async def test_text_on_a_tls_port_is_closed_and_others_are_served(files: Files) -> None:
+async def test_text_on_a_tls_port_is_answered_in_the_clear_and_others_are_served(files: Files) -> None:
     async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
-        for text in (PING, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"):
-            try:
-                assert (await ask(address, None, text))[0] is None
-            except (ConnectionError, orjson.JSONDecodeError):  # an alert of TLS is no JSON
-                pass
+        for text in (PING, b"text\r\n"):
+            error = (await ask(address, None, text))[0]["error"]
+            assert (error["code"], error["data"]["expects"]) == (-32600, "tls")
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        writer.write_eof()
+        said = await asyncio.wait_for(reader.read(), 20)
+        assert said.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert said.endswith(b"\r\n\r\nthis port expects TLS: connect with tls://, https:// or wss://\n")
+        writer.close()
         assert (await ask(address, client_context(ca=files.ca)))[0] == PONG
 
 

@@ -1,0 +1,213 @@
+"""Mix-ups of TLS, tokens and addresses: each error names the option to change, in Python and on the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import trustme
+
+from rpcstream import Server
+from rpcstream.cli.call import main
+from rpcstream.testing import serve_in_thread
+from rpcstream.tls import TLS
+
+from .conftest import ScriptedServer
+
+MakeClient = Callable[..., Any]
+
+
+class Places(NamedTuple):
+    """Servers by name (host and port), and certificate files by name."""
+
+    servers: dict[str, str]
+    files: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    folder = tmp_path_factory.mktemp("faults")
+    files = make_files(folder)
+    here = TLS(certificate=files["here"])
+    servers = {
+        "plain": make_server(),
+        "tls": make_server(tls=here),
+        "guarded": make_server(token="right"),
+        "mutual": make_server(tls=TLS(certificate=files["here"], client_ca=files["ca"])),
+        "expired": make_server(tls=TLS(certificate=files["expired"])),
+        "elsewhere": make_server(tls=TLS(certificate=files["elsewhere"])),
+        "self": make_server(tls=TLS(certificate=files["self"])),
+    }
+    with contextlib.ExitStack() as stack:
+        running = {name: stack.enter_context(serve_in_thread(server)) for name, server in servers.items()}
+        foreign, closing = ScriptedServer(foreign_tls(files["here"])), ScriptedServer(lambda line: None)
+        stack.callback(foreign.close)
+        stack.callback(closing.close)
+        # Nothing listens at the port 1 of this machine: it is reserved.
+        running |= {"foreign": foreign.address, "closing": closing.address, "nothing": "127.0.0.1:1"}
+        yield Places(running, files)
+
+
+def make_files(folder: Path) -> dict[str, str]:
+    authority, other = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca")
+    yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    made = {
+        "here": authority.issue_cert("127.0.0.1"),
+        "expired": authority.issue_cert("127.0.0.1", not_after=yesterday),
+        "elsewhere": authority.issue_cert("example.org"),
+        "self": other.issue_cert("127.0.0.1"),
+    }
+    for name, issued in made.items():
+        issued.private_key_and_cert_chain_pem.write_to_path(folder / name)
+    made["here"].cert_chain_pems[0].write_to_path(folder / "without-key")
+    made["here"].private_key_pem.write_to_path(folder / "key")
+    other.private_key_pem.write_to_path(folder / "other-key")
+    (folder / "no-certificate").write_text("hello")
+    return {path.name: str(path) for path in folder.iterdir()} | {"none": str(folder / "none")}
+
+
+def make_server(**options: Any) -> Server:
+    server = Server(drain_timeout=0.1, **options)
+
+    @server
+    def echo(value: Any) -> Any:
+        return value
+
+    return server
+
+
+def foreign_tls(certificate: str) -> Callable[[Any], None]:
+    """A script of a TLS server that answers text with an alert, as most do."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+
+    def script(line: Any) -> None:
+        line.socket.recv(5)
+        line.socket.sendall(b"\x15\x03\x01\x00\x02\x02\x46")  # fatal: protocol_version
+
+    return script
+
+
+#: What is given, and what is said. `{ca}` and the like stand for the option: `ca=` in Python, `--ca` in a shell.
+MIX_UPS = [
+    ("tcp://tls", {}, "the server expects TLS; begin {address} with tls://"),
+    ("http://tls", {}, "400 Bad Request: this port expects TLS: .*; begin {address} with https://"),
+    ("ws://tls", {}, "400 Bad Request: this port expects TLS: .*; begin {address} with wss://"),
+    ("tcp://foreign", {}, ", before any answer; if the server expects TLS, begin {address} with tls://"),
+    ("http://foreign", {}, ", before any answer; if the server expects TLS, begin {address} with https://"),
+    ("ws://foreign", {}, ", before any answer; if the server expects TLS, begin {address} with wss://"),
+    ("tcp://closing", {}, ", before any answer; if the server expects TLS, begin {address} with tls://"),
+    ("http://closing", {}, ", before any answer; if the server expects TLS, begin {address} with https://"),
+    ("ws://closing", {}, ", before any answer; if the server expects TLS, begin {address} with wss://"),
+    ("tls://plain", {"ca": "ca"}, "could not connect: .*; if the server is without TLS, begin {address} with tcp://"),
+    (
+        "https://plain",
+        {"ca": "ca"},
+        "could not connect: .*; if the server is without TLS, begin {address} with http://",
+    ),
+    ("wss://plain", {"ca": "ca"}, "could not connect: .*; if the server is without TLS, begin {address} with ws://"),
+    ("tcp://guarded", {}, "Not authenticated.*; give {token}"),
+    ("http://guarded", {}, "401 Unauthorized: not authenticated; give {token}"),
+    ("ws://guarded", {}, "Not authenticated.*; give {token}"),
+    ("tcp://guarded", {"token": "wrong"}, "not accepted.*; is this the right {token}?"),
+    ("http://guarded", {"token": "wrong"}, "401 Unauthorized: not authenticated; is this the right {token}?"),
+    ("ws://guarded", {"token": "wrong"}, "401 Unauthorized: not authenticated; is this the right {token}?"),
+    ("tls://mutual", {"ca": "ca"}, "asks for a certificate, and was shown none .{certificate}."),
+    ("wss://mutual", {"ca": "ca"}, "asks for a certificate, and was shown none .{certificate}."),
+    ("tls://self", {}, "not to be trusted: .*; if you trust it, give the file of its authority with {ca}"),
+    ("https://self", {"ca": "ca"}, "not to be trusted: .*; if you trust it, give the file of its authority with {ca}"),
+    ("tls://elsewhere", {"ca": "ca"}, "not to be trusted: .*mismatch.*; give {address} a name that stands in the cert"),
+    ("wss://elsewhere", {"ca": "ca"}, "not to be trusted: .*mismatch.*; give {address} a name that stands in the cert"),
+    ("tls://expired", {"ca": "ca"}, "not to be trusted: certificate has expired; the server needs a new one"),
+    ("https://expired", {"ca": "ca"}, "not to be trusted: certificate has expired; the server needs a new one"),
+    ("tcp://nothing", {}, "no server listens at this port .is it running, and {address} right?.: Connection refused"),
+    ("http://nothing", {}, "no server listens at this port .is it running, and {address} right?.: Connection refused"),
+    ("wss://nothing", {"ca": "ca"}, "no server listens at this port .is it running, and {address} right?.: Conn"),
+    (
+        "unix:///no/such/socket",
+        {},
+        "no server listens at this path .is it running, and {address} right?.: No such file",
+    ),
+    (
+        "http+unix:///no/such/socket",
+        {},
+        "no server listens at this path .is it running, and {address} right?.: No such",
+    ),
+    ("no-such-host.invalid", {}, "no host has this name .is {address} right?.: "),
+]
+
+#: The same, for what is noticed before anything is sent.
+WRONG_OPTIONS = [
+    ("tls://tls", {"ca": "none"}, "{ca} cannot be read: No such file or directory: '/.*/none'"),
+    ("tls://tls", {"ca": "no-certificate"}, "{ca} has no certificate in PEM form in it: '/.*/no-certificate'"),
+    ("https://tls", {"ca": "ca", "certificate": "none"}, "{certificate} cannot be read: No such file or directory: '/"),
+    ("tls://tls", {"ca": "ca", "certificate": "no-certificate"}, "{certificate} has no certificate in PEM form in it"),
+    ("wss://tls", {"certificate": "without-key"}, "{certificate} has no private key in it: give .* with {key}: '/"),
+    ("tls://tls", {"certificate": "without-key", "key": "none"}, "{key} cannot be read: No such file or directory"),
+    ("tls://tls", {"certificate": "without-key", "key": "ca"}, "{key} has no private key in PEM form in it: '/.*/ca'"),
+    (
+        "tls://tls",
+        {"certificate": "without-key", "key": "other-key"},
+        "key, {key}, is not that of {certificate}",
+    ),
+    ("tls://tls", {"key": "key"}, "{key} is the key of a certificate, and {certificate} is not given"),
+    ("tcp://plain", {"ca": "ca"}, "{ca} is for TLS"),
+]
+
+
+def given(places: Places, address: str, options: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """The address and the options with the servers and files that their names stand for."""
+    scheme, separator, name = address.rpartition("://")
+    where = f"{scheme}{separator}{places.servers.get(name, name)}"
+    return where, {key: value if key == "token" else places.files[value] for key, value in options.items()}
+
+
+def pattern(text: str, spell: Callable[[str], str]) -> str:
+    names = ("address", "ca", "certificate", "key", "token")
+    return text.replace("?", r"\?").format(**{name: spell(name) for name in names})
+
+
+def in_shell(name: str) -> str:
+    return "--uri" if name == "address" else f"--{name}"
+
+
+def row_name(value: Any) -> str:
+    return "" if isinstance(value, dict) else str(value)[:20]
+
+
+@pytest.mark.parametrize(("address", "options", "said"), [*MIX_UPS, *WRONG_OPTIONS], ids=row_name)
+def test_in_python(places: Places, make_client: MakeClient, address: str, options: dict[str, str], said: str) -> None:
+    where, arguments = given(places, address, options)
+    with pytest.raises(Exception, match=pattern(said, "{}=".format)):
+        make_client(where, timeout=20, **arguments).call("echo", 1)
+
+
+@pytest.mark.parametrize(("address", "options", "said"), [*MIX_UPS, *WRONG_OPTIONS], ids=row_name)
+def test_on_the_command_line(
+    places: Places, capfd: pytest.CaptureFixture[str], address: str, options: dict[str, str], said: str
+) -> None:
+    where, arguments = given(places, address, options)
+    status = main(["echo", "value:int=1", "--uri", where, *(f"--{name}={text}" for name, text in arguments.items())])
+    out, err = capfd.readouterr()
+    assert status in ((2,) if (address, options, said) in WRONG_OPTIONS else (1, 3))
+    assert (out, err.count("\n")) == ("", 1)
+    assert re.search(pattern(said, in_shell), err)
+
+
+def test_a_connection_that_worked_gets_no_advice(scripted: Callable[..., str], make_client: MakeClient) -> None:
+    def script(line: Any) -> None:
+        line.answer(line.read(), 1)
+        line.read()
+
+    client = make_client(scripted(script))
+    assert client.call("a") == 1
+    with pytest.raises(ConnectionError) as caught:
+        client.call("b")
+    assert "TLS" not in str(caught.value)
