@@ -55,7 +55,7 @@ async def test_the_first_call_tells(server: Server) -> None:
 
 
 async def test_nobody_sends_much_before(server: Server) -> None:
-    """As on the line stream: what is too long is skipped, and said to be."""
+    """As on the line stream: a message that is too long is skipped, and answered with an error."""
     async with server.listening(port=0) as address, connect(f"ws://{address}/") as socket:
         await socket.send(call("who", "x" * 5000))
         reply = orjson.loads(await socket.recv())

@@ -225,7 +225,7 @@ def program(port: int, folder: Path, *options: str, reply: bytes = REPLY) -> sub
 
 @contextmanager
 def free_port() -> Iterator[int]:
-    """Where nobody listens."""
+    """At an address where no server listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]

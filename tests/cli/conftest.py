@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment for a command: this source tree, no colour settings of whoever runs the tests."""
+    """The environment for a command: this source tree, without the user's colour settings."""
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "", **more}

@@ -25,7 +25,7 @@ EXPECTED = (ConnectionError, TimeoutError, CancelledError, InternalError)
 
 
 def misbehave(seed: int) -> Callable[[Any], None]:
-    """A script: answers in any order, late, twice, to nobody, in pieces, and closes now and then."""
+    """A script that answers in any order, late, twice, in pieces and to no call, and closes connections."""
     choose = random.Random(seed)
 
     def answers(request: Any) -> bytes:

@@ -137,7 +137,7 @@ def places(start: Callable[..., Place]) -> dict[str, Place]:
 
 @pytest.fixture(scope="module")
 def guarded(start: Callable[..., Place]) -> dict[str, Place]:
-    """The same, for those who have the token."""
+    """The same server, with a token."""
     return {kind: start(kind, token=TOKEN) for kind in KINDS}
 
 

@@ -460,7 +460,7 @@ def upgraded(http: ScriptedHttpConnection) -> None:
 
 
 def open_connections() -> int:
-    """Those of this process that hold a socket, whoever knows them."""
+    """The number of connections in this process that hold a socket."""
     return sum(isinstance(each, SocketConnection) and each.is_open for each in gc.get_objects())
 
 

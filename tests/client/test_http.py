@@ -332,7 +332,7 @@ def test_a_broken_answer_fails_its_call_and_no_other(scripted: Scripted, make_cl
 
 
 def test_two_answers(scripted: Scripted, make_client: MakeClient) -> None:
-    """The second is nobody's: not the next call's either."""
+    """The second reply belongs to no call, and is not taken for the next call's."""
     twice = saying(lambda call_id: answered(reply(call_id, "fine")) + answered(reply(call_id + 1, "forged")))
     counted = first(twice)
     client = make_client(f"http://{scripted(counted)}")

@@ -301,7 +301,7 @@ async def test_without_reconnect_the_next_call_registers_again(hub: FakeHub, add
 
 
 async def test_another_connection_of_the_pool_takes_over(hub: FakeHub, address: str) -> None:
-    """Without `reconnect` nobody else would."""
+    """Without `reconnect` nothing else would register it again."""
     async with AsyncClient(address, name="gpu-1", pool=2) as client:
         offer_add(client)
         await client.offer()

@@ -199,7 +199,7 @@ def test_a_thread_that_waits_is_told(silent: str) -> None:
 
 
 def test_it_keeps_no_program_from_ending() -> None:
-    """An idle client that nobody closed; the server answers its pings to the end."""
+    """An idle client that was not closed; the server answers its pings to the end."""
     program = """
 import sys
 from rpcstream import Client

@@ -148,24 +148,24 @@ def address(server: Server) -> Iterator[str]:
 
 @pytest.fixture
 def client(address: str) -> Iterator[Client]:
-    """One that has not begun a conversation."""
+    """A client with blocking connections only."""
     with Client(address) as client:
         yield client
 
 
 @pytest.fixture
-def talking(client: Client) -> Client:
-    """One that has."""
+def client_on_loop(client: Client) -> Client:
+    """A client whose calls go by its loop thread."""
     assert list(client.stream.add(1, 2)) == []  # no stream, but that shows with its reply only
-    assert is_talking(client)
+    assert has_loop_thread(client)
     return client
 
 
-def is_talking(client: Client) -> bool:
+def has_loop_thread(client: Client) -> bool:
     return engine_of(client).uses_loop and loop_thread_of(client) is not None
 
 
-def conversations() -> set[threading.Thread]:
+def loop_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "rpcstream-loop"}
 
 
@@ -198,7 +198,7 @@ def test_a_time_out_cancels_the_call(address: str, noted: Noted) -> None:
         assert isinstance(late.exception(WAIT), CallTimeout)
         assert [noted.next(), noted.next()] == ["waits", "waited"]
         assert client.add(1, 2) == 3
-        assert not is_talking(client)
+        assert not has_loop_thread(client)
 
 
 def test_ctrl_c_cancels_the_call(client: Client, noted: Noted) -> None:
@@ -206,7 +206,7 @@ def test_ctrl_c_cancels_the_call(client: Client, noted: Noted) -> None:
         client.wait()
     assert noted.next() == "waited"
     assert client.add(1, 2) == 3
-    assert not is_talking(client)
+    assert not has_loop_thread(client)
 
 
 def test_a_cancelled_future_cancels_the_call(client: Client, noted: Noted) -> None:
@@ -346,7 +346,7 @@ def test_progress_comes_before_the_result(client: Client, converses: bool) -> No
         # Of values that follow each other fast only the last is sent for certain.
         assert told[-1]["step"] == 2
         np.testing.assert_array_equal(told[-1]["array"], [2, 2])
-    assert is_talking(client) is converses
+    assert has_loop_thread(client) is converses
 
 
 @pytest.mark.parametrize("converses", [False, True])
@@ -432,7 +432,7 @@ def test_calls_in_a_handler_inherit_its_deadline(address: str, converses: bool) 
             with pytest.raises(TimeoutError):
                 client.waits(timeout=0.2)
         assert inner.remaining() is None
-        assert is_talking(inner) is converses
+        assert has_loop_thread(inner) is converses
 
 
 def test_a_nested_call_ends_with_the_handler_that_made_it(address: str, noted: Noted) -> None:
@@ -617,7 +617,7 @@ def test_the_server_calls_what_is_offered(client: Client) -> None:
     def numbers(n: int) -> Iterator[int]:
         yield from range(n)
 
-    assert not conversations()  # a thread is started with the next call, not with an import
+    assert not loop_threads()  # a thread is started with the next call, not with an import
     assert client.ask("double", [4]) == 8
     assert client.ask("who.am_i", []) == "rpcstream-loop"
     assert client.gathered(40) == list(range(40))
@@ -640,7 +640,7 @@ def test_what_cannot_be_offered_is_said_at_once(client: Client) -> None:
     with pytest.raises(TypeError, match=r"a request object \(a dict\).*int"):
         client(3)  # type: ignore[call-overload]
     assert client.add(1, 2) == 3
-    assert not is_talking(client)
+    assert not has_loop_thread(client)
 
 
 def test_an_offered_function_may_call_the_same_client(client: Client, noted: Noted) -> None:
@@ -743,9 +743,9 @@ def test_options_of_streams(client: Client, noted: Noted) -> None:
 
 
 def test_iterators_go_item_by_item(client: Client) -> None:
-    assert not is_talking(client)
+    assert not has_loop_thread(client)
     assert client.total(iter(range(100))) == 4950
-    assert is_talking(client)
+    assert has_loop_thread(client)
     assert client.weighed(frames=(np.full(2, n, np.float32) for n in range(10)), weight=0.5) == 45.0
     assert client.total([1, 2, 3]) == 6
 
@@ -758,7 +758,7 @@ def test_iterators_go_item_by_item(client: Client) -> None:
 
 def test_futures_of_calls_with_iterators(client: Client) -> None:
     assert client.submit.total(iter(range(100))).result(WAIT) == 4950
-    assert not is_talking(client)
+    assert not has_loop_thread(client)
 
 
 def test_a_value_that_cannot_be_sent_is_no_reason_to_move(client: Client) -> None:
@@ -766,12 +766,12 @@ def test_a_value_that_cannot_be_sent_is_no_reason_to_move(client: Client) -> Non
         with pytest.raises(EncodeError):
             attempt(object())
     assert isinstance(client.submit.total(object()).exception(), EncodeError)
-    assert not is_talking(client)
+    assert not has_loop_thread(client)
     assert client.add(1, 2) == 3
 
 
-def test_an_iterator_may_block(talking: Client) -> None:
-    """A camera that has no picture yet keeps nobody but its own call waiting."""
+def test_an_iterator_may_block(client_on_loop: Client) -> None:
+    """An iterator that has no item yet delays its own call only."""
     next_one: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     threads: set[threading.Thread] = set()
 
@@ -780,32 +780,32 @@ def test_an_iterator_may_block(talking: Client) -> None:
             threads.add(threading.current_thread())
             yield picture
 
-    future = talking.submit.total(camera())
-    assert talking.add(1, 2) == 3
+    future = client_on_loop.submit.total(camera())
+    assert client_on_loop.add(1, 2) == 3
     for number in (1, 2):
         next_one.put(number)
-        assert talking.add(number, 2) == number + 2
+        assert client_on_loop.add(number, 2) == number + 2
     next_one.put(None)
     assert future.result(WAIT) == 3
     (thread,) = threads
     assert thread is not threading.main_thread()
-    assert thread not in conversations()
+    assert thread not in loop_threads()
     thread.join(worker_thread.IDLE / 2)
     assert not thread.is_alive()  # it ends with the iterator
 
 
 @pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
-def test_an_iterator_that_fails_fails_its_call(talking: Client, kind: type[BaseException]) -> None:
+def test_an_iterator_that_fails_fails_its_call(client_on_loop: Client, kind: type[BaseException]) -> None:
     def broken() -> Iterator[int]:
         yield 1
         raise kind("broken")
 
     with pytest.raises((ValueError, RuntimeError), match="broken"):
-        talking.total(broken())
-    assert talking.add(1, 2) == 3
+        client_on_loop.total(broken())
+    assert client_on_loop.add(1, 2) == 3
 
 
-def test_an_iterator_is_closed_when_nobody_wants_the_rest(talking: Client) -> None:
+def test_an_iterator_is_closed_when_nobody_wants_the_rest(client_on_loop: Client) -> None:
     closed = threading.Event()
 
     def endless() -> Iterator[int]:
@@ -816,64 +816,64 @@ def test_an_iterator_is_closed_when_nobody_wants_the_rest(talking: Client) -> No
             closed.set()
 
     with pytest.raises(TimeoutError):
-        talking.total(endless(), timeout=0.1)
+        client_on_loop.total(endless(), timeout=0.1)
     assert closed.wait(WAIT)
 
 
 # -- calls and futures in the background ----------------------------------------------------------------------------
 
 
-def test_calls_in_the_background(talking: Client, noted: Noted) -> None:
-    assert talking.add(1, 2) == talking.request("add", [1, 2], returns=int) == 3
-    talking.notify.say("note")
+def test_calls_in_the_background(client_on_loop: Client, noted: Noted) -> None:
+    assert client_on_loop.add(1, 2) == client_on_loop.request("add", [1, 2], returns=int) == 3
+    client_on_loop.notify.say("note")
     assert noted.next() == "note"
-    with talking.batch() as batch:
+    with client_on_loop.batch() as batch:
         first, second = batch.add(1, 2), batch.nothing()
     assert first.result() == 3
     assert isinstance(second.error, RpcError)
-    assert talking({"jsonrpc": "2.0", "method": "add", "params": [1, 2], "id": "x"}) == {
+    assert client_on_loop({"jsonrpc": "2.0", "method": "add", "params": [1, 2], "id": "x"}) == {
         "jsonrpc": "2.0",
         "id": "x",
         "result": 3,
     }
-    assert talking({"jsonrpc": "2.0", "method": "say", "params": ["raw"]}) is None
+    assert client_on_loop({"jsonrpc": "2.0", "method": "say", "params": ["raw"]}) is None
     assert noted.next() == "raw"
     with pytest.raises(TimeoutError):
-        talking.wait(timeout=0.1)
+        client_on_loop.wait(timeout=0.1)
     assert [noted.next(), noted.next()] == ["waits", "waited"]
 
 
-def test_ctrl_c_cancels_a_call_in_the_background(talking: Client, noted: Noted) -> None:
+def test_ctrl_c_cancels_a_call_in_the_background(client_on_loop: Client, noted: Noted) -> None:
     with interrupted_when(noted, "waits"):
-        talking.wait()
+        client_on_loop.wait()
     assert noted.next() == "waited"
-    assert talking.add(1, 2) == 3
+    assert client_on_loop.add(1, 2) == 3
 
 
-def test_futures_in_the_background(talking: Client, noted: Noted) -> None:
-    futures = [talking.submit.add(number, 1) for number in range(50)]
+def test_futures_in_the_background(client_on_loop: Client, noted: Noted) -> None:
+    futures = [client_on_loop.submit.add(number, 1) for number in range(50)]
     assert [future.result(WAIT) for future in futures] == list(range(1, 51))
-    assert isinstance(talking.submit.nothing().exception(WAIT), RpcError)
-    assert isinstance(talking.submit.add(object(), 1).exception(WAIT), EncodeError)
-    waiting = talking.submit.wait()
+    assert isinstance(client_on_loop.submit.nothing().exception(WAIT), RpcError)
+    assert isinstance(client_on_loop.submit.add(object(), 1).exception(WAIT), EncodeError)
+    waiting = client_on_loop.submit.wait()
     assert noted.next() == "waits"
     assert waiting.cancel()
     assert waiting.cancel()
     assert noted.next() == "waited"
     with pytest.raises(CancelledError):
         waiting.result(WAIT)
-    done = talking.submit.add(1, 1)
+    done = client_on_loop.submit.add(1, 1)
     assert done.result(WAIT) == 2
     assert not done.cancel()
 
 
-def test_callbacks_in_the_background_may_call_and_wait(talking: Client) -> None:
+def test_callbacks_in_the_background_may_call_and_wait(client_on_loop: Client) -> None:
     results: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def callback(future: Any) -> None:
-        results.put(talking.add(future.result(), 1) + talking.submit.add(10, 1).result(WAIT))
+        results.put(client_on_loop.add(future.result(), 1) + client_on_loop.submit.add(10, 1).result(WAIT))
 
-    talking.submit.add(1, 2).add_done_callback(callback)
+    client_on_loop.submit.add(1, 2).add_done_callback(callback)
     assert results.get(timeout=WAIT) == 15
 
 
@@ -1002,11 +1002,11 @@ def test_a_greeting_that_is_refused(address: str) -> None:
 
 
 def test_close_ends_what_waits_and_the_thread(address: str, noted: Noted) -> None:
-    before = conversations()
+    before = loop_threads()
     client = Client(address)
     ticks = client.stream.ticks()
     assert next(ticks) == 1
-    (thread,) = conversations() - before
+    (thread,) = loop_threads() - before
     future = client.submit.wait()
     raised: queue.SimpleQueue[Exception] = queue.SimpleQueue()
 
@@ -1055,7 +1055,7 @@ def test_an_offered_function_may_close_the_client(address: str) -> None:
 
 
 def test_a_client_that_is_dropped_ends_by_itself(address: str) -> None:
-    before = conversations()
+    before = loop_threads()
 
     def use() -> None:
         client = Client(address)
@@ -1067,21 +1067,21 @@ def test_a_client_that_is_dropped_ends_by_itself(address: str) -> None:
         assert client.ask("offered", []) is None
 
     use()
-    (thread,) = conversations() - before
+    (thread,) = loop_threads() - before
     gc.collect()
     thread.join(WAIT)
     assert not thread.is_alive()
 
 
 def test_what_is_on_its_way_keeps_a_dropped_client_alive(address: str, noted: Noted) -> None:
-    before = conversations()
+    before = loop_threads()
     stream = Client(address).stream.count(100)
     future = talking_once(Client(address)).submit.add(1, 2)
     gc.collect()
     assert list(stream) == list(range(100))
     assert future.result(WAIT) == 3
     del stream, future
-    for thread in conversations() - before:
+    for thread in loop_threads() - before:
         gc.collect()
         thread.join(WAIT)
         assert not thread.is_alive()
@@ -1095,14 +1095,14 @@ def talking_once(client: Client) -> Client:
 
 
 def test_a_new_conversation_takes_the_place_of_one_that_broke_off(
-    talking: Client, caplog: pytest.LogCaptureFixture
+    client_on_loop: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     def leave(value: Any) -> None:
         raise SystemExit
 
     with pytest.raises(ConnectionLost):
-        talking.steps(1, on_progress=leave)
-    assert talking.add(1, 2) == 3
+        client_on_loop.steps(1, on_progress=leave)
+    assert client_on_loop.add(1, 2) == 3
     assert "SystemExit" in caplog.text
 
 

@@ -140,7 +140,7 @@ def test_who_is_not_trusted(
 
 
 def test_there_is_no_way_not_to_verify(files: Files) -> None:
-    """The context is made here, and not taken from whoever says that it need not look."""
+    """The client makes the TLS context itself: no option can turn verification off."""
     import ssl
 
     for client in (Client("tls://127.0.0.1"), Client("https://127.0.0.1", ca=files.ca)):

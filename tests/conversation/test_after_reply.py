@@ -185,7 +185,7 @@ async def test_nothing_is_done_when_the_caller_is_gone(network: Network) -> None
 
 
 async def test_functions_are_called_after_the_response_of_http_too(network: Network) -> None:
-    """Where there is nobody to notify; but the handler may have something else to do."""
+    """Over HTTP the caller cannot be notified, but the handler may have something else to do."""
     server = Server()
     called: list[str] = []
 

@@ -221,7 +221,7 @@ async def test_broken_values_are_raised_with_their_own_topic(network: Network, e
 
 
 async def test_readers_come_and_go_while_events_come(network: Network, errors: ErrorLog) -> None:
-    """Whoever reads gets what is published between its entry and its end, in order, and nothing twice."""
+    """A subscriber gets what is published between its begin and its end, in order, each event once."""
     server = make_server()
 
     async def read(client: AsyncClient, topic: str, count: int) -> None:

@@ -393,7 +393,7 @@ async def test_slow_readers_are_closed_with_a_reason(
 
 
 async def test_what_cannot_wait_is_bounded_by_closing(network: Network, caplog: pytest.LogCaptureFixture) -> None:
-    """Notifications have nobody who could wait: a peer that reads none of them is closed when it is too much."""
+    """Notifications cannot wait for room: a peer that does not read them is closed when too many are unread."""
     server = Server(limits=Limits(write_buffer=50_000, max_message_size=100_000))
     sent: list[int] = []
 
@@ -472,7 +472,7 @@ async def test_calls_that_wait_to_be_sent_fail_with_the_connection(network: Netw
 
 @pytest.mark.lasting
 async def test_both_ends_talk_at_once_and_much(network: Network) -> None:
-    """Long messages both ways, calls within calls: nobody waits for the other to read first."""
+    """Long messages both ways, calls within calls: neither end waits until the other has read."""
     server = Server(limits=Limits(write_buffer=50_000))
     long = "x" * 200_000
 

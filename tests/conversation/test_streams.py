@@ -681,7 +681,7 @@ async def test_a_lost_connection_stops_the_generator(network: Network, counting:
 async def test_a_peer_that_says_nothing_more_permits_nothing_more(
     network: Network, counting: Counting, kind: str
 ) -> None:
-    """What is permitted still comes; then the call ends, and that is nobody's failure."""
+    """The items that were permitted still come; then the call ends without an error."""
     async with network.raw(counting.server) as raw:
         raw.send(request(kind, 2, id=1, stream=2), request(kind, 10, id=2, stream=3))
         raw.end()

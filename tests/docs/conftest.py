@@ -54,7 +54,7 @@ _EXPECTED = re.compile(r"#\s*(->|raises)\s+(.*\S)\s*$")
 
 
 def matches(actual: str, expected: str) -> bool:
-    """Are they the same, where three dots stand for anything?"""
+    """Whether two texts are the same, where three dots in the expected one stand for any text."""
     pattern = "".join(f"[{letter}]" if letter in "[?*" else letter for letter in expected.replace("...", "\0"))
     return fnmatch.fnmatchcase(actual, pattern.replace("\0", "*"))
 

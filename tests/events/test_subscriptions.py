@@ -202,7 +202,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_it_does_what_the_model_does(steps: list[Any]) -> None:
-    """Every event once, in order, to everybody who wants it; and nothing else."""
+    """Each subscriber gets every event of its topics once, in order, and no other event."""
 
     async def follow() -> None:
         setup = EventSetup(max_events=1000)

@@ -172,7 +172,7 @@ class HubSimulation:
             self.send_item(peer, sent)
 
     def converse(self, name: str, items: int, manner: str) -> None:
-        """Send items of the stream that was begun last, as far as they are permitted, and perhaps its end."""
+        """Send permitted items of the stream that was begun last, and its end where the manner says so."""
         self.settle()
         sent = self.record.sent_requests[-1]
         provider = sent.provider
@@ -334,7 +334,7 @@ class HubSimulation:
     # -- what must hold -----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Nobody has what is not his; nobody waits for what cannot come."""
+        """Assert that no answer went to another peer, and that no call waits for an answer that cannot come."""
         assert not self.record.wrong, self.record.wrong
         now = self.loop.time()
         for peer in self._all_peers:

@@ -109,7 +109,7 @@ class TestSyncClients:
 
 
 class NetCat:
-    """One connection, as somebody has it who types into `nc`."""
+    """One raw connection, as with `nc`."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")

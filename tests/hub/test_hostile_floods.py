@@ -201,7 +201,7 @@ async def test_limits_still_fit(open_hub: OpenHub) -> None:
     assert len((await provider.hear())["params"][0]) > 900
 
     async def test_of_messages_for_clients_that_do_not_read(self, open_hub: OpenHub) -> None:
-        """What waits for all of them together is bounded, and who reads gets theirs."""
+        """The bytes that wait for all of them together are bounded, and a subscriber that reads gets its events."""
         running_hub = await open_hub(max_waiting_total=300_000)
         slow = [await running_hub.peer() for _ in range(3)]
         caller, good = await running_hub.peer(), await running_hub.peer()

@@ -87,7 +87,7 @@ class Load:
 
 
 async def test_kill_under_load(open_hub: OpenHub) -> None:
-    """No time-out is set, and nobody pings: what answers the calls is that the connection is lost."""
+    """Without time-outs and pings: the calls fail because the connection is lost."""
     running_hub = await open_hub(Hub(drain_timeout=5, keepalive_timeout=None, ping_interval=None))
     names = running_hub.hub.directory.by_name
     load = Load()

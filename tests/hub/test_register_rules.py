@@ -73,7 +73,7 @@ class TestRegister:
 
 
 class TestDottedMethods:
-    """A name with a dot is a client's name and its method, whoever is there."""
+    """A name with a dot stands for a client and its method, also while that client is not connected."""
 
     async def test_it_never_stands_for_another_clients_method(self, running_hub: RunningHub) -> None:
         evil, caller = await running_hub.peer(), await running_hub.peer()

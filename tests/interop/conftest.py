@@ -14,7 +14,7 @@ from .service import Service, serving
 
 @pytest.fixture(autouse=True)
 def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some of the clients obey the variables of whoever runs the tests."""
+    """Have local addresses reached without a proxy: some of the clients obey these variables."""
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "127.0.0.1,localhost")
 

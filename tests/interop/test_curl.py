@@ -129,7 +129,7 @@ def test_a_large_body_in_chunks(url: str, large: Path) -> None:
 
 
 def test_a_body_from_a_pipe_comes_in_chunks(url: str) -> None:
-    """Its length is known to nobody when the head is sent."""
+    """The length of the body is not known when the head is sent."""
     done = curl(*JSON, "-v", "-X", "POST", "--upload-file", "-", url, said=request("echo", TEXT).encode())
     assert b"> Transfer-Encoding: chunked" in done.stderr
     assert json.loads(done.stdout) == reply(TEXT)

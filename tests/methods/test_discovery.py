@@ -187,7 +187,7 @@ hints = st.recursive(st.sampled_from(plain), containers, max_leaves=4)
 
 
 def instances(schema: Any, components: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Values that a schema allows, such as a caller may make up who knows nothing else."""
+    """Values that a schema allows, made from the schema alone."""
 
     def of(inner: Any) -> st.SearchStrategy[Any]:
         return instances(inner, components)

@@ -12,7 +12,7 @@ from rpcstream import RegistrationError, Server
 
 
 def own(server: Server) -> list[str]:
-    """The names of the methods that somebody registered."""
+    """The names of registered methods, without those of rpcstream's own."""
     return sorted(name for name in server.methods if not name.startswith("rpc."))
 
 

@@ -86,7 +86,7 @@ async def converse(pieces: list[bytes], *, end: bool = True) -> tuple[list[Any],
 
 
 async def settled(peer: Peer) -> bool:
-    """Has nothing come for some turns of the loop?"""
+    """Whether nothing has come for some turns of the loop."""
     had = len(peer.received)
     for _ in range(30):
         await asyncio.sleep(0)

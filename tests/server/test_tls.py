@@ -209,7 +209,7 @@ async def test_a_handshake_that_stalls_is_closed_in_its_time(files: Files) -> No
 
 
 async def test_a_handshake_that_ends_after_the_server_has_stopped(files: Files) -> None:
-    """The connection ends with it, and not when the client says goodbye, for which nobody waits any more."""
+    """The connection ends with the last reply, without waiting for the client's end of TLS."""
     loop = asyncio.get_running_loop()
     coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = client_context(ca=files.ca).wrap_bio(coming, going, server_hostname="localhost")

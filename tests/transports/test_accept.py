@@ -240,7 +240,7 @@ def test_only_so_many_newcomers_are_told_that_all_places_are_taken(
 
 
 def test_strangers_do_not_take_the_places_of_others(runner: asyncio.Runner, caplog: pytest.LogCaptureFixture) -> None:
-    """The oldest gives way to each newcomer; who is known stays."""
+    """The oldest connection without authentication is closed for each new one; authenticated ones stay."""
     server = Server(token="secret", limits=Limits(max_connections=3))
 
     async def main() -> None:
@@ -274,7 +274,7 @@ async def test_those_without_authentication_do_not_give_way() -> None:
 
 
 class Peer:
-    """A connection of which only this matters."""
+    """A connection with an address, and whether its peer has authenticated."""
 
     def __init__(self, address: str) -> None:
         self.address = address

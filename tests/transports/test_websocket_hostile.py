@@ -512,7 +512,7 @@ async def test_the_ends_over_tls(ending: str) -> None:
 
 
 def test_the_stream_is_what_a_listener_and_a_session_ask_for() -> None:
-    """The types say so, too; this is for whoever changes the interfaces."""
+    """Checked at run time as well as by the types."""
     from rpcstream.peer.interfaces import Channel
     from rpcstream.transports.connection import Connection
 

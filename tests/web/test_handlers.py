@@ -536,7 +536,7 @@ async def test_a_call_that_waits_for_a_thread_is_not_begun_for_nobody() -> None:
 
 
 async def test_a_server_that_ends_answers_who_waits(caplog: pytest.LogCaptureFixture) -> None:
-    """The pool is closed while a page waits for its thread: that is no cancelling by the one who asked."""
+    """The pool is closed while a page waits for its thread: it is answered 500, not dropped."""
     invoker = Invoker(threads=1, processes=1, max_queue=10)
     site = RoutesClient(invoker)
     go, begun = threading.Event(), threading.Event()

@@ -234,7 +234,7 @@ def test_a_page_at_the_path_of_a_health_check_is_a_page() -> None:
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[str]:
-    """A server that wants to know who asks."""
+    """A server with a token."""
     server = Server(token="s3cret")
     ran = []
 
