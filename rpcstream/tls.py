@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
@@ -81,6 +82,11 @@ class TLS:
         return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
 
 
+#: In a task that performs a server's handshake: gets its failure, of which the event loop may report no more than that
+#: the connection was lost.
+handshake_failures: ContextVar[list[ssl.SSLError] | None] = ContextVar("handshake_failures", default=None)
+
+
 class _ServerSSLObject(ssl.SSLObject):
     """A server's end that says why a handshake failed.
 
@@ -111,6 +117,9 @@ class _ServerSSLObject(ssl.SSLObject):
             elif not isinstance(error, ssl.SSLCertVerificationError) and reason != _NO_CERTIFICATE:
                 raise
             self._failure = error
+            failures = handshake_failures.get()
+            if failures is not None:
+                failures.append(error)
             raise ssl.SSLWantReadError from None
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..limits import DEFAULT_LIMITS
+from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
 from ..peer.credentials import Credentials
 
@@ -49,6 +50,7 @@ class Authenticator:
         authenticate: a function, sync or async, called with `Credentials`. It gives an identity, or None (or False)
             for a peer that is not accepted. If it raises, the exception is logged and the peer is not accepted.
         timeout: seconds that an async function may take; after that the peer is not accepted.
+        counters: count who is not accepted.
 
     Raises:
         ValueError: neither or both are given, or the token is empty or has characters that could not be sent.
@@ -61,6 +63,7 @@ class Authenticator:
         token: str | None = None,
         authenticate: Authenticate | None = None,
         timeout: float | None = DEFAULT_LIMITS.auth_timeout,
+        counters: Counters | None = None,
     ) -> None:
         if (token is None) is (authenticate is None):
             raise ValueError("give either token= or authenticate=")
@@ -72,6 +75,7 @@ class Authenticator:
         self._authenticate = authenticate
         self._timeout = timeout
         self._log = LimitedLog(log)
+        self._counters = counters or Counters()
         self._is_async = authenticate is not None and is_async(authenticate)
 
     @property
@@ -121,6 +125,22 @@ class Authenticator:
             return self._failed(credentials, error)  # not this task, something inside the function was cancelled
         except BaseException as error:
             return self._failed(credentials, error)
+
+    def refused(self, address: str, *, has_shown: bool, requests: int = 1) -> None:
+        """Count and log that a peer was refused, since it is not authenticated.
+
+        Args:
+            address: of the peer.
+            has_shown: it has shown a token that is not accepted.
+            requests: how many of its requests were refused.
+        """
+        self._counters.not_authenticated += requests
+        host = address.rpartition(":")[0]
+        if has_shown:
+            self._counters.logins_refused += 1
+            self._log.warning(host, "refused a login from %s: the token is not accepted", address or "a peer")
+        else:
+            self._log.warning(host, "refused a request from %s: it has shown no token", address or "a peer")
 
     def _failed(self, credentials: Credentials, error: BaseException) -> None:
         kind = "the server's authenticate function raised, %s is not accepted"

@@ -141,9 +141,15 @@ class Gate:
     def _count_wrong(self, session: GatedSession) -> NotAuthenticated:
         """Count a wrong token, and close the connection at the last one; gives the error for the peer."""
         self._wrong_tokens += 1
+        self._report(session, has_shown=True)
         if self._wrong_tokens == MAX_WRONG:
             self._close(session, f"{MAX_WRONG} wrong tokens")
         return NotAuthenticated(data=WRONG_TOKEN)
+
+    def _report(self, session: Session, *, has_shown: bool, requests: int = 1) -> None:
+        """Count and log requests that are refused since the peer is not authenticated."""
+        address = session.channel.address if session.channel is not None else ""
+        self._authenticator.refused(address, has_shown=has_shown, requests=requests)
 
     def _authenticate(self, message: dict[str, Any], session: GatedSession) -> Encoded | Later | None:
         """The reply to `rpc.authenticate`."""
@@ -156,6 +162,7 @@ class Gate:
         except InvalidParams as error:
             return self._dispatcher.refuse(message, error)
         if self._is_closed:
+            self._report(session, has_shown=True)
             return self._dispatcher.refuse(message, NotAuthenticated(data=WRONG_TOKEN))
         credentials = replace(_credentials_of(session), token=token)
         found = self._authenticator.identify_now(credentials)
@@ -208,7 +215,7 @@ class Gate:
         if not is_call or envelope.is_deeper(line, self._limits.max_depth):
             return self._dispatcher.answer(message, line, session)  # which answers with an error, and calls nothing
         if type(message) is list:
-            return self._batch(message, line)
+            return self._batch(message, line, session)
         if type(message.get("id")) is float:
             envelope.with_exact_ids(message, line)
         method = message.get("method")
@@ -216,9 +223,10 @@ class Gate:
             return self._dispatcher.answer(message, line, session)
         if method == AUTHENTICATE:
             return self._authenticate(message, session)
+        self._report(session, has_shown=False)
         return self._dispatcher.refuse(message, NotAuthenticated(data=NOT_AUTHENTICATED))
 
-    def _batch(self, members: list[Any], line: Line) -> Encoded | None:
+    def _batch(self, members: list[Any], line: Line, session: Session) -> Encoded | None:
         """Refuse each member by itself: a peer must be authenticated before its first batch."""
         if any(type(member) is dict and type(member.get("id")) is float for member in members):
             envelope.with_exact_ids(members, line)
@@ -233,6 +241,8 @@ class Gate:
                 else NotAuthenticated(data=NOT_AUTHENTICATED)
             )
             replies.append(self._dispatcher.refuse(member, error))
+        if replies:
+            self._report(session, has_shown=False, requests=len(replies))
         written = [bytes(reply) for reply in replies if reply is not None]
         return b"[" + b",".join(written) + b"]" if written else None
 

@@ -23,6 +23,9 @@ class Counters:
         "events_published",
         "events_sent",
         "handler_failures",
+        "handshakes_refused",
+        "logins_refused",
+        "not_authenticated",
         "replies_dropped",
         "requests",
         "subscriptions",
@@ -35,6 +38,12 @@ class Counters:
         self.connections_total = 0
         #: Refused because `max_connections` were open.
         self.connections_refused = 0
+        #: TLS handshakes that failed or were tried where there is no TLS, and WebSocket handshakes that were refused.
+        self.handshakes_refused = 0
+        #: Requests refused since their peer was not authenticated: 401 by HTTP, -32005 elsewhere; and how often one had
+        #: shown a token, or other credentials, that are not accepted.
+        self.not_authenticated = 0
+        self.logins_refused = 0
         #: Closed because a time limit passed, or because the peer left too many bytes unread.
         self.closed_for_limits = 0
         #: Accepted requests and notifications; each member of a batch counts.

@@ -104,7 +104,9 @@ class Server(ServerMethods):
         self._authenticator: Authenticator | None = None
         token, authenticate = given["token"], given["authenticate"]
         if token is not None or authenticate is not None:
-            self._authenticator = Authenticator(token=token, authenticate=authenticate, timeout=limits.auth_timeout)
+            self._authenticator = Authenticator(
+                token=token, authenticate=authenticate, timeout=limits.auth_timeout, counters=self.counters
+            )
         self._access = AccessRules(hosts=given["hosts"], origins=given["origins"])
         self._paths = _checked_paths(given["path"])
         self._tls: TLS | None = given["tls"]
@@ -182,7 +184,7 @@ class Server(ServerMethods):
             raise ValueError("this server has a certificate (tls=) of its own")
         access = AccessRules(hosts=hosts, origins=origins)
         if token is not None:
-            self._authenticator = Authenticator(token=token, timeout=self.limits.auth_timeout)
+            self._authenticator = Authenticator(token=token, timeout=self.limits.auth_timeout, counters=self.counters)
             add_auth_method(self._registry)
         self._access = self._access.joined(access)
         self._tls = tls or self._tls

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import RpcError
+from ..tls import handshake_failures
 from .connection import format_address
 
 log = logging.getLogger("rpcstream.server")
@@ -98,6 +99,7 @@ class Acceptor:
         handshake_timeout: seconds; None: the default of the event loop (60 s).
         on_handshake: called when a handshake is about to begin; returns whether it may.
         on_handshake_over: called when a handshake has failed, or its protocol has been made.
+        on_handshake_refused: called with the reason when a handshake has failed, unless the peer has only gone away.
         on_shortage: called when the system has no descriptors or memory for a connection. Returns whether open ones
             were closed for that.
     """
@@ -111,6 +113,7 @@ class Acceptor:
         handshake_timeout: float | None,
         on_handshake: Callable[[Handshake], bool],
         on_handshake_over: Callable[[Handshake], None],
+        on_handshake_refused: Callable[[Handshake, str], None],
         on_shortage: Callable[[OSError], bool],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -121,6 +124,7 @@ class Acceptor:
             self._tls = {"ssl": context, "ssl_handshake_timeout": handshake_timeout}
         self._on_handshake = on_handshake
         self._on_handshake_over = on_handshake_over
+        self._on_handshake_refused = on_handshake_refused
         self._on_shortage = on_shortage
         self._is_started = False
         self._pause: asyncio.TimerHandle | None = None
@@ -198,15 +202,28 @@ class Acceptor:
         task.add_done_callback(done)
 
     async def _connected(self, conn: socket.socket, handshake: Handshake | None) -> None:
+        failures: list[ssl.SSLError] = []
+        if handshake is not None:
+            handshake_failures.set(failures)  # in this task's own context
         try:
             await self._loop.connect_accepted_socket(lambda: self._make_protocol(handshake), conn, **self._tls)
         except OSError as error:  # errors of TLS among them: the peer is gone, or breaks the protocol
             peer = handshake.address if handshake is not None else "a peer"
             log.debug("a connection from %s could not be set up: %s", peer, error)
+            if handshake is not None:
+                self._report(handshake, failures[0] if failures else error)
             conn.close()
         except Exception:
             log.exception("a connection could not be set up")
             conn.close()
+
+    def _report(self, handshake: Handshake, error: OSError) -> None:
+        """Report a failed handshake, in the words of OpenSSL, or of the event loop where it took too long."""
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            return  # the peer has only looked whether the port is open, or has changed its mind
+        reason = getattr(error, "reason", None)
+        text = reason.lower().replace("_", " ") if isinstance(reason, str) else str(error)
+        self._on_handshake_refused(handshake, f"TLS failed: {text}")
 
 
 # -- sockets ----------------------------------------------------------------------------------------------------------

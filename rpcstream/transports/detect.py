@@ -12,7 +12,7 @@ from typing import cast
 
 import orjson
 
-from ..errors import RpcError
+from ..errors import InvalidRequest, RpcError
 from ..limits import Limits
 from ..wire.envelope import error_reply
 from .connection import Connection, ProtocolConnection, format_address
@@ -31,6 +31,10 @@ METHODS = (b"POST ", b"GET ", b"HEAD ", b"OPTIONS ", b"PUT ", b"DELETE ", b"PATC
 TLS_HANDSHAKE = b"\x16\x03"
 
 
+#: The data of the error for a client that begins with TLS where there is none.
+NO_TLS = {"reason": "this port is without TLS: connect with tcp://, http:// or ws://"}
+
+
 class ProtocolDetector(asyncio.Protocol):
     """A connection whose protocol is not known yet.
 
@@ -38,6 +42,7 @@ class ProtocolDetector(asyncio.Protocol):
         make_line, make_http: make the protocols that may take over.
         on_open, on_close: called with this object when the connection is made, and when it ends undetected.
         on_known: called with this object and the protocol that takes over.
+        on_refused: called with this object and the reason, where the client begins with TLS.
         patience: seconds from the connection, including the TLS handshake, until the first bytes must have come, beside
             the idle time; None for no limit of its own.
     """
@@ -51,6 +56,7 @@ class ProtocolDetector(asyncio.Protocol):
         on_open: Callable[[Connection], None],
         on_close: Callable[[Connection], None],
         on_known: Callable[[Connection, Connection], None],
+        on_refused: Callable[[Connection, str], None],
         patience: float | None = None,
     ) -> None:
         self.address = ""
@@ -61,6 +67,7 @@ class ProtocolDetector(asyncio.Protocol):
         self._on_open = on_open
         self._on_close = on_close
         self._on_known = on_known
+        self._on_refused = on_refused
         self._transport: asyncio.Transport | None = None
         #: First letters that may begin a method of HTTP.
         self._begun = b""
@@ -88,9 +95,10 @@ class ProtocolDetector(asyncio.Protocol):
         if self._begun:
             data = self._begun + data
         if data.startswith(TLS_HANDSHAKE):
-            # The client could not read a message in plain text: closing tells it that there is no TLS.
-            log.info("closed a connection from %s: the client speaks TLS, this server does not", self.address)
-            transport.abort()
+            # A client reports what is no TLS as a wrong version; the text is for those who look at the bytes.
+            self._on_refused(self, "the client speaks TLS, this server does not")
+            transport.write(orjson.dumps(error_reply(None, InvalidRequest(data=NO_TLS))) + b"\n")
+            transport.close()
             return
         is_http = data.startswith(METHODS)
         if not is_http and len(data) < 8 and any(method.startswith(data) for method in METHODS):

@@ -19,7 +19,7 @@ from ..limits import Limits
 from ..peer.memory import MessageMemory, Reception
 from ..peer.session import Session
 from ..peer.slices import TURN
-from ..wire.http_messages import HttpError, Request, Response, problem
+from ..wire.http_messages import HttpError, Request, Response, problem, readable_text
 from ..wire.http_parser import HEAD_MAX, RequestReader
 from ..wire.upgrade import accept_upgrade
 from .connection import Connection
@@ -45,6 +45,7 @@ class HttpConnection(HttpOutput):
         router: decides what answers each request.
         on_close: called with this object after the connection is lost.
         on_known: called with this object and its successor, when it goes on as a WebSocket.
+        on_refused: called with this object and the reason, when that is refused.
         authenticator: finds out who sends the requests; None: that is not asked.
         memory: counts what the messages of all connections of the server take.
         trace: sees every message and reply.
@@ -61,6 +62,7 @@ class HttpConnection(HttpOutput):
         router: HttpRouter | None = None,
         on_close: Callable[[Connection], None] | None = None,
         on_known: Callable[[Connection, Connection], None] | None = None,
+        on_refused: Callable[[Connection, str], None] | None = None,
         authenticator: Authenticator | None = None,
         trace: Trace | None = None,
         memory: MessageMemory | None = None,
@@ -71,6 +73,7 @@ class HttpConnection(HttpOutput):
         self._new_session = new_session
         self._on_close = on_close
         self._on_known = on_known
+        self._on_refused = on_refused
         self._router = router or HttpRouter()
         self._authenticator = authenticator
         self._reader = RequestReader(limits.max_message_size)
@@ -202,7 +205,10 @@ class HttpConnection(HttpOutput):
     def _take_page(self, page: PageHead) -> None:
         """Answer a request that is not a call."""
         if page.response is not None:
-            self._answer(page, page.response)
+            if "upgrade" in page.request.headers and page.response.status >= 400:
+                self._refuse_upgrade(page, page.response)
+            else:
+                self._answer(page, page.response)
         elif page.is_upgrade:
             self._begin_upgrade(page)
         elif self._authenticator is None or self._router.is_public(page.request):
@@ -254,7 +260,7 @@ class HttpConnection(HttpOutput):
     def _identified(self, asked: CallHead | PageHead, then: Callable[[], None], identity: Any) -> None:
         self._is_identifying = False
         if identity is None:
-            self._answer(asked, self._not_authenticated())
+            self._answer(asked, self._not_authenticated(has_shown="authorization" in asked.request.headers))
         elif isinstance(identity, Response):  # the authentication failed
             self._answer(asked, identity)
         else:
@@ -274,12 +280,15 @@ class HttpConnection(HttpOutput):
             self._auth_timer.cancel()
             self._auth_timer = None
 
-    def _not_authenticated(self) -> Response:
+    def _not_authenticated(self, *, has_shown: bool) -> Response:
         """The response to a request without accepted credentials; the connection ends after `MAX_WRONG` of them."""
+        if self._authenticator is not None:
+            self._authenticator.refused(self.address, has_shown=has_shown)
         self._rejections += 1
         if self._rejections >= MAX_WRONG:
             self._close_after(f"{MAX_WRONG} requests without an accepted token")
-        return problem(401, "not authenticated", [("WWW-Authenticate", "Bearer")])
+        reason = "the token is not accepted" if has_shown else "send the header Authorization: Bearer TOKEN"
+        return problem(401, f"not authenticated: {reason}", [("WWW-Authenticate", "Bearer")])
 
     def _close_after(self, reason: str) -> None:
         """Close, for this reason, after the present response."""
@@ -361,6 +370,13 @@ class HttpConnection(HttpOutput):
         else:  # browsers cannot give a token here: as on the line stream, it comes with the first call
             self._upgrade(asked)
 
+    def _refuse_upgrade(self, asked: PageHead, response: Response) -> None:
+        """Refuse a handshake of WebSocket."""
+        if self._on_refused is not None:
+            text = readable_text(bytes(response.body))
+            self._on_refused(self, f"its WebSocket handshake got {response.status}: {text}")
+        self._answer(asked, response)
+
     def _upgrade(self, asked: PageHead) -> None:
         """Go on as a WebSocket."""
         transport, request = self._transport, asked.request
@@ -371,7 +387,7 @@ class HttpConnection(HttpOutput):
         if make is None:
             response = problem(404, "there is no WebSocket here")
         if response.status != 101 or make is None or transport is None:
-            self._answer(asked, response)
+            self._refuse_upgrade(asked, response)
             return
         successor = make(request)
         rest = self._reader.rest()

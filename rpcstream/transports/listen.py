@@ -152,6 +152,7 @@ class Listener:
             handshake_timeout=min(times, default=None),
             on_handshake=self._connections.handshake_begins,
             on_handshake_over=self._connections.handshake_over,
+            on_handshake_refused=self._connections.handshake_refused,
             on_shortage=self._connections.make_room,
         )
 
@@ -214,6 +215,7 @@ class Listener:
             on_open=partial(self._connections.opened, handshake=handshake),
             on_close=self._connections.closed,
             on_known=self._connections.replaced,
+            on_refused=self._connections.handshake_refused,
             patience=self._patience,
         )
 
@@ -234,6 +236,7 @@ class Listener:
             router=router,
             on_close=self._connections.closed,
             on_known=self._connections.replaced,
+            on_refused=self._connections.handshake_refused,
             authenticator=self._authenticator,
             trace=self._trace,
             memory=self._memory,

@@ -78,6 +78,11 @@ class OpenConnections:
         self._discard(handshake)
         self._check_empty()
 
+    def handshake_refused(self, connection: Connection, reason: str) -> None:
+        """Count and log a handshake, of TLS or WebSocket, that has failed."""
+        self._counters.handshakes_refused += 1
+        self._log.warning(host_of(connection), "refused a handshake of %s: %s", connection.address, reason)
+
     def opened(self, connection: Connection, handshake: Connection | None = None) -> None:
         """Add a connection; refuse it where there is no room.
 

@@ -574,12 +574,7 @@ def test_a_slip_in_a_name_is_told() -> None:
     def plain(text: str, size: int = 1) -> None: ...
 
     data = refused(plain, {"txt": "x"})
-    assert (data["parameter"], data["missing"], data["unknown"], data["nearest"]) == (
-        "text",
-        ["text"],
-        ["txt"],
-        ["text"],
-    )
+    assert (data["missing"], data["unknown"], data["nearest"]) == (["text"], ["txt"], ["text"])
     with pytest.raises(InvalidParams, match=r"^.* missing 'text'; unknown 'txt' \(did you mean 'text'\?\)$"):
         bind(plain, {"txt": "x"})
     with pytest.raises(InvalidParams, match=r"^.* unknown 'sise' \(did you mean 'size'\?\)$") as caught:

@@ -591,6 +591,8 @@ class Names:
 
         return self._found(credentials) if self.is_sync else NOT_SYNC
 
+    def refused(self, address: str, *, has_shown: bool, requests: int = 1) -> None: ...
+
     async def identify(self, credentials: Any) -> Any:
         await asyncio.sleep(0)
         if self.fails:
