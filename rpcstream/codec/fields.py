@@ -79,7 +79,7 @@ def fields_of(cls: Any) -> list[Field]:
 
 def _is_required(cls: Any, name: str, hint: Any) -> bool:
     # With string annotations the class itself does not see what `NotRequired` says.
-    origin = get_origin(hint)
+    origin = get_origin(get_args(hint)[0] if get_origin(hint) is Annotated else hint)
     return origin is typing.Required or (origin is not typing.NotRequired and name in cls.__required_keys__)
 
 

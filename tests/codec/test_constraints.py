@@ -1,0 +1,411 @@
+"""Constraints and descriptions beside a type: what the page of hints does not say line by line."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Generic, NamedTuple, NewType, NotRequired, Required, TypedDict, TypeVar
+
+import annotated_types as at
+import msgspec
+import numpy as np
+import orjson
+import pydantic
+import pytest
+from numpy.typing import NDArray
+from typing_extensions import Doc
+
+from rpcstream import Codec, InvalidParams, RegistrationError, Server, Shape
+from rpcstream.codec.hints import hint_checker, lower
+from rpcstream.codec.markers import convert_options
+from rpcstream.codec.schema import schema_of
+from rpcstream.methods.signature import Signature
+
+codec = Codec()
+T = TypeVar("T")
+Number = TypeVar("Number", int, str)
+Positive = NewType("Positive", Annotated[int, at.Gt(0)])  # type: ignore[valid-newtype]
+
+
+def check(hint: Any, value: Any) -> Any:
+    return hint_checker(hint, codec)(value)
+
+
+def refused(hint: Any, value: Any) -> str:
+    with pytest.raises(ValueError, match=r".") as caught:
+        check(hint, value)
+    return str(caught.value)
+
+
+def schema(hint: Any) -> dict[str, Any]:
+    return schema_of(lower(hint, codec), {})
+
+
+def component(hint: Any) -> dict[str, Any]:
+    """The schema of a class, which others refer to."""
+    components: dict[str, Any] = {}
+    schema_of(lower(hint, codec), components)
+    found: dict[str, Any] = components[hint.__name__]
+    return found
+
+
+def result(hint: Any, value: Any) -> Any:
+    def function():  # type: ignore[no-untyped-def]
+        return value
+
+    function.__annotations__ = {"return": hint}
+    made = Signature(function, method="m", codec=codec)
+    assert made.check_result is not None
+    return made.check_result(value)
+
+
+# -- what costs something ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        Annotated[int, at.Ge(0)],
+        Annotated[int, at.Interval(gt=0, le=10), at.MultipleOf(2)],
+        Annotated[str, at.Len(1, 5), pydantic.Field(pattern="a")],
+        Annotated[float, "metres", at.Unit("m"), Doc("how far")],
+        Annotated[list[Annotated[int, at.Ge(0)]], at.MaxLen(3)],
+        Annotated[datetime.datetime, at.Timezone(...)],
+        pydantic.PositiveInt,
+        dict[str, Annotated[int | None, at.Ge(0)]],
+    ],
+    ids=str,
+)
+def test_what_msgspec_can_check_it_checks_alone(hint: Any) -> None:
+    assert convert_options(lower(hint, codec)) == {}
+
+
+def test_neither_annotated_types_nor_pydantic_is_imported() -> None:
+    code = (
+        "import sys; from rpcstream import Server; s = Server(); s.add(lambda x: x, name='m')\n"
+        "from typing import Annotated\n"
+        "def f(x: Annotated[int, 'text']) -> int: ...\n"
+        "s.add(f); print([n for n in ('annotated_types', 'pydantic') if n in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "text"),
+    [
+        (Annotated[int, at.Ge(5), at.Ge(0)], 3, "expected an integer >= 5"),
+        (Annotated[int, at.Ge(0), at.Ge(5)], 3, "expected an integer >= 5"),
+        (Annotated[int, at.Lt(2**80)], 2**81, f"expected an integer < {2**80}"),
+        (Annotated[int, at.Ge(0.5)], 0, "expected an integer >= 0.5"),
+        (Annotated[str, at.Ge("b")], "a", "expected a string >= b"),
+        (Annotated[datetime.date, at.Gt(datetime.date(2020, 1, 1))], "2020-01-01", "a date > 2020-01-01"),
+        (Annotated[str, at.Predicate(str.isdigit)], "a", "expected a string for which `str.isdigit` is true"),
+        (Annotated[float, at.Predicate(np.isfinite)], 1e999, "for which `isfinite` is true"),
+        (Annotated[str, at.Predicate(at.Not(str.isdigit))], "1", "for which not `str.isdigit` is true"),
+        (Annotated[str, at.Predicate(re.compile("a+").fullmatch)], "b", "`Pattern.fullmatch` is true"),
+        (list[Annotated[int, at.Predicate(lambda n: n % 2)]], [1, 2], "result[1]: expected an integer for which"),
+        (Annotated[int, at.Ge(0)] | Annotated[str, at.MinLen(2)], -1, "expected an integer >= 0"),
+        (Annotated[datetime.datetime, at.Ge(datetime.datetime.max)], "2020-01-01T00:00:00Z", "can't compare offset-"),
+        (Annotated[str, pydantic.Field(pattern=re.compile("^A", re.I))], "b", "expected a string matching regex '^A'"),
+        (Annotated[set[int], at.MaxLen(1)], [1, 2], "of length <= 1"),
+        (Annotated[datetime.time, at.Timezone(...)], "12:00:00", "a time with a timezone component"),
+    ],
+)
+def test_errors_say_the_constraint(hint: Any, value: Any, text: str) -> None:
+    assert text in refused(hint, value)
+
+
+def fails(value: int) -> bool:
+    if value == 1:
+        raise ValueError("one is no number")
+    raise LookupError("secret")
+
+
+def test_a_predicate_that_raises() -> None:
+    assert refused(Annotated[int, at.Predicate(fails)], 1) == "one is no number"
+    with pytest.raises(LookupError):  # a failure of the server: -32603, and its log
+        check(Annotated[int, at.Predicate(fails)], 2)
+    hint = Annotated[decimal.Decimal, at.Predicate(lambda value: value / 0)]
+    assert "for which" in refused(hint, "1")
+
+
+# -- where constraints stand ------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Line:
+    start: Annotated[int, at.Ge(0)]
+    name: Annotated[str, "what it is called"] = ""
+    after: Line | None = None
+
+
+@dataclasses.dataclass
+class Text:
+    """Nothing but descriptions."""
+
+    words: Annotated[list[str], "one by one"]
+    inner: Text | None = None
+
+
+@dataclasses.dataclass
+class Page(Generic[T]):
+    items: Annotated[list[T], at.MinLen(1)]
+    number: Annotated[int, at.Gt(0)] = 1
+
+
+@dataclasses.dataclass
+class Either(Generic[Number]):
+    value: Number
+
+
+class Options(TypedDict):
+    size: Required[Annotated[int, at.Ge(0)]]
+    name: Annotated[NotRequired[str], at.MinLen(1)]
+
+
+class Row(NamedTuple):
+    place: Annotated[int, at.Ge(0)]
+    patterned: Annotated[str, msgspec.Meta(pattern="^a")] | list[int] = "a"
+
+
+class Event(msgspec.Struct, tag="event", forbid_unknown_fields=True):
+    at: Annotated[float, at.Ge(0)] = msgspec.field(name="time")
+
+
+@pytest.mark.parametrize(
+    ("hint", "fits", "misfits"),
+    [
+        (Line, {"start": 0, "after": {"start": 1}}, [{"start": -1}, {"start": 0, "after": {"start": -1}}]),
+        (Text, {"words": ["a"], "inner": {"words": []}}, [{"words": [1]}, {"words": [], "inner": {}}]),
+        (Page[int], {"items": [1]}, [{"items": []}, {"items": ["a"]}, {"items": [1], "number": 0}]),
+        (Page[NDArray[np.int8]], {"items": [np.ones(1, "i1")]}, [{"items": [1]}, {"items": [np.ones(1, "i2")]}]),
+        (Page, {"items": ["a"]}, [{"items": []}]),
+        (Either, {"value": "a"}, [{"value": 1.5}]),
+        (Either[int], {"value": 1}, [{"value": "a"}]),
+        (Options, {"size": 1}, [{"size": -1}, {"size": 1, "name": ""}, {}]),
+        (Row, [1, [2]], [[-1], [1, "b"], [1, ["a"]]]),
+        (Event, {"type": "event", "time": 1}, [{"type": "event", "time": -1}, {"type": "event", "time": 1, "x": 1}]),
+        (Positive, 1, [0, "a"]),
+        (Annotated[Positive, at.Lt(5)], 4, [0, 5]),
+        (Annotated[Positive | None, at.Lt(5)], None, [0, 5]),
+        (Annotated[Annotated[int, at.Ge(0)], at.Le(5)], 5, [-1, 6]),
+        (Annotated[Any, at.Predicate(bool)], [np.ones(1)], [0, {}]),
+        (Annotated[dict, at.Predicate(lambda value: "a" in value)], {"a": b"x"}, [{}, 5]),
+    ],
+)
+def test_constraints_inside_of_classes_and_types(hint: Any, fits: Any, misfits: list[Any]) -> None:
+    check(hint, fits)
+    for misfit in misfits:
+        assert refused(hint, misfit)
+
+
+def test_what_stands_beside_any_is_decoded_like_it() -> None:
+    def function(value: Annotated[dict, at.MinLen(1), at.Predicate(bool)], other: Any = None) -> Any:  # type: ignore[type-arg]
+        return value
+
+    signature = Signature(function, method="m", codec=codec)
+    line = bytes(codec.dumps({"params": [{"a": b"x", "n": 2**70}]}))
+    (value, _), _ = signature.bind(orjson.loads(line)["params"], line)
+    assert value == {"a": b"x", "n": 2**70}
+
+
+def test_objects_that_a_handler_returns_are_checked_where_their_class_has_constraints() -> None:
+    assert result(Line, Line(1)) == Line(1)
+    for wrong in (Line(-1), Line(1, after=Line(-1)), Line("a"), [Line(-1)]):  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="not what the return hint says"):
+            result(list[Line] if isinstance(wrong, list) else Line, wrong)
+    with pytest.raises(ValueError, match=r"result\.at"):
+        result(Event, Event(-1.0))
+    with pytest.raises(ValueError, match="a number >= 0"):
+        result(dict[str, Event], {"a": Event(-1.0)})
+    # Nothing is said of the values: it goes out as it is, as objects of classes without constraints do.
+    assert result(Text, Text(5)) == Text(5)  # type: ignore[arg-type]
+
+
+# -- a union that crashes msgspec -------------------------------------------------------------------------------------
+
+
+def test_a_pattern_beside_a_list_does_not_crash() -> None:
+    text = Annotated[str, msgspec.Meta(pattern="^a+$")]
+    named = NewType("named", text)
+    for hint in (
+        text | list[int],
+        text | dict[str, int] | None,
+        Annotated[str, at.MinLen(1), msgspec.Meta(pattern="^a+$")] | list,
+    ):
+        assert check(hint, "aa") == "aa"
+        assert refused(hint, "b")
+        assert refused(hint, 5)
+        check(hint, {"a": 1} if "dict" in str(hint) else [1])
+    for part in (text | list[int], named | tuple[int, ...]):
+        for cls in (msgspec.defstruct("S", [("part", part)]), dataclasses.make_dataclass("D", [("part", part)])):
+            assert check(cls, {"part": [1]}).part in ([1], (1,))
+            assert refused(cls, {"part": "b"})
+
+
+# -- schemas ----------------------------------------------------------------------------------------------------------
+
+
+def test_schemas_have_constraints_and_descriptions() -> None:
+    assert schema(Annotated[int, at.Ge(0), at.Ge(5), "how many", at.Unit("1")]) == {
+        "type": "integer",
+        "minimum": 0,
+        "description": "how many",
+        "x-unit": "1",
+        "x-constraints": [">= 5"],
+    }
+    assert schema(Annotated[str, "a", Doc("b"), pydantic.Field(title="T", examples=["x"], deprecated=True)]) == {
+        "type": "string",
+        "description": "a\nb",
+        "title": "T",
+        "examples": ["x"],
+        "deprecated": True,
+    }
+    assert schema(Annotated[int, pydantic.Field(json_schema_extra={"x-mine": 1})])["x-mine"] == 1
+    assert schema(Annotated[int | None, at.Ge(0)])["anyOf"][0] == {"type": "integer", "minimum": 0}
+    array = Annotated[NDArray[np.float32], Shape(None, 3), at.MinLen(1), at.Predicate(len), "points"]
+    assert schema(array)["x-constraints"] == ["of length >= 1", "for which `len` is true"]
+    assert schema(array)["description"] == "points"
+    assert schema(Annotated[bytes, msgspec.Meta(description="raw", max_length=2)])["description"] == "raw"
+
+
+def test_schemas_of_classes() -> None:
+    line = component(Line)["properties"]
+    assert line["start"] == {"type": "integer", "minimum": 0}
+    assert line["name"] == {"type": "string", "description": "what it is called", "default": ""}
+    assert line["after"]["anyOf"][0] == {"$ref": "#/components/schemas/Line"}
+    text = component(Text)["properties"]
+    assert text["words"]["description"] == "one by one"
+    assert text["inner"]["anyOf"][0] == {"$ref": "#/components/schemas/Text"}
+
+
+# -- metadata of other libraries --------------------------------------------------------------------------------------
+
+
+class Gauge:
+    """An object of another library."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Even(at.GroupedMetadata):
+    """An object that brings constraints along."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield at.MultipleOf(2)
+        yield at.Ge(0)
+
+
+class Unheard(at.BaseMetadata):
+    """A constraint that annotated_types does not have."""
+
+
+def test_metadata_is_ignored_where_the_codec_says_so() -> None:
+    tolerant = Codec(ignored_metadata=[Gauge, Unheard])
+
+    @dataclasses.dataclass
+    class Measured:
+        value: Annotated[float, Gauge(), at.Ge(0)]
+
+    for hint in (
+        Annotated[int, Gauge(), at.Ge(0)],
+        Annotated[int, Gauge, Unheard(), at.Ge(0)],
+        Annotated[int, at.Ge(0)],
+    ):
+        assert hint_checker(hint, tolerant)(1) == 1
+        with pytest.raises(ValueError, match=">= 0"):
+            hint_checker(hint, tolerant)(-1)
+    with pytest.raises(ValueError, match=">= 0"):
+        hint_checker(Measured, tolerant)({"value": -1})
+    with pytest.raises(TypeError, match=r"Codec\(ignored_metadata=\[Gauge\]\)"):
+        hint_checker(Measured, codec)
+    with pytest.raises(TypeError, match="Unheard"):
+        hint_checker(Annotated[int, Unheard()], codec)
+    with pytest.raises(TypeError, match="ignored_metadata has classes"):
+        Codec(ignored_metadata=[Gauge()])  # type: ignore[list-item]
+
+    def function() -> Annotated[int, Gauge()]: ...  # type: ignore[empty-body]
+
+    Server(codec=tolerant).add(function)
+    with pytest.raises(RegistrationError, match=r"^function: the return value: .*Gauge"):
+        Server().add(function)
+
+
+def test_grouped_metadata_counts_as_what_is_in_it() -> None:
+    assert check(Annotated[int, Even()], 2) == 2
+    assert refused(Annotated[int, Even()], -2)
+    assert refused(Annotated[int, Even()], 1)
+
+
+# -- in signatures ----------------------------------------------------------------------------------------------------
+
+
+def test_constraints_of_all_kinds_of_parameters() -> None:
+    def function(a: Annotated[int, at.Ge(0)], *rest: Annotated[int, at.Ge(0)], **more: Annotated[int, at.Ge(0)]) -> Any:
+        return a, rest, more
+
+    signature = Signature(function, method="m", codec=codec)
+
+    def refusal(params: Any) -> Any:
+        with pytest.raises(InvalidParams) as caught:
+            signature.bind(params, b"")
+        return caught.value.data
+
+    assert refusal([-1])["parameter"] == "a"
+    assert refusal([1, -1])["path"] == "$[1]"
+    assert refusal({"a": 1, "b": -1})["parameter"] == "b"
+    assert "an integer >= 0" in refusal([-1])["reason"]
+
+
+@pytest.mark.parametrize("field", [pydantic.Field(ge=0), pydantic.Field(default=1)], ids=str)
+def test_pydantics_field_as_a_default_is_refused(field: Any) -> None:
+    def function(a: int = field) -> int:
+        return a
+
+    with pytest.raises(RegistrationError, match=r"parameter .a.: its default is a pydantic\.fields\.FieldInfo"):
+        Server().add(function)
+
+
+def test_a_class_of_pydantics_is_refused_unless_it_is_registered() -> None:
+    class Model(pydantic.BaseModel):
+        x: int
+
+    @pydantic.dataclasses.dataclass
+    class Data:
+        x: int
+
+    for cls in (Model, Data, list[Model]):
+        with pytest.raises(TypeError, match="is a class of pydantic's"):
+            hint_checker(cls, codec)
+    knowing = Codec()
+    knowing.register(Model, "model", encode=lambda model: model.model_dump(), decode=lambda parts: Model(**parts))
+    assert hint_checker(Model, knowing)({"$type": "model", "x": 1}) == Model(x=1)
+
+
+def test_constraints_on_all_items_of_a_generator_are_refused() -> None:
+    def generator() -> Annotated[Iterator[int], at.MaxLen(3)]:
+        yield 1
+
+    def described() -> Annotated[Iterator[Annotated[int, at.Ge(0)]], "numbers"]:
+        yield 1
+
+    def function() -> Annotated[list[int], at.MaxLen(3)]:
+        return [1, 2, 3, 4]
+
+    with pytest.raises(RegistrationError, match="put them on the item"):
+        Server().add(generator)
+    server = Server()
+    server.add(described)
+    server.add(function)
+    check_item: Callable[[Any], Any] | None = server.methods["described"].check_item
+    assert check_item is not None
+    with pytest.raises(ValueError, match="an integer >= 0"):
+        check_item(-1)
