@@ -14,7 +14,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
+from .example_count import example_count
 from .raw_connection import RawConnection
 
 #: Folders that are run where they are named, each a step of `.ci/run`.
@@ -24,6 +26,10 @@ NAMED = [Path(__file__).parent.resolve() / name for name in ("benchmarks", "inte
 USER_FOLDER = tempfile.TemporaryDirectory(prefix="rpcstream-tests-")
 
 pytest_plugins = ["rpcstream.testing"]
+
+# Property tests without a number of their own.
+settings.register_profile("rpcstream", max_examples=example_count(100))
+settings.load_profile("rpcstream")
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]]:
