@@ -196,12 +196,16 @@ class StopNow(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def stop_on_signals(server: Stoppable) -> Iterator[list[int]]:
+def stop_on_signals(server: Stoppable, loop: asyncio.AbstractEventLoop | None = None) -> Iterator[list[int]]:
     """Handle SIGINT and SIGTERM: the first stops the server, the second leaves the event loop at once.
 
     A handler that blocks the loop for so long that the server cannot stop in time counts as a second signal; if it
     blocks that, too, the process exits. These are plain signal handlers and not the loop's, since they also run while
     a handler blocks the loop.
+
+    Args:
+        server: what is stopped.
+        loop: where it runs; None: in the running loop of this thread.
 
     Yields:
         The numbers of the signals so far.
@@ -211,13 +215,13 @@ def stop_on_signals(server: Stoppable) -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield seen
         return
-    loop = asyncio.get_running_loop()
+    where = asyncio.get_running_loop() if loop is None else loop
 
     def on_signal(number: int, frame: types.FrameType | None) -> None:
         seen.append(number)
         if len(seen) == 1:
             log.info("%s: stopping", signal.Signals(number).name)
-            loop.call_soon_threadsafe(server.stop)
+            where.call_soon_threadsafe(server.stop)
             enforce = functools.partial(_enforce_stop, server, number, seen, over)
             threading.Thread(target=enforce, name="rpcstream-stop", daemon=True).start()
         else:

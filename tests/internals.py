@@ -14,6 +14,7 @@ import pytest
 from rpcstream import AsyncClient, Client, Codec, Server
 from rpcstream.client.connection import ClientConnection
 from rpcstream.client.pool import Slot
+from rpcstream.client.running import ServingClient
 from rpcstream.client.sync_connection import SyncConnection
 from rpcstream.codec import dtypes
 from rpcstream.events.patterns import PatternTable
@@ -448,3 +449,11 @@ def names_away(hub: Hub) -> list[str]:
     """The names that were offered a moment ago."""
     assert hub._held is not None
     return sorted(hub._held._away)
+
+
+# -- a client that serves ----------------------------------------------------------------------------------------------
+
+
+def serving_client(client: AsyncClient, drain_timeout: float = 10.0) -> ServingClient:
+    """What `AsyncClient.run` serves with, which a signal stops."""
+    return client._serving(drain_timeout)

@@ -94,6 +94,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "transports",
         "tls",
         "config",
+        "process",
     },
     "testing": {"limits", "server", "client", "auth", "peer", "transports", "process"},
     "cli": {

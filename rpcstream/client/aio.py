@@ -30,6 +30,7 @@ from .hub import HubRegistration
 from .options import DEFAULT_ADDRESS, DEFAULTS, AsyncClientOptions, ClientOptions, Settings, make_settings
 from .pool import ConnectionPool
 from .retry import LOSSES, CallRetries, was_not_begun
+from .running import ServingClient
 from .subscriptions import Subscription, Subscriptions
 
 if TYPE_CHECKING:
@@ -230,6 +231,26 @@ class AsyncClient(BaseClient):
 
     async def wait_closed(self) -> None:
         await self._pool.wait_closed()
+
+    async def run(self, *, drain_timeout: float = 10.0) -> None:
+        from ..process import StopNow, stop_on_signals
+
+        try:
+            with stop_on_signals(serving := self._serving(drain_timeout)):
+                await serving.serve()
+        except StopNow as now:
+            raise SystemExit(128 + now.number) from None
+        finally:
+            await self.close()
+
+    def _serving(self, drain_timeout: float) -> ServingClient:
+        """Begin to serve, for `run`."""
+        check_lasting(self._settings.address, "run")
+        if self._pool.is_closed:
+            raise RuntimeError(f"run was called on a closed client (of {self.address})")
+        if self._settings.reconnect is not None:
+            self._pool.begin()
+        return ServingClient(self._pool, self._registration, drain_timeout)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

@@ -306,6 +306,24 @@ class BaseClient(ABC):
             RuntimeError: the client calls over HTTP, which has no lasting connection.
         """
 
+    @abstractmethod
+    def run(self, *, drain_timeout: float = 10.0) -> Any:
+        """Serve the methods that are offered until SIGINT or SIGTERM, then leave so that no call is lost.
+
+        With the signal the methods are withdrawn, so that a hub sends no more calls. Those that have begun are finished
+        and answered, and the hub is told which were not begun: it has another client carry them out. Then the client
+        is closed. A second signal ends it at once. Signals are handled in the main thread only; in another thread
+        `close` ends it.
+
+        Args:
+            drain_timeout: seconds that calls in flight have to finish.
+
+        Raises:
+            ConnectionLost: there is no connection, and the client does not `reconnect`.
+            RuntimeError: the client calls over HTTP, which has no lasting connection; or it is closed.
+            SystemExit: a second signal came; the code is 128 and the signal's number.
+        """
+
     # -- the end ----------------------------------------------------------------------------------------------------
 
     @abstractmethod

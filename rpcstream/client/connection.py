@@ -102,6 +102,10 @@ class ClientConnection:
             self.force_close("the server did not take what was sent before the client was closed")
             await asyncio.wait([self._session_lost, self.closed])
 
+    async def wait_lost(self) -> None:
+        """Wait until the session has lost its transport."""
+        await asyncio.wait([self._session_lost])
+
     def abort(self, reason: str) -> None:
         """Close the connection at once."""
         self.session.abort(reason)

@@ -11,6 +11,7 @@ import atexit
 import threading
 import weakref
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any
 
 from ..peer.deadline import INFINITE
@@ -31,6 +32,7 @@ from .loop_bridge import (
     SubmittedCall,
 )
 from .options import Settings
+from .running import ServingClient
 from .worker_thread import Hello, WorkerThread, threaded_greeting, with_threaded_iterators
 
 log = get_logger("rpcstream.client")
@@ -158,6 +160,19 @@ class LoopThread:
         except (LoopClosedError, CancelledError):
             pass  # it is closed
 
+    def run(self, drain_timeout: float) -> None:
+        """As `AsyncClient.run`, and waits; the client is still to be closed."""
+        from ..process import StopNow, stop_on_signals
+
+        try:
+            serving = self._bridge.run(partial(self._client.begin_serving, drain_timeout))
+            with stop_on_signals(serving, self._bridge.loop):
+                self._bridge.run(serving.serve)
+        except (LoopClosedError, CancelledError):
+            pass  # it was closed
+        except StopNow as now:
+            raise SystemExit(128 + now.number) from None
+
     def close(self, seconds: float | None = None) -> None:
         """End the connections and the thread; what waits fails with ConnectionLost.
 
@@ -197,6 +212,10 @@ class _LoopClient(AsyncClient):
             return None
         connection.calls.begin(outgoing, waiter)
         return connection.calls
+
+    async def begin_serving(self, drain_timeout: float) -> ServingClient:
+        """Begin to serve, for `run`."""
+        return self._serving(drain_timeout)
 
 
 # -- the thread -----------------------------------------------------------------------------------------------------

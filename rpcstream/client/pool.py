@@ -128,7 +128,7 @@ class ConnectionPool:
 
     def __init__(self, settings: Settings, marshaller: Marshaller, get_dispatcher: GetDispatcher) -> None:
         self.address = str(settings.address)
-        self.is_closed = False
+        self.is_closed = self._is_leaving = False
         self.greetings: list[Greeting] = []
         address = settings.address
         if settings.token is not None and not (address.is_http or address.is_websocket):
@@ -250,6 +250,25 @@ class ConnectionPool:
     def dropped(self) -> int:
         """Replies on the present connections that belonged to no waiting call."""
         return sum(slot.connection.session.pending.dropped for slot in self._slots if slot.connection is not None)
+
+    async def leave(self, reason: str) -> None:
+        """Say on each connection which request was read last; wait until those that were are answered, and it is over.
+
+        Lost connections are not replaced any more, unless a call wants one.
+        """
+        self._is_leaving = True
+        leaving = [each for each in self._connections if each.session.channel is not None]
+        for connection in leaving:
+            connection.session.go_away(reason)
+        await asyncio.gather(*(connection.wait_lost() for connection in leaving))
+
+    def methods_at_work(self) -> set[str]:
+        """The names of the methods that run for the server."""
+        return {name for connection in self._connections for name in connection.session.running.method_names()}
+
+    def refuse_waiting(self, until: float) -> bool:
+        """Answer the requests of the server that wait, as `Session.refuse_waiting`; returns whether there were any."""
+        return sum(connection.session.refuse_waiting(until) for connection in list(self._connections)) > 0
 
     async def close(self) -> None:
         """Close all connections; waiting calls fail."""
@@ -421,7 +440,7 @@ class ConnectionPool:
         # A connection that was lost soon counts as a failed attempt.
         slot.failures = 1 if connection.loop.time() - slot.since > STABLE else slot.failures + 1
         backoff = self._settings.reconnect
-        if backoff is None or connection.loop.is_closed():
+        if backoff is None or self._is_leaving or connection.loop.is_closed():
             self._set_state("idle", slot)
             return
         fault = self._certificate_fault(None if channel is None else channel.reason)

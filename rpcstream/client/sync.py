@@ -220,6 +220,12 @@ class Client(BaseClient):
         if not self._engine.pool.is_closed:
             self._engine.lasting_loop_thread("wait_closed", "wait_closed").wait_closed()
 
+    def run(self, *, drain_timeout: float = 10.0) -> None:
+        try:
+            self._engine.lasting_loop_thread("run", "run").run(drain_timeout)
+        finally:
+            self.close()
+
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:

@@ -34,6 +34,7 @@ CLIENT_NAMES = frozenset(
         "registered_name",
         "replies_dropped",
         "request",
+        "run",
         "state",
         "stream",
         "stream_request",

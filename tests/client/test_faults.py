@@ -117,8 +117,16 @@ MIX_UPS = [
     ("http://guarded", {}, "401 Unauthorized: not authenticated: .*Bearer TOKEN; give {token}"),
     ("ws://guarded", {}, "Not authenticated.*; give {token}"),
     ("tcp://guarded", {"token": "wrong"}, "not accepted.*; is this the right {token}?"),
-    ("http://guarded", {"token": "wrong"}, "401 Unauthorized: not authenticated: the token is not accepted; is this the right {token}?"),
-    ("ws://guarded", {"token": "wrong"}, "401 Unauthorized: not authenticated: the token is not accepted; is this the right {token}?"),
+    (
+        "http://guarded",
+        {"token": "wrong"},
+        "401 Unauthorized: not authenticated: the token is not accepted; is this the right {token}?",
+    ),
+    (
+        "ws://guarded",
+        {"token": "wrong"},
+        "401 Unauthorized: not authenticated: the token is not accepted; is this the right {token}?",
+    ),
     ("tls://mutual", {"ca": "ca"}, "asks for a certificate, and was shown none .{certificate}."),
     ("wss://mutual", {"ca": "ca"}, "asks for a certificate, and was shown none .{certificate}."),
     ("tls://self", {}, "not to be trusted: .*; if you trust it, give the file of its authority with {ca}"),

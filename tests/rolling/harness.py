@@ -1,0 +1,291 @@
+"""Callers that never stop calling, while what answers them is restarted; and the count of what became of each call.
+
+Each call has a number of its own, and whoever carries it out notes that number: so a call that was lost, carried out
+twice, or answered with the result of another one is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from rpcstream import AsyncClient, Server
+from rpcstream.hub import Hub
+
+from ..internals import serving_client
+from .programs import make_server, make_work
+
+#: Seconds that a program has to begin and to end.
+PATIENCE = 60
+
+
+@dataclass
+class Outcome:
+    """What became of the calls.
+
+    Attributes:
+        answered: the numbers of calls that were answered with their own number.
+        errors: what other calls ended with.
+        executed: how often each number was carried out.
+        restarts: how often something was restarted.
+    """
+
+    answered: set[int] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+    executed: Counter[int] = field(default_factory=Counter)
+    restarts: int = 0
+
+    @property
+    def twice(self) -> list[int]:
+        """The numbers that were carried out more than once."""
+        return [number for number, count in self.executed.items() if count > 1]
+
+    @property
+    def is_right(self) -> bool:
+        """Every call was answered, and carried out once."""
+        return not self.errors and not self.twice and self.answered == self.executed.keys()
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(self.errors).most_common(5))
+        return (
+            f"{self.restarts} restarts, {len(self.answered)} calls answered, {len(self.errors)} errors"
+            f"{f' ({kinds})' if kinds else ''}, {len(self.twice)} carried out twice"
+        )
+
+
+class Calls:
+    """Callers in this process: each makes a call, waits for the answer, and makes the next, until it is told to stop.
+
+    Args:
+        address: where they call.
+        clients: how many connections there are; `each` callers use one.
+    """
+
+    def __init__(self, address: str, outcome: Outcome, *, clients: int, each: int, **options: Any) -> None:
+        self._outcome = outcome
+        self._clients = [AsyncClient(address, **options) for _ in range(clients)]
+        self._each = each
+        self._numbers = itertools.count()
+        self._is_over = False
+        self._progress = asyncio.Event()
+
+    async def run(self) -> None:
+        try:
+            await asyncio.gather(*(self._call(client) for client in self._clients for _ in range(self._each)))
+        finally:
+            await asyncio.gather(*(client.close() for client in self._clients))
+
+    async def _call(self, client: AsyncClient) -> None:
+        while not self._is_over:
+            number = next(self._numbers)
+            try:
+                result = await client.call("work", number, timeout=PATIENCE)
+            except Exception as error:
+                self._outcome.errors.append(f"{type(error).__name__}: {error}".replace(str(number), "N"))
+                await asyncio.sleep(0.01)
+            else:
+                if result == number:
+                    self._outcome.answered.add(number)
+                else:
+                    self._outcome.errors.append("the answer of another call")
+            self._progress.set()
+
+    async def more(self, count: int) -> None:
+        """Wait until so many more calls have ended."""
+        outcome = self._outcome
+        until = len(outcome.answered) + len(outcome.errors) + count
+        async with asyncio.timeout(PATIENCE):
+            while len(outcome.answered) + len(outcome.errors) < until:
+                self._progress.clear()
+                await self._progress.wait()
+
+    def stop(self) -> None:
+        self._is_over = True
+
+
+class Running(Protocol):
+    """Something that takes calls."""
+
+    async def stop(self) -> None:
+        """End it in an orderly way, as SIGTERM does, and wait for that."""
+
+
+class Restartable(Protocol):
+    """What starts something that takes calls."""
+
+    async def start(self) -> Running:
+        """Start one more; returns when it takes calls."""
+
+    def executed(self) -> Counter[int]:
+        """How often each number was carried out."""
+
+
+# -- in this process ---------------------------------------------------------------------------------------------------
+
+
+class LocalProviders:
+    """Providers at a hub, each a client in this process."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._noted: Counter[int] = Counter()
+
+    async def start(self) -> Running:
+        client = AsyncClient(self._address)
+        client(name="work", shared=True)(make_work(lambda number: self._noted.update((number,))))
+        await client.offer()
+        return _LocalProvider(client)
+
+    def executed(self) -> Counter[int]:
+        return self._noted
+
+
+class _LocalProvider:
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._serving = serving_client(client)
+        self._task = asyncio.ensure_future(self._serving.serve())
+
+    async def stop(self) -> None:
+        self._serving.stop()
+        await self._task
+        await self._client.close()
+
+
+class LocalServer:
+    """A server in this process, always at the same port."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._noted: Counter[int] = Counter()
+
+    async def start(self) -> Running:
+        server = make_server(lambda number: self._noted.update((number,)))
+        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(server.serve(port=self.port, on_listening=listening.set_result))
+        self.port = int((await listening).rpartition(":")[2])
+        return _LocalServer(server, task)
+
+    def executed(self) -> Counter[int]:
+        return self._noted
+
+
+class _LocalServer:
+    def __init__(self, server: Server, task: asyncio.Task[None]) -> None:
+        self._server = server
+        self._task = task
+
+    async def stop(self) -> None:
+        self._server.stop()
+        await self._task
+
+
+# -- as programs -------------------------------------------------------------------------------------------------------
+
+
+class Programs:
+    """Providers or servers as processes: `kind` and `where` as for `programs`."""
+
+    def __init__(self, kind: str, where: Callable[[], str], folder: Path) -> None:
+        self._kind = kind
+        self._where = where
+        self._log = folder / kind
+        self.said = ""
+
+    async def start(self) -> Running:
+        command = (sys.executable, "-m", "tests.rolling.programs", self._kind, self._where(), str(self._log))
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        assert process.stdout is not None
+        self.said = (await asyncio.wait_for(process.stdout.readline(), PATIENCE)).decode().strip()
+        return _Program(process)
+
+    def executed(self) -> Counter[int]:
+        return Counter(map(int, self._log.read_text().split())) if self._log.exists() else Counter()
+
+
+class _Program:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def stop(self) -> None:
+        self._process.terminate()
+        status = await asyncio.wait_for(self._process.wait(), PATIENCE)
+        if status:
+            raise RuntimeError(f"a program ended with status {status}")
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+
+
+async def providers_restarted(*, rounds: int, as_programs: bool, calls: int = 100, **load: int) -> Outcome:
+    """Three programs share a method at a hub; one after the other is replaced, `rounds` times, while it is called.
+
+    Args:
+        rounds: how often all three are replaced.
+        as_programs: the providers are processes.
+        calls: that are made between two restarts, at least.
+        load: as for `Calls`.
+    """
+    outcome = Outcome()
+    async with Hub().listening(port=0) as address, _folder() as folder:
+        providers = Programs("provider", lambda: address, folder) if as_programs else LocalProviders(address)
+        running = [await providers.start() for _ in range(3)]
+        async with _calls(Calls(address, outcome, **load)) as callers:
+            for place in [*range(3)] * rounds:
+                await callers.more(calls)
+                before, running[place] = running[place], await providers.start()
+                await before.stop()
+                outcome.restarts += 1
+            await callers.more(calls)
+        for each in running:
+            await each.stop()
+        outcome.executed = providers.executed()
+    return outcome
+
+
+async def server_restarted(*, rounds: int, as_programs: bool, calls: int = 100, **load: int) -> Outcome:
+    """A server is stopped with requests in flight and started again at its address; callers reconnect by themselves.
+
+    Args: as for `providers_restarted`.
+    """
+    outcome = Outcome()
+    async with _folder() as folder:
+        port = 0
+        local = LocalServer()
+        servers = Programs("server", lambda: str(port), folder) if as_programs else local
+        running = await servers.start()
+        port = int(servers.said.rpartition(":")[2]) if isinstance(servers, Programs) else local.port
+        async with _calls(Calls(f"127.0.0.1:{port}", outcome, reconnect=True, **load)) as callers:
+            for _ in range(rounds):
+                await callers.more(calls)
+                await running.stop()
+                running = await servers.start()
+                outcome.restarts += 1
+            await callers.more(calls)
+        await running.stop()
+        outcome.executed = servers.executed()
+    return outcome
+
+
+@contextlib.asynccontextmanager
+async def _calls(callers: Calls) -> AsyncIterator[Calls]:
+    task = asyncio.ensure_future(callers.run())
+    try:
+        yield callers
+    finally:
+        callers.stop()
+        await task
+
+
+@contextlib.asynccontextmanager
+async def _folder() -> AsyncIterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
