@@ -16,13 +16,10 @@ from contextlib import nullcontext
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from ..codec import Codec
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost, DeadlineExceeded, EncodeError, RpcError
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, DeadlineExceeded, EncodeError, MethodNotFound, RpcError
 from .items import UsageError
-from .options import with_option_names
-from .output import format_error
+from .options import option_fault, with_option_names
+from .output import TaggedCodec, format_error
 from .show import (
     BROKEN_PIPE,
     ERROR_REPLY,
@@ -97,20 +94,17 @@ def _show_help(arguments: Sequence[str]) -> int | None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from .call_options import connection_options, read_params
+    from .call_options import connection_options
 
     address, access = connection_options(options)
-    params = read_params(options)
-    if options.output is not None:
-        from .save import check_writable, item_path
-
-        check_writable(item_path(options.output, 1) if options.stream else options.output)
     line = _status_line(options)
+    return _reported(lambda: _perform(options, address, access, line))
+
+
+def _reported(work: Callable[[], int]) -> int:
+    """Do this; prints the error of a call, and returns the exit status."""
     try:
-        with _make_client(options, address, access, line) as client:
-            if options.stream:
-                return _show_stream(client, options, params, line)
-            result = _request(client, options, params, line)
+        return work()
     except CallTimeout as error:
         print_error(with_option_names(str(error)))
         return TIME_OUT
@@ -124,6 +118,20 @@ def _run(options: argparse.Namespace) -> int:
         return NO_CONNECTION
     except EncodeError as error:
         raise UsageError(str(error)) from error
+
+
+def _perform(options: argparse.Namespace, address: str, access: dict[str, Any], line: StatusLine | None) -> int:
+    """Do what the command line asks for; returns the exit status."""
+    _check_output(options)
+    if options.subscribe is not None:
+        from .events import subscribe
+
+        return subscribe(options, address, {**access, "trace": _trace(options)})
+    params = _params(options)
+    with _make_client(options, address, access, line) as client:
+        if options.stream:
+            return _show_stream(client, options, params, line)
+        result = _request(client, options, params, line)
     if options.notify:
         return OK
     if options.list or options.describe:
@@ -131,39 +139,46 @@ def _run(options: argparse.Namespace) -> int:
     return show(options, result)
 
 
+def _params(options: argparse.Namespace) -> list[Any] | dict[str, Any] | None:
+    from .call_options import read_params
+
+    if options.publish is not None:
+        from .events import read_event
+
+        return read_event(options)
+    return read_params(options)
+
+
+def _check_output(options: argparse.Namespace) -> None:
+    """Raises UsageError unless the result can be saved."""
+    if options.output is not None:
+        from .save import check_writable, item_path
+
+        is_numbered = options.stream or options.subscribe is not None
+        check_writable(item_path(options.output, 1) if is_numbered else options.output)
+
+
+def _trace(options: argparse.Namespace) -> Callable[[str, bytes], None] | None:
+    if not options.verbose:
+        return None
+    from .diagnostics import make_tracer
+
+    return make_tracer(sys.stderr, terminal_of(sys.stderr))
+
+
 def _make_client(options: argparse.Namespace, address: str, access: dict[str, Any], line: StatusLine | None) -> Client:
     """A client whose results are plain JSON data, rich values still tagged."""
     from ..client.sync import Client
 
-    trace: Callable[[str, bytes], None] | None = None
     on_send: Callable[[int, int], None] | None = None
-    if options.verbose:
-        from .diagnostics import make_tracer
-
-        trace = make_tracer(sys.stderr, terminal_of(sys.stderr))
     if line is not None and sys.stderr.isatty():
         from .diagnostics import UploadBar
 
         on_send = UploadBar(line)
     try:
-        return Client(address, codec=TaggedCodec(), trace=trace, on_send=on_send, **access)
-    except ValueError as error:
-        raise UsageError(with_option_names(str(error))) from error
-    except OSError as error:  # from the files with certificates
-        reason = error.strerror or str(error)
-        raise UsageError(with_option_names(reason) + (f": {error.filename!r}" if error.filename else "")) from error
-
-
-class TaggedCodec(Codec):
-    """Decodes no rich values: results keep their tagged objects, as the server sent them."""
-
-    def parse(self, line: bytes, max_values: int | None = None) -> tuple[Any, bytes]:
-        """The message as plain JSON data."""
-        return orjson.loads(line), line
-
-    def holds_tags(self, line: bytes | bytearray) -> bool:
-        """False: no value is decoded."""
-        return False
+        return Client(address, codec=TaggedCodec(), trace=_trace(options), on_send=on_send, **access)
+    except (ValueError, OSError) as error:
+        raise UsageError(option_fault(error)) from error
 
 
 def _request(
@@ -178,10 +193,19 @@ def _request(
             return client(envelope.request(options.method, params))
         # A time-out from the options is one of the call, which the server is told, too.
         limit = {"timeout": options.timeout} if options.timeout else {}
+        if options.publish is not None:
+            return _publish(client, params, limit)
         return client.request(options.method, params, on_progress=_on_progress(line), **limit)
     finally:
         if line is not None:
             line.clear()
+
+
+def _publish(client: Client, params: Any, limit: dict[str, Any]) -> Any:
+    try:
+        return client.request("rpc.publish", params, **limit)
+    except MethodNotFound as error:
+        raise MethodNotFound("only a hub takes events from clients, and this server is none") from error
 
 
 def _show_stream(

@@ -14,7 +14,7 @@ from .. import __version__
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from ..user_files import config_file
 from .items import Item, UsageError, build_params, parse_file_option, parse_item, parse_positional
-from .options import HelpFormatter, parse_port, parse_seconds, split_options, with_option_names
+from .options import HelpFormatter, parse_count, parse_port, parse_seconds, split_options, with_option_names
 from .values import ValueReader
 
 DEFAULT_TIMEOUT = 60.0
@@ -36,6 +36,10 @@ _IPV6 = frozenset("0123456789abcdefABCDEF:.")
 
 _Group = argparse._ArgumentGroup
 
+_USAGE = """\
+%(prog)s [options] METHOD [ITEM ...]
+       %(prog)s [options] --list | --subscribe PATTERN | --publish TOPIC VALUE"""
+
 _DESCRIPTION = "Call a method of a JSON-RPC 2.0 server and print its result."
 
 _EPILOG = """\
@@ -51,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of `rpcstream`. Its positional arguments are for completion; see `parse`."""
     parser = argparse.ArgumentParser(
         prog="rpcstream",
-        usage="%(prog)s [options] METHOD [ITEM ...]\n       %(prog)s [options] --list",
+        usage=_USAGE,
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=HelpFormatter,
@@ -63,6 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_connection_options(parser.add_argument_group("connection (help addresses, help tls, help profiles)"))
     _add_parameter_options(parser.add_argument_group("parameters (help values)"))
     _add_call_options(parser.add_argument_group("call and output (help streams, help output)"))
+    _add_event_options(parser.add_argument_group("events (help events)"))
     _add_other_options(parser.add_argument_group("other"))
     return parser
 
@@ -109,6 +114,15 @@ def _add_call_options(group: _Group) -> None:
     add("--format", metavar="FORM", choices=("auto", "text", "table", "json", "raw"), default="auto", help=forms)
 
 
+def _add_event_options(group: _Group) -> None:
+    add = group.add_argument
+    add("--subscribe", metavar="PATTERN", help="show the events of a topic, or of a pattern (* and >)")
+    add("--max-events", metavar="N", type=parse_count, help="with --subscribe: end after so many")
+    add("--reconnect", action="store_true", help="with --subscribe: when the connection is lost, too")
+    add("--publish", metavar="TOPIC", help="send VALUE, or an object of ITEMs, to a hub's topic")
+    add("--retain", action="store_true", help="with --publish: keep it for later subscribers")
+
+
 def _add_other_options(group: _Group) -> None:
     group.add_argument("--version", action="version", version=f"rpcstream {__version__}", help="show the version")
     group.add_argument("-h", "--help", action="help", help="show this")
@@ -122,32 +136,58 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
     """
     given, rest = split_options(argv, parser._actions)
     options = parser.parse_args(given)
-    options.method, options.items = (rest[0], rest[1:]) if rest else (None, [])
+    options.method, options.items = (rest[0], rest[1:]) if rest and options.publish is None else (None, rest)
     conflict = _find_conflict(options)
     if conflict:
         parser.error(conflict)
     return options
 
 
+#: Options that say what is done in place of one call; one of them at most.
+_MODES = ("stream", "notify", "list", "describe", "subscribe", "publish")
+#: Options that go with one of those only.
+_OF_MODES = {"max_events": "subscribe", "reconnect": "subscribe", "retain": "publish"}
+
+
 def _find_conflict(options: argparse.Namespace) -> str | None:
     """The reason why these options do not go together, or None."""
-    if options.list:
+    modes = [name for name in _MODES if getattr(options, name) not in (None, False)]
+    if len(modes) > 1:
+        return f"--{modes[0]} does not go with --{modes[1]}"
+    mode = modes[0] if modes else ""
+    for name, needed in _OF_MODES.items():
+        if getattr(options, name) not in (None, False) and mode != needed:
+            return f"--{name.replace('_', '-')} goes with --{needed}"
+    return _find_wrong_argument(options, mode) or _find_wrong_output(options, mode)
+
+
+def _find_wrong_argument(options: argparse.Namespace, mode: str) -> str | None:
+    if mode == "list":
         if options.method or options.parts:
             return "--list takes no METHOD and no parameters; METHOD --describe shows one method"
+    elif mode == "subscribe":
+        if options.method or options.parts:
+            return "--subscribe takes no METHOD and no parameters; quote a PATTERN, since shells expand * and >"
+    elif mode == "publish":
+        if not options.items and not options.parts:
+            return "--publish TOPIC needs a VALUE: text or a number, :=JSON, or items such as a=1"
     elif not options.method:
         return "METHOD is missing (--list shows the methods of the server)"
     elif options.method == "-" or "=" in options.method:
         return f"METHOD comes before the items, and {options.method!r} is an item"
-    if options.describe and (options.items or options.parts):
+    elif mode == "describe" and (options.items or options.parts):
         return "--describe takes no parameters"
-    if options.output is not None and options.format in ("text", "table"):
-        return f"-o saves the data of a result, so it does not go with --format {options.format}"
-    if options.format == "table" and options.stream:
-        return "--format table does not go with --stream: the width of the columns is not known before the last item"
-    if options.notify and (options.list or options.describe or options.output is not None):
-        return "--notify has no answer, so it does not go with --list, --describe or -o"
-    if options.stream and (options.list or options.describe or options.notify):
-        return "--stream does not go with --list, --describe or --notify"
+    return None
+
+
+def _find_wrong_output(options: argparse.Namespace, mode: str) -> str | None:
+    if options.output is not None:
+        if options.format in ("text", "table"):
+            return f"-o saves the data of a result, so it does not go with --format {options.format}"
+        if mode == "notify":
+            return "--notify has no answer, so it does not go with -o"
+    if options.format == "table" and mode in ("stream", "subscribe"):
+        return f"--format table does not go with --{mode}: the width of columns is not known before the end"
     return None
 
 

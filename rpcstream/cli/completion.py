@@ -24,13 +24,26 @@ _HARMLESS = re.compile(r"[\w.:/@+][\w.:/@+-]{0,255}")
 #: Characters of a method's summary that are shown beside its name.
 _SUMMARY = 100
 
+#: Options of `rpcstream` whose values cannot be guessed.
+_FREE = (
+    "--uri",
+    "--port",
+    "--token",
+    "--timeout",
+    "--positional",
+    "--profile",
+    "--subscribe",
+    "--publish",
+    "--max-events",
+)
+
 
 def complete_call(parser: argparse.ArgumentParser) -> None:
     """Answer the shell for `rpcstream` and exit; does nothing when argcomplete is not installed."""
     files = dict.fromkeys(
         ("--image", "--file", "--output", "--ca", "--certificate", "--key", "--config", "--token-file"), _files
     )
-    free = dict.fromkeys(("--uri", "--port", "--token", "--timeout", "--positional", "--profile"), _nothing)
+    free = dict.fromkeys(_FREE, _nothing)
     _complete(parser, {"method": _methods, "items": _items, **files, **free})
 
 

@@ -102,6 +102,32 @@ Ctrl-C, and a reader that goes away (| head), stop METHOD at the server.
 What METHOD reports as its progress is shown on standard error if that is a
 terminal; --progress and --no-progress decide otherwise.""",
     ),
+    "events": (
+        "--subscribe and --publish",
+        """\
+--subscribe PATTERN shows one event on a line, until Ctrl-C:
+
+  rpcstream --subscribe ticks               the values of one topic
+  rpcstream --subscribe 'sensors.*'         with the topic before each value
+  rpcstream --subscribe '>' --format json   {"topic": ..., "value": ...}
+
+In a PATTERN, * stands for one level between dots, > at the end for one or more.
+In a pipe each event is JSON on a line: the value, or for a pattern an object
+with topic and value. --format raw has the values alone; -o x.png saves them as
+x-0001.png, x-0002.png...
+
+--max-events N ends after N events with status 0, --timeout SECONDS after that
+time with status 4. A lost connection ends it with status 3; with --reconnect it
+goes on, and says that events may be missing. HTTP has no events: use the same
+server's ws:// or host:port.
+
+--publish TOPIC VALUE sends an event by a hub; prints to how many connections:
+
+  rpcstream --publish sensors.roof 31.5 --retain
+  rpcstream --publish chat text=hello from:str=7     an object
+  rpcstream --publish chat ':=[1, 2]'                JSON; - reads it
+  rpcstream --publish camera.1 -i ./cat.png          an image""",
+    ),
     "profiles": (
         "variables, the configuration file, --profile",
         """\

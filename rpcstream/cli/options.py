@@ -14,6 +14,8 @@ from typing import Any
 #: Unlike argparse's own pattern it takes exponents, too: -1e3, -.5e-3.
 _NEGATIVE_NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
+_MOST = 1_000_000_000
+
 
 #: How a text of the library names an option: `ca=`, or `argument ca` where one was given.
 _OPTION_NAME = re.compile(
@@ -89,6 +91,13 @@ def parse_seconds(text: str) -> float:
     return value
 
 
+def parse_count(text: str) -> int:
+    """Parse a number from 1 to a thousand millions; for `type=`."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:20]) <= _MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {_MOST:,}")
+    return int(text)
+
+
 def is_option(token: str) -> bool:
     """Tell whether an argument is an option: a dash alone and a negative number are values."""
     return len(token) > 1 and token[0] == "-" and _NEGATIVE_NUMBER.fullmatch(token) is None
@@ -139,3 +148,11 @@ def _split_letters(token: str, by_name: dict[str, argparse.Action]) -> list[str]
             return [*names, f"{name}={value}" if value else name]
         names.append(name)
     return names
+
+
+def option_fault(error: ValueError | OSError) -> str:
+    """What is wrong with the options of a client, or with a file that they name, in the words of the command line."""
+    if not isinstance(error, OSError):
+        return with_option_names(str(error))
+    reason = str(error.strerror or error)
+    return with_option_names(reason) + (f": {error.filename!r}" if error.filename else "")

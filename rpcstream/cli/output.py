@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
+
 from ..codec import TAG_KEY, Codec
 from ..errors import readable
 from ..text import visible
@@ -28,6 +30,18 @@ _STYLES = {
 _MAX_COLUMNS = 120
 #: Characters of a string in a tagged object that cannot be decoded; longer ones are cut.
 _MAX_PAYLOAD = 60
+
+
+class TaggedCodec(Codec):
+    """Decodes no rich values: results keep their tagged objects, as the server sent them."""
+
+    def parse(self, line: bytes, max_values: int | None = None) -> tuple[Any, bytes]:
+        """The message as plain JSON data."""
+        return orjson.loads(line), line
+
+    def holds_tags(self, line: bytes | bytearray) -> bool:
+        """False: no value is decoded."""
+        return False
 
 
 class Terminal:
