@@ -86,6 +86,8 @@ class Injection:
             for place, bind in self.streams:
                 where: Any = kwargs if place.position is None else args
                 key: Any = place.name if place.position is None else place.position
+                if where is kwargs and key not in kwargs:  # the parameter's default is the function's own
+                    continue
                 where[key], token = stream_params.opened(where[key], bind, session, context.bridge, images)
                 if token is not None:
                     tokens.append(token)

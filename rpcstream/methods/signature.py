@@ -164,7 +164,8 @@ class Signature:
             raise InvalidRequest(data={"reason": "the member 'params' must be an array or an object"})
         if not self._takes_nothing:
             raise self._errors.error([], None)
-        return _NOTHING
+        # What is injected among the arguments needs those before it, too: their defaults.
+        return self._bind_array([]) if self.streams or self.context is not None else _NOTHING
 
     def _bind_object(self, params: dict[str, Any]) -> Arguments:
         others: dict[str, Any] = {}

@@ -1,0 +1,134 @@
+"""Hints of streams: parameters that may be left out, descriptions, and what a generator returns at its end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator
+from typing import Annotated, Any
+
+import annotated_types as at
+import pytest
+
+from rpcstream import Context, InternalError, InvalidParams, RegistrationError, Server
+from rpcstream.testing import memory_client
+
+
+async def numbers(*values: int) -> AsyncIterator[int]:
+    for value in values:
+        yield value
+
+
+async def total(items: AsyncIterator[int] | None = None) -> int | None:
+    return None if items is None else sum([item async for item in items])
+
+
+async def described(items: Annotated[AsyncIterator[Annotated[int, at.Ge(0)]], "what to add"]) -> int:
+    return sum([item async for item in items])
+
+
+def in_thread(items: Iterator[int] | None, extra: Iterable[int] = ()) -> int | None:
+    return None if items is None else next(items) + sum(extra)
+
+
+async def by_name(first: int = 1, ctx: Context | None = None, *, items: AsyncIterator[int] | None = None) -> Any:
+    return first, ctx is not None, None if items is None else [item async for item in items]
+
+
+@pytest.fixture
+def server() -> Server:
+    made = Server()
+    made.add(total)
+    made.add(described)
+    made.add(by_name)
+    made.add(in_thread, offload="thread")
+    return made
+
+
+async def test_a_stream_may_be_left_out(server: Server) -> None:
+    async with memory_client(server) as client:
+        for items, expected in ((numbers(20, 22), 42), ([1, 2], 3), (None, None)):
+            assert await client.total(items) == expected
+        assert await client.total() is None
+        assert await client.in_thread(iter([5, 6])) == 5
+        assert await client.in_thread([7], [1]) == 8
+        assert await client.in_thread(None) is None
+        assert await client.by_name() == [1, True, None]
+        assert await client.by_name(2) == [2, True, None]
+        assert await client.by_name(items=numbers(3)) == [1, True, [3]]
+        with pytest.raises(InvalidParams):
+            await client.total(5)
+
+
+async def test_items_are_constrained_and_the_stream_is_described(server: Server) -> None:
+    async with memory_client(server) as client:
+        assert await client.described(numbers(1, 2)) == 3
+        for items in (numbers(1, -2), [1, -2]):
+            with pytest.raises(InvalidParams, match="an integer >= 0"):
+                await client.described(items)
+        methods = {method["name"]: method for method in (await client.call("rpc.discover"))["methods"]}
+    schema = methods["described"]["params"][0]["schema"]
+    assert (schema["x-stream"], schema["description"]) == (True, "what to add")
+    assert schema["items"] == {"type": "integer", "minimum": 0}
+    optional = methods["total"]["params"][0]["schema"]
+    assert optional["x-stream"] is True
+    assert {"type": "null"} in optional["anyOf"]
+
+
+@pytest.mark.parametrize(
+    ("hint", "why"),
+    [
+        (list[AsyncIterator[int]], "a stream inside of another hint cannot be read"),
+        (AsyncIterator[int] | list[int], "a stream inside of another hint cannot be read"),
+        (Annotated[AsyncIterator[int], at.MinLen(1)], "a stream as a whole cannot be 'of length >= 1'"),
+        (Annotated[AsyncIterator[int] | None, at.MinLen(1)], "a stream as a whole cannot be 'of length >= 1'"),
+    ],
+)
+def test_streams_that_could_not_be_read_are_refused(hint: Any, why: str) -> None:
+    async def function(items: Any) -> None: ...
+
+    function.__annotations__["items"] = hint
+    with pytest.raises(RegistrationError, match=f"^function: parameter 'items': {why}"):
+        Server().add(function)
+
+
+def ends(value: Any) -> Generator[int, None, str]:
+    yield 1
+    return value
+
+
+def ends_with_nothing(value: Any) -> Generator[int, None, None]:
+    yield 1
+    return value
+
+
+def ends_somehow(value: Any) -> Iterator[int]:
+    yield 1
+    return value
+
+
+async def has_no_end() -> AsyncGenerator[int, None]:
+    yield 1
+
+
+async def test_what_a_generator_returns_at_its_end_is_checked(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    for function in (ends, ends_with_nothing, ends_somehow, has_no_end):
+        server.add(function)
+    server.add(ends, name="unchecked", check_result=False)
+
+    async with memory_client(server) as client:
+
+        async def end(name: str, *params: Any) -> Any:
+            async with getattr(client.stream, name)(*params) as stream:
+                assert [item async for item in stream] == [1]
+                return stream.result
+
+        assert await end("ends", "done") == "done"
+        assert await end("ends_with_nothing", None) is None
+        assert await end("ends_somehow", 5) == 5
+        assert await end("unchecked", 5) == 5
+        assert await end("has_no_end") is None
+        assert await client.ends(5) == [1]  # nobody is given the end there
+        for name in ("ends", "ends_with_nothing"):
+            with pytest.raises(InternalError):
+                await end(name, 5)
+    assert "not what the return hint says: expected a string, got an integer" in caplog.text
