@@ -112,6 +112,12 @@ async def test_a_signal_ends_it(number: signal.Signals) -> None:
     assert signal.getsignal(number) is before
 
 
+def kill_once_handled() -> None:
+    """Send SIGTERM to this process, once `run` handles it."""
+    until_in_thread(lambda: callable(signal.getsignal(signal.SIGTERM)))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 @needs_signals
 def test_a_signal_ends_the_sync_one() -> None:
     """It is the main thread that waits; functions run in others."""
@@ -134,7 +140,7 @@ def test_a_signal_ends_the_sync_one() -> None:
 
         def stop() -> None:
             assert begun.wait(20)
-            os.kill(os.getpid(), signal.SIGTERM)
+            kill_once_handled()
             with Client(address) as caller:
                 until_in_thread(lambda: "work" not in [each["name"] for each in caller.call("rpc.methods")])
             go_on.set()
@@ -167,7 +173,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
             with Client(address) as caller:
                 caller.notify.work()
                 assert begun.wait(20)
-                os.kill(os.getpid(), signal.SIGTERM)
+                kill_once_handled()
                 until_in_thread(lambda: not caller.call("rpc.methods"))
                 os.kill(os.getpid(), signal.SIGTERM)
 
