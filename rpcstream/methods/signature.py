@@ -282,8 +282,12 @@ class Signature:
         self.check_item = self.check_end = None
         if is_iterable_hint(plain):
             self.check_item = self._result_check(item_hint(plain))
-            if len(ends := get_args(plain)[2:]) == 1:
-                self.check_end = self._result_check(ends[0])
+            _, *others = get_args(plain) or (Any,)
+            if others:  # Generator[T, S, R], AsyncGenerator[T, S]
+                with self._refusing("the return value"):
+                    _check_sent(others[0])
+            if len(others) > 1:
+                self.check_end = self._result_check(others[1])
         self.is_limited_as_a_whole = any(map(is_constraint, metadata))
 
     def _lowered_parameter(self, parameter: Parameter, hint: Any, *, in_thread: bool) -> Any:
@@ -371,6 +375,12 @@ def _field(position: int, parameter: RemoteParameter) -> tuple[str, Any, Any]:
         return f"p{position}", parameter.hint, msgspec.field(name=parameter.name)
     default = parameter.default
     return f"p{position}", parameter.hint, msgspec.field(default_factory=lambda: default, name=parameter.name)
+
+
+def _check_sent(hint: Any) -> None:
+    """Raise TypeError for what a generator wants to be sent: it gets None for every item."""
+    if hint not in (None, type(None), Any, object) and type(None) not in get_args(hint):
+        raise TypeError(f"nothing is sent into a generator, and it wants {hint!r}: Generator[T, None, R]")
 
 
 def _at(path: str, convert: Convert, value: Any) -> Any:

@@ -90,6 +90,20 @@ def test_streams_that_could_not_be_read_are_refused(hint: Any, why: str) -> None
         Server().add(function)
 
 
+def is_sent() -> Generator[int, str, None]:
+    yield 1
+
+
+def may_be_sent() -> Generator[int, str | None, None]:
+    yield 1
+
+
+def test_a_generator_that_wants_to_be_sent_something_is_refused() -> None:
+    with pytest.raises(RegistrationError, match="is_sent: the return value: nothing is sent into a generator"):
+        Server().add(is_sent)
+    Server().add(may_be_sent)
+
+
 def ends(value: Any) -> Generator[int, None, str]:
     yield 1
     return value
