@@ -128,6 +128,8 @@ def _perform(options: argparse.Namespace, address: str, access: dict[str, Any], 
 
         return subscribe(options, address, {**access, "trace": _trace(options)})
     params = _params(options)
+    if options.repeat:
+        return _measure(options, address, access, line, params)
     with _make_client(options, address, access, line) as client:
         if options.stream:
             return _show_stream(client, options, params, line)
@@ -137,6 +139,19 @@ def _perform(options: argparse.Namespace, address: str, access: dict[str, Any], 
     if options.list or options.describe:
         return show_description(options, result)
     return show(options, result)
+
+
+def _measure(
+    options: argparse.Namespace, address: str, access: dict[str, Any], line: StatusLine | None, params: Any
+) -> int:
+    from .measure import measure
+
+    count = options.concurrency or 1
+    # A call that is made again would hide a failure.
+    access = {**access, "pool": count, "http_connections": count, "retries": 0}
+    limit = {"timeout": options.timeout} if options.timeout else {}
+    with _make_client(options, address, access, None) as client:
+        return measure(options, lambda: client.request(options.method, params, **limit), client.close, line)
 
 
 def _params(options: argparse.Namespace) -> list[Any] | dict[str, Any] | None:

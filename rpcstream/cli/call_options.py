@@ -32,6 +32,9 @@ _NOT_OURS = ("RPCSTREAM_HUB_", "RPCSTREAM_LOOP")
 #: The environment variable with the token: on the command line, other users of the machine could see it.
 TOKEN_VARIABLE = "RPCSTREAM_TOKEN"
 
+#: Threads, each with a connection of its own.
+MAX_CONCURRENCY = 256
+
 _IPV6 = frozenset("0123456789abcdefABCDEF:.")
 
 _Group = argparse._ArgumentGroup
@@ -68,6 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_parameter_options(parser.add_argument_group("parameters (help values)"))
     _add_call_options(parser.add_argument_group("call and output (help streams, help output)"))
     _add_event_options(parser.add_argument_group("events (help events)"))
+    _add_measuring_options(parser.add_argument_group("measuring (help measuring)"))
     _add_other_options(parser.add_argument_group("other"))
     return parser
 
@@ -123,6 +127,13 @@ def _add_event_options(group: _Group) -> None:
     add("--retain", action="store_true", help="with --publish: keep it for later subscribers")
 
 
+def _add_measuring_options(group: _Group) -> None:
+    add = group.add_argument
+    add("--repeat", metavar="N", type=parse_count, help="make the call N times, and show how long that takes")
+    at_once = "with --repeat: so many at a time (default 1)"
+    add("--concurrency", metavar="C", type=lambda text: parse_count(text, MAX_CONCURRENCY), help=at_once)
+
+
 def _add_other_options(group: _Group) -> None:
     group.add_argument("--version", action="version", version=f"rpcstream {__version__}", help="show the version")
     group.add_argument("-h", "--help", action="help", help="show this")
@@ -144,9 +155,9 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
 
 
 #: Options that say what is done in place of one call; one of them at most.
-_MODES = ("stream", "notify", "list", "describe", "subscribe", "publish")
+_MODES = ("stream", "notify", "list", "describe", "subscribe", "publish", "repeat")
 #: Options that go with one of those only.
-_OF_MODES = {"max_events": "subscribe", "reconnect": "subscribe", "retain": "publish"}
+_OF_MODES = {"max_events": "subscribe", "reconnect": "subscribe", "retain": "publish", "concurrency": "repeat"}
 
 
 def _find_conflict(options: argparse.Namespace) -> str | None:
@@ -186,6 +197,10 @@ def _find_wrong_output(options: argparse.Namespace, mode: str) -> str | None:
             return f"-o saves the data of a result, so it does not go with --format {options.format}"
         if mode == "notify":
             return "--notify has no answer, so it does not go with -o"
+        if mode == "repeat":
+            return "--repeat shows times and no results, so it does not go with -o"
+    if mode == "repeat" and (options.verbose or options.format not in ("auto", "text", "json")):
+        return "--repeat shows times, as text or with --format json, and does not go with -v or other formats"
     if options.format == "table" and mode in ("stream", "subscribe"):
         return f"--format table does not go with --{mode}: the width of columns is not known before the end"
     return None

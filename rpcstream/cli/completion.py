@@ -35,6 +35,8 @@ _FREE = (
     "--subscribe",
     "--publish",
     "--max-events",
+    "--repeat",
+    "--concurrency",
 )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 #: Unlike argparse's own pattern it takes exponents, too: -1e3, -.5e-3.
 _NEGATIVE_NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
+#: Of calls, or events.
 _MOST = 1_000_000_000
 
 
@@ -91,10 +92,10 @@ def parse_seconds(text: str) -> float:
     return value
 
 
-def parse_count(text: str) -> int:
-    """Parse a number from 1 to a thousand millions; for `type=`."""
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:20]) <= _MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {_MOST:,}")
+def parse_count(text: str, most: int = _MOST) -> int:
+    """Parse a number from 1 to the most that there may be; for `type=`."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:20]) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {most:,}")
     return int(text)
 
 
