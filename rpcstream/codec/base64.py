@@ -24,6 +24,8 @@ _PATH = re.compile(r"(?:~?/|\.{1,2}[/\\]|[A-Za-z]:[/\\]|\\\\)[^\n]*|[^\n]*\.[A-Z
 _FOREIGN = re.compile(r"[^A-Za-z0-9+/=]")
 _NOT_URL_SAFE = re.compile(r"[^A-Za-z0-9_=-]")
 _BLANKS = " \t\r\n"
+#: Characters that are looked at to say what is wrong.
+_LOOKED_AT = 64 * 1024
 
 
 def encode(data: Any) -> bytes:
@@ -82,6 +84,10 @@ def path_advice(text: object) -> str:
 
 def _reason(text: str | memoryview) -> str:
     """What a text that is not base64 seems to be, and what to send in its place, behind a colon."""
+    size = len(text)
+    if size > 2 * _LOOKED_AT:
+        # Seen at the beginning already: lines are shorter, and one byte in 32 is written in another alphabet.
+        text = text[:_LOOKED_AT]
     if isinstance(text, memoryview):
         text = bytes(text).decode("latin-1")
     if text[:5].lower() == "data:":
@@ -90,6 +96,8 @@ def _reason(text: str | memoryview) -> str:
         return ": it is a URL, and nothing is fetched here; send the bytes of the file as base64"
     foreign = _FOREIGN.search(text)
     if foreign is None:
+        if size > len(text):
+            return f": there is something else behind position {len(text)}, or the padding ('=') at its end is wrong"
         return ": the padding ('=') at its end is missing or wrong"
     if advice := path_advice(text):
         return advice

@@ -58,6 +58,9 @@ BYTES = bytes(range(256)) * 3
         ("AAAA{AAA", "there is '{' at position 4"),
         ("AAAAäAAA", r"there is '\xe4' at position 4"),
         ("a" * 10_000 + ".png", "there is '.' at position 10000"),
+        ("a" * 1_000_000 + ".png", "there is something else behind position 65536"),
+        ("-" + "a" * 1_000_000, "it is URL-safe base64"),
+        ("aaaa\n" * 100_000, "it has line breaks or blanks"),
     ],
     ids=lambda text: text[:24],
 )
