@@ -237,6 +237,23 @@ def stop_on_signals(server: Stoppable, loop: asyncio.AbstractEventLoop | None = 
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def on_hangup(function: Callable[[], object]) -> Iterator[None]:
+    """Call a function in the running event loop with each SIGHUP, which would end the process otherwise.
+
+    Does nothing outside the main thread, and where the system has no such signal.
+    """
+    if not hasattr(signal, "SIGHUP") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = signal.signal(signal.SIGHUP, lambda number, frame: loop.call_soon_threadsafe(function))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def _enforce_stop(server: Stoppable, number: int, seen: list[int], over: threading.Event) -> None:
     """Enforce in a thread that a server that was told to stop does so, even if its event loop is blocked."""
     if over.wait(min(server.time_to_stop + CLEAN_UP, threading.TIMEOUT_MAX)) or not server.is_serving:

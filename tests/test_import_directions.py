@@ -79,6 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "methods",
         "server",
         "config",
+        "process",
     },
     "client": {
         "text",

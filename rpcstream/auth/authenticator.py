@@ -78,6 +78,10 @@ class Authenticator:
         self._counters = counters or Counters()
         self._is_async = authenticate is not None and is_async(authenticate)
 
+    def replace(self, other: Authenticator) -> None:
+        """Accept from now on what another one accepts; the identities that were found stay what they are."""
+        self._digest, self._authenticate, self._is_async = other._digest, other._authenticate, other._is_async
+
     @property
     def takes_shown(self) -> bool:
         """True if a peer may be accepted by what its connection shows, without a token."""
@@ -167,11 +171,16 @@ class User:
 
 
 class UserIdentity(str):
-    """The identity of a user: its name, as a string, with its roles."""
+    """The identity of a user: its name, as a string, with its roles.
 
-    __slots__ = ("roles",)
+    Attributes:
+        user: the entry that the peer was found by.
+    """
+
+    __slots__ = ("roles", "user")
 
     roles: frozenset[str]
+    user: User
 
 
 def authenticate_users(users: Iterable[User]) -> Callable[[Credentials], UserIdentity | None]:
@@ -183,7 +192,7 @@ def authenticate_users(users: Iterable[User]) -> Callable[[Credentials], UserIde
     by_certificate: dict[str, UserIdentity] = {}
     for user in users:
         identity = UserIdentity(user.name)
-        identity.roles = frozenset(user.roles)
+        identity.roles, identity.user = frozenset(user.roles), user
         if user.token is not None:
             by_token[_digest(user.token)] = identity
         if user.certificate is not None:

@@ -229,6 +229,12 @@ class Topics(Mapping[str, int]):
             self._counters.events_dropped += removed + subscriber.queue.dropped - dropped
             return True
 
+    def subscriptions_of(self, connection: SubscribedConnection) -> dict[str, tuple[str, ...]]:
+        """Return the topics and patterns that a connection has subscribed to, each with the patterns denied of it."""
+        with self._lock:
+            subscriber = self._table.subscribers.get(connection)
+            return {} if subscriber is None else dict(subscriber.topics)
+
     def _add_subscriber(self, connection: SubscribedConnection) -> Subscriber:
         self._delivery.use_loop(connection.loop)
         queue: EventQueue[QueuedEvent] = EventQueue(

@@ -63,6 +63,7 @@ class HubDispatcher(Dispatcher):
 
     Attributes:
         forwarded: calls and notifications that were forwarded.
+        call_timeout: as given; may be changed.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class HubDispatcher(Dispatcher):
         self._routes = directory.routes
         self._rules = rules
         self._balance = balance
-        self._call_timeout = call_timeout
+        self.call_timeout = call_timeout
         self._passing = passing
         self._listings = listings
         self._held = held
@@ -206,7 +207,7 @@ class HubDispatcher(Dispatcher):
                 if session.is_lasting:
                     self._directory.find(session).calls_made += 1
             provider = self._provider(route, message["method"], session)
-            timeout = self._call_timeout
+            timeout = self.call_timeout
             if "timeout" in message:
                 timeout = timeout_of(message["method"], timeout, message, waited)
             self.forwarded += 1

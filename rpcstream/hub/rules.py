@@ -131,6 +131,12 @@ class Rules:
         """
         return cls([_rule_of(table, f"{place}: rule {number}") for number, table in enumerate(tables, 1)])
 
+    def replace(self, other: Rules) -> None:
+        """Become what other rules are."""
+        self._rules, self._who, self._given = other._rules, other._who, other._given
+        self._merged.clear()
+        self._answers.clear()
+
     def __len__(self) -> int:
         return len(self._rules)
 

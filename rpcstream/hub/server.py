@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Self, Unpack
 
 import orjson
 
 from ..auth.authenticator import authenticate_users
-from ..config import ConfigSource, hub_options
+from ..config import ConfigSource, HubConfig, hub_options
 from ..events.event_queue import QueueMemory
 from ..keyword_options import with_options
 from ..methods.dispatch import Dispatcher
@@ -25,8 +27,10 @@ from ..peer.deadline import INFINITE
 from ..peer.marshal import NOT_GIVEN, params_of
 from ..peer.session import Session
 from ..peer.state import ConversationState
+from ..process import on_hangup
 from ..server import Server
 from ..server.options import DEFAULTS, ServerOptions
+from ..text import get_logger
 from ..wire import envelope
 from . import discovery
 from .directory import Balance, Directory, check_balance
@@ -36,7 +40,10 @@ from .keepalive import HubKeepalive
 from .methods import HubMethods
 from .passthrough import PassThroughReader
 from .registrations import SYSTEM_TOPICS, Registrations
+from .reload import CHANGEABLE, RIGHTS_CHANGED, ChangedRights, needs_restart
 from .rules import Rule, Rules
+
+log = get_logger("rpcstream.hub")
 
 #: Seconds of silence after which a client is pinged, at the latest. Routers between forget a connection that is silent
 #: for a minute or so; a message of 50 bytes each third of that costs nothing.
@@ -126,6 +133,10 @@ class Hub(Server):
             drop=self._registrations.drop,
         )
         self._registration_timeout = registration_timeout
+        #: What it was made from, if that was a configuration.
+        self._source: ConfigSource = None
+        self._arguments: dict[str, Any] = {}
+        self._config: HubConfig | None = None
         self._dispatcher: HubDispatcher | None = None
         #: The address that its configuration gives, as arguments for `run`.
         self.where: dict[str, Any] = {}
@@ -165,16 +176,79 @@ class Hub(Server):
             OSError: the file cannot be read.
         """
         config = hub_options(source, arguments)
+        hub = cls._of_config(config)
+        hub.where = config.where
+        hub._source, hub._arguments, hub._config = source, arguments, config
+        _set_log_level(config)
+        return hub
+
+    @classmethod
+    def _of_config(cls, config: HubConfig) -> Self:
         options = dict(config.options)
         if config.rules is not None:
             options["rules"] = Rules.from_config(config.rules, place=config.rules_place)
         if config.users is not None:
             options["authenticate"] = authenticate_users(config.users)
-        hub = cls(**options)
-        hub.where = config.where
-        if config.log_level is not None:
-            logging.getLogger("rpcstream").setLevel(config.log_level.upper())
-        return hub
+        return cls(**options)
+
+    def reload(self) -> None:
+        """Read the configuration again that the hub was made from, as SIGHUP does. To be called in its event loop.
+
+        Users, token, rules, `call_timeout` and `log_level` are taken over; what else has changed is named in a warning,
+        and takes effect with a restart. Connections whose user is gone, or is not what it was, and those that have a
+        name, offer methods or have subscribed to what is not permitted any more, are told to go (`$/goAway`): what they
+        have begun is finished within `drain_timeout`, and they may connect again.
+
+        Raises:
+            ValueError, TypeError: an option makes no sense; the text says which and where it stands. Nothing has
+                changed.
+            OSError: the file cannot be read. Nothing has changed.
+            RuntimeError: the hub was not made from a configuration.
+        """
+        before = self._config
+        if before is None:
+            raise RuntimeError("this hub was not made by Hub.from_config: there is nothing to read again")
+        config = hub_options(self._source, self._arguments)
+        other = self._of_config(config)  # which checks all of it
+        left = needs_restart(before, config)
+        if self._authenticator is not None and other._authenticator is not None:
+            self._authenticator.replace(other._authenticator)
+        elif self._authenticator is not other._authenticator:
+            left.append("whether callers are authenticated")
+            config = replace(config, users=before.users)
+        if self._rules is not None and other._rules is not None:
+            self._rules.replace(other._rules)
+        elif self._rules is not other._rules:
+            left.append("whether there are rules")
+        self._call_timeout = other._call_timeout
+        if self._dispatcher is not None:
+            self._dispatcher.call_timeout = other._call_timeout
+        _set_log_level(config)
+        self._config = replace(config, options={**before.options, **_changeable(config)}, where=before.where)
+        if left:
+            log.warning("changed in the configuration, and used when the hub is restarted: %s", ", ".join(left))
+        keeps_token = before.options.get("token") == config.options.get("token")
+        rights = ChangedRights(
+            config.users, keeps_token=keeps_token, rules=self._rules, directory=self.directory, topics=self.topics
+        )
+        log.info("the configuration was read again; connections to close: %d", self._close_others(rights))
+
+    def _close_others(self, rights: ChangedRights) -> int:
+        """Close the connections that may not stay, in an orderly way; return how many these are."""
+        if self._running is None:
+            return 0
+        sessions = self._running.listener.sessions
+        leaving = [each for each in sessions if each.is_lasting and each.channel and not rights.may_stay(each)]
+        for session in leaving:
+            session.go_away(RIGHTS_CHANGED)
+            session.loop.call_later(self._drain_timeout, session.abort, RIGHTS_CHANGED)
+        return len(leaving)
+
+    def _reload_or_log(self) -> None:
+        try:
+            self.reload()
+        except (ValueError, TypeError, OSError) as error:
+            log.error("the configuration was not reloaded, the one before stays in use: %s", error)
 
     def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> None:
         """Send a notification to a client. To be called in the hub's event loop.
@@ -230,6 +304,11 @@ class Hub(Server):
         )
         return self._dispatcher
 
+    async def _run(self, **options: Any) -> None:
+        is_file = isinstance(self._source, str | os.PathLike)
+        with on_hangup(self._reload_or_log) if is_file else contextlib.nullcontext():
+            await super()._run(**options)
+
     def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
         session = super()._make_session(dispatcher, on_gone)
         self._keepalive.watch(session)
@@ -260,6 +339,15 @@ class Hub(Server):
                 keeping.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await keeping
+
+
+def _changeable(config: HubConfig) -> dict[str, Any]:
+    return {name: value for name, value in config.options.items() if name in CHANGEABLE}
+
+
+def _set_log_level(config: HubConfig) -> None:
+    if config.log_level is not None:
+        logging.getLogger("rpcstream").setLevel(config.log_level.upper())
 
 
 def _check_times(**times: float | None) -> None:

@@ -1,0 +1,85 @@
+"""Reloading a hub's configuration: what may change while it runs, and which connections do not outlive such a change.
+
+Owns these two decisions. Knows neither how a configuration is read nor how a connection is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ..auth.authenticator import TOKEN_IDENTITY, User, UserIdentity
+from ..config import HubConfig
+from ..errors import NotPermitted
+from ..events.topics import Topics
+from ..peer.state import ConversationState
+from .directory import Directory
+from .rules import Rules
+
+#: Arguments of `Hub` that are taken over while it runs, beside users and rules.
+CHANGEABLE = frozenset(("token", "call_timeout"))
+
+#: What is said to a connection that is closed since it has other rights now.
+RIGHTS_CHANGED = "the rights of this connection have changed: connect again"
+
+
+def needs_restart(before: HubConfig, after: HubConfig) -> list[str]:
+    """Return the names of the options that differ, and that a running hub cannot change."""
+    names = []
+    for old, new in ((before.options, after.options), (before.where, after.where)):
+        names += [name for name in {**old, **new} if name not in CHANGEABLE and old.get(name) != new.get(name)]
+    return sorted(names)
+
+
+class ChangedRights:
+    """Tells which connections keep their rights after a change, and may stay.
+
+    Args:
+        users: the users of the configuration now.
+        keeps_token: the token that all callers show is what it was.
+        rules: of the hub now; None if everything is permitted.
+    """
+
+    def __init__(
+        self,
+        users: Collection[User] | None,
+        *,
+        keeps_token: bool,
+        rules: Rules | None,
+        directory: Directory,
+        topics: Topics,
+    ) -> None:
+        self._users = frozenset(users or ())
+        self._keeps_token = keeps_token
+        self._rules = rules
+        self._directory = directory
+        self._topics = topics
+
+    def may_stay(self, session: ConversationState) -> bool:
+        """Tell whether a connection may stay: its user is what it was, and what it has is permitted still."""
+        identity = session.identity
+        if identity is None:  # it has not authenticated; when it does, that is by the users of now
+            return True
+        if isinstance(identity, UserIdentity):
+            if identity.user not in self._users:
+                return False
+        elif identity == TOKEN_IDENTITY and not self._keeps_token:
+            return False
+        return self._rules is None or (self._may_offer(session, self._rules) and self._may_hear(session, self._rules))
+
+    def _may_offer(self, session: ConversationState, rules: Rules) -> bool:
+        member, identity = self._directory.members.get(session), session.identity
+        if member is None or member.name is None:
+            return True
+        name = member.name
+        return rules.permits(identity, "name", name) and all(
+            rules.permits(identity, "register", offered, unless=(f"{name}.{offered}",)) for offered in member.offers
+        )
+
+    def _may_hear(self, session: ConversationState, rules: Rules) -> bool:
+        try:
+            return all(
+                rules.check_subscription(session.identity, topic) == denied
+                for topic, denied in self._topics.subscriptions_of(session).items()
+            )
+        except NotPermitted:
+            return False

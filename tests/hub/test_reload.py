@@ -1,0 +1,309 @@
+"""SIGHUP and `Hub.reload`: users and rules are read again while the hub runs; who has other rights now has to go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rpcstream import AsyncClient, NotAuthenticated, NotPermitted
+from rpcstream.config import ConfigError
+from rpcstream.hub import Hub
+
+from ..waiting import until
+
+USERS = """
+[[users]]
+name = "ada"
+token = "a"
+roles = ["gpu"]
+
+[[users]]
+name = "bob"
+token = "b"
+"""
+
+RULES = """
+[[rules]]
+who = "gpu"
+register = "work"
+publish = ">"
+
+[[rules]]
+who = "*"
+call = "*"
+subscribe = "news.>"
+"""
+
+
+class Configured:
+    """A hub that serves, made from a file."""
+
+    def __init__(self, path: Path, hub: Hub, address: str) -> None:
+        self.path = path
+        self.hub = hub
+        self.address = address
+        self.clients: list[AsyncClient] = []
+
+    def client(self, token: str, **options: Any) -> AsyncClient:
+        self.clients.append(AsyncClient(self.address, token=token, **options))
+        return self.clients[-1]
+
+    def change(self, *pairs: tuple[str, str]) -> None:
+        """Replace texts in the file, and reload."""
+        text = self.path.read_text()
+        for before, after in pairs:
+            assert before in text
+            text = text.replace(before, after)
+        self.path.write_text(text)
+        self.hub.reload()
+
+
+@asynccontextmanager
+async def configured(path: Path, text: str = USERS + RULES, **arguments: Any) -> AsyncIterator[Configured]:
+    path.write_text(text)
+    hub = Hub.from_config(path, **arguments)
+    async with hub.listening(port=0) as address:
+        found = Configured(path, hub, address)
+        yield found
+        for client in found.clients:
+            await client.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "hub.toml"
+
+
+async def test_users_come_and_go(path: Path) -> None:
+    async with configured(path) as there:
+        ada, bob = there.client("a"), there.client("b")
+        assert [await ada.call("rpc.ping"), await bob.call("rpc.ping")] == ["pong", "pong"]
+        there.change(('name = "bob"\ntoken = "b"', 'name = "eve"\ntoken = "e"'))
+        assert await there.client("e").call("rpc.ping") == "pong"
+        with pytest.raises(NotAuthenticated):
+            await bob.call("rpc.ping")
+        with pytest.raises(NotAuthenticated):
+            await there.client("b").call("rpc.ping")
+        assert ada.state == "connected"
+        assert await ada.call("rpc.ping") == "pong"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ('token = "b"', 'token = "c"'),
+        ('token = "b"', 'token = "b"\nroles = ["gpu"]'),
+        ('name = "bob"', 'name = "bert"'),
+    ],
+)
+async def test_a_user_who_is_not_what_it_was_is_told_to_go(path: Path, change: tuple[str, str]) -> None:
+    async with configured(path) as there:
+        ada, bob = there.client("a"), there.client("b")
+        assert [await ada.call("rpc.ping"), await bob.call("rpc.ping")] == ["pong", "pong"]
+        there.change(change)
+        await until(lambda: bob.state == "idle")
+        assert ada.state == "connected"
+
+
+async def test_what_has_begun_is_finished_before_the_connection_ends(path: Path) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    async with configured(path) as there:
+        ada, bob = there.client("a", name="ada"), there.client("b", reconnect=True)
+
+        @ada
+        async def work() -> str:
+            begun.set()
+            await go_on.wait()
+            return "done"
+
+        await ada.offer()
+        call = bob.submit.work()
+        await begun.wait()
+        there.change(('token = "b"', 'token = "b"\nroles = ["new"]'), ('roles = ["gpu"]', 'roles = ["gpu", "new"]'))
+        assert await bob.call("rpc.ping") == "pong"  # on another connection, with its new roles
+        go_on.set()
+        assert await call == "done"
+
+
+async def test_who_does_not_finish_is_closed_after_the_drain_timeout(path: Path) -> None:
+    async with configured(path, USERS + RULES + "\n", drain_timeout=0.05) as there:
+        ada, bob = there.client("a", name="ada"), there.client("b")
+
+        @ada
+        async def work() -> None:
+            await asyncio.Event().wait()
+
+        await ada.offer()
+        call = bob.submit.work()
+        await until(lambda: there.hub.directory.by_name["ada"].load)
+        there.change(('token = "a"', 'token = "aa"'))
+        with pytest.raises(Exception, match="Provider gone"):
+            await call
+
+
+async def test_rules_count_at_once(path: Path) -> None:
+    async with configured(path) as there:
+        ada, bob = there.client("a", name="ada"), there.client("b")
+        ada(lambda: "done", name="work")
+        await ada.offer()
+        assert await bob.call("work") == "done"
+        there.change(('call = "*"', 'call = "other"'))
+        with pytest.raises(NotPermitted):
+            await bob.call("work")
+        assert (bob.state, ada.state) == ("connected", "connected")
+
+
+@pytest.mark.parametrize("change", [('register = "work"', 'register = "other"'), ('who = "gpu"', 'who = "cpu"')])
+async def test_what_may_not_be_offered_any_more_ends_with_its_connection(path: Path, change: tuple[str, str]) -> None:
+    async with configured(path) as there:
+        ada, bob = there.client("a", name="ada"), there.client("b")
+        ada(lambda: "done", name="work")
+        await ada.offer()
+        await bob.call("rpc.ping")
+        there.change(change)
+        await until(lambda: "ada" not in there.hub.directory.by_name)
+        assert bob.state == "connected"
+
+
+async def test_what_may_not_be_subscribed_to_any_more_ends_with_its_connection(path: Path) -> None:
+    async with configured(path) as there:
+        ada, bob = there.client("a"), there.client("b")
+        async with ada.subscribe("news.local"), bob.subscribe("news.>"):
+            there.change(('subscribe = "news.>"', 'subscribe = "news.>"\ndeny_subscribe = "news.secret"'))
+            await until(lambda: bob.state == "idle")
+            assert ada.state == "connected"
+
+
+async def test_a_token_for_all(path: Path) -> None:
+    async with configured(path, 'token = "one"\n') as there:
+        client = there.client("one")
+        assert await client.call("rpc.ping") == "pong"
+        there.hub.reload()
+        assert client.state == "connected"
+        there.change(("one", "two"))
+        await until(lambda: client.state == "idle")
+        assert await there.client("two").call("rpc.ping") == "pong"
+        with pytest.raises(NotAuthenticated):
+            await client.call("rpc.ping")
+
+
+async def test_from_a_token_to_users(path: Path) -> None:
+    async with configured(path, 'token = "one"\n') as there:
+        client = there.client("one")
+        assert await client.call("rpc.ping") == "pong"
+        there.change(('token = "one"\n', USERS))
+        await until(lambda: client.state == "idle")
+        assert await there.client("a").call("rpc.ping") == "pong"
+
+
+async def test_times_and_the_log_are_taken_over_the_rest_is_named(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("rpcstream")
+    before = logger.level
+    try:
+        async with configured(path, 'port = 1\ncall_timeout = 1000\nlog_level = "info"\n' + USERS + RULES) as there:
+            ada, bob = there.client("a", name="ada"), there.client("b")
+
+            @ada
+            async def work() -> None:
+                await asyncio.Event().wait()
+
+            await ada.offer()
+            caplog.set_level(logging.INFO, "rpcstream.hub")
+            there.change(("1000", "0.01"), ("port = 1", 'port = 2\nbalance = "round_robin"'))
+            with pytest.raises(TimeoutError):
+                await bob.call("work", timeout=None)
+            assert "used when the hub is restarted: balance, port" in caplog.text
+            assert "connections to close: 0" in caplog.text
+            there.hub.reload()
+            assert caplog.text.count("used when the hub is restarted: balance, port") == 2
+            there.change(('log_level = "info"', 'log_level = "error"'))
+            assert logger.level == logging.ERROR
+    finally:
+        logger.setLevel(before)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "named"),
+    [
+        (USERS + RULES, USERS, "whether there are rules"),
+        (USERS, USERS + RULES, "whether there are rules"),
+        (USERS, "", "whether callers are authenticated"),
+        ("", USERS, "whether callers are authenticated"),
+    ],
+)
+async def test_what_a_running_hub_cannot_change_stays(
+    path: Path, caplog: pytest.LogCaptureFixture, before: str, after: str, named: str
+) -> None:
+    async with configured(path, before) as there:
+        client = there.client("a") if before else AsyncClient(there.address)
+        assert await client.call("rpc.ping") == "pong"
+        path.write_text(after)
+        there.hub.reload()
+        assert f"used when the hub is restarted: {named}" in caplog.text
+        assert client.state == "connected"
+        assert (there.hub.rules is not None) == ("rules" in before)
+        await client.close()
+
+
+WRONG = [
+    ('who = "gpu"', 'whom = "gpu"', "rule 1: unknown field 'whom'"),
+    ('token = "b"', 'token = "a"', "have the same token"),
+    ('token = "b"', "token = ", "hub.toml"),
+    ("[[rules]]", "[[rulez]]", "rulez"),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong", "told"), WRONG)
+async def test_a_wrong_file_changes_nothing(path: Path, right: str, wrong: str, told: str) -> None:
+    async with configured(path) as there:
+        ada = there.client("a")
+        assert await ada.call("rpc.ping") == "pong"
+        with pytest.raises((ConfigError, ValueError), match=r"hub\.toml") as caught:
+            there.change((right, wrong), ('name = "ada"', 'name = "eve"'))
+        assert told in str(caught.value)
+        assert ada.state == "connected"
+        assert await there.client("b").call("rpc.ping") == "pong"
+
+
+async def test_a_hub_that_was_not_made_from_a_configuration() -> None:
+    with pytest.raises(RuntimeError, match="from_config"):
+        Hub().reload()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_the_signal(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first file is wrong, which is logged; the second is right; the third is gone."""
+    path.write_text(USERS)
+    hub = Hub.from_config(path)
+    before = signal.getsignal(signal.SIGHUP)
+    caplog.set_level(logging.INFO, "rpcstream.hub")
+    told: list[str] = []
+
+    async def drive(address: str) -> None:
+        for text, expected in ((USERS + "x", "was not reloaded"), (USERS, "was read again"), (None, "No such file")):
+            path.write_text(text) if text is not None else path.unlink()
+            os.kill(os.getpid(), signal.SIGHUP)
+            await until(lambda expected=expected: expected in caplog.text)
+            told.append(expected)
+        client = AsyncClient(address, token="a")
+        assert await client.call("rpc.ping") == "pong"
+        await client.close()
+        hub.stop()
+
+    tasks: list[Any] = []
+    hub.run(port=0, on_listening=lambda address: tasks.append(asyncio.ensure_future(drive(address))))
+    assert told == ["was not reloaded", "was read again", "No such file"]
+    assert tasks[0].exception() is None
+    assert signal.getsignal(signal.SIGHUP) is before
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == 2
+    assert all("hub.toml" in record.getMessage() for record in errors)
