@@ -265,8 +265,10 @@ class GatedSession(Session):
         super().__init__(gate, **options)
         self.gate = gate
 
-    def connected(self, channel: Channel, *, is_lasting: bool = True, splits_values: bool = False) -> None:
-        super().connected(channel, is_lasting=is_lasting, splits_values=splits_values)
+    def connected(
+        self, channel: Channel, *, is_lasting: bool = True, splits_values: bool = False, is_lines: bool = False
+    ) -> None:
+        super().connected(channel, is_lasting=is_lasting, splits_values=splits_values, is_lines=is_lines)
         self.gate.begin(self)
 
     def send_reply(self, reply: Encoded | None) -> None:

@@ -113,7 +113,7 @@ class HubDispatcher(Dispatcher):
             if session.is_lasting and name not in SIGNS_OF_LIFE:
                 self._directory.find(session)
             if not self._may_call(session, name):
-                return self.replies.error_to(message, NotPermitted(data={"method": name}))
+                return self._not_sent(message, NotPermitted(data={"method": name}), session)
             if name in self._passing:
                 return self._pass(self._passing[name], message, line, session)
             if name in self._listings:
@@ -132,7 +132,7 @@ class HubDispatcher(Dispatcher):
         try:
             result = function(session, message, self._checked(message, line))
         except RpcError as error:
-            return self._not_sent(message, error)
+            return self._not_sent(message, error, session)
         return self._serialize({"jsonrpc": VERSION, "id": message["id"], "result": result}) if "id" in message else None
 
     def _list(
@@ -147,7 +147,7 @@ class HubDispatcher(Dispatcher):
             if message.get("params"):
                 raise InvalidParams(data={"reason": "it has no parameters"})
         except RpcError as error:
-            return self._not_sent(message, error)
+            return self._not_sent(message, error, session)
         if "id" not in message:
             return None
         version = listing.ask()
@@ -230,7 +230,7 @@ class HubDispatcher(Dispatcher):
             self._send(relay, route, message, line, session, timeout=timeout)
             return relay
         except RpcError as error:
-            return self._not_sent(message, error)
+            return self._not_sent(message, error, session)
 
     async def _forward_from_batch(
         self, route: Route, message: dict[str, Any], session: ConversationState
@@ -299,7 +299,7 @@ class HubDispatcher(Dispatcher):
             timeout = timeout_of(name, None, message, session.waited)
         except RpcError as error:
             self._counters.requests += 1
-            return self._not_sent(message, error)
+            return self._not_sent(message, error, session)
         if session.is_lasting:
             self._directory.find(session).calls_made += 1
         deadline = INFINITE if timeout is None else session.loop.time() + timeout
@@ -308,7 +308,7 @@ class HubDispatcher(Dispatcher):
             return self._hold_in_batch(held, method, call)
         if not held.hold(name, method, call):
             self._counters.requests += 1
-            return self._not_sent(message, self._unknown(name, session))
+            return self._not_sent(message, self._unknown(name, session), session)
         return call if call.is_call else None
 
     async def _hold_in_batch(self, held: HeldCalls, method: AwayMethod, call: HeldCall) -> Encoded | None:
@@ -439,14 +439,18 @@ class HubDispatcher(Dispatcher):
             return super()._is_visible(name, session) and self._may_call(session, name)
         return any(self._may_call(session, route.method, member) for member in route.members[:COMPARED])
 
-    def _not_sent(self, message: dict[str, Any], error: RpcError) -> Encoded | None:
+    def _not_sent(
+        self, message: dict[str, Any], error: RpcError, session: ConversationState | None = None
+    ) -> Encoded | None:
         """Write the error reply; a message that is not JSON always gets one (JSON-RPC 2.0, section 5)."""
+        if "id" not in message and not isinstance(error, ParseError):
+            self.replies.log_notification(message.get("method"), error, session)
         return self.replies.error_to({"id": message.get("id")} if isinstance(error, ParseError) else message, error)
 
     def _refused(self, call: HeldCall, error: RpcError | None) -> Encoded | None:
         """Write the error reply to a call that was held; None for the error: its provider has not come back."""
         name = call.message["method"]
-        return self.replies.error_to(call.message, self._unknown(name, call.session) if error is None else error)
+        return self._not_sent(call.message, self._unknown(name, call.session) if error is None else error, call.session)
 
     def write_error(self, call_id: Any, error: RpcError) -> Encoded | None:
         return self.replies.error_to({"id": call_id}, error)

@@ -120,7 +120,7 @@ class ParamsErrors:
             positional = names[:count]
             taken = f"; these are {_quoted(positional)}" if positional else ""
             return InvalidParams(
-                f"Invalid params: at most {count} by position, got {len(params)}{taken}",
+                f"Invalid params: too many, at most {count} by position, got {len(params)}{taken}",
                 {"path": f"$[{count}]", "reason": "too many", "parameters": positional},
             )
         return self.of_value(str(error))

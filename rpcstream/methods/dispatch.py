@@ -241,6 +241,8 @@ class Dispatcher:
             readable = call_id is not NO_ID and envelope.has_valid_id(message)
             return None, call_id, self.replies.error(call_id if readable else None, error)
         except RpcError as error:
+            if call_id is NO_ID:
+                self.replies.log_notification(message["method"], error, session)
             return None, call_id, self.replies.error(call_id, error)
         return method, call_id, None
 

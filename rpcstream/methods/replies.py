@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..codec import Codec
+from ..codec.rich_hint import shortened
 from ..errors import InternalError, RpcError
 from ..limits import Limits
 from ..observe.counters import Counters
@@ -88,6 +89,12 @@ class ReplyWriter:
             self._log.error(None, "the data of an error cannot be sent", error=unfit)
         return self._serialize(envelope.error_reply(call_id, RpcError(code, _text_of(error)[:1000])))
 
+    def log_notification(self, name: object, error: RpcError, session: ConversationState | None) -> None:
+        """Log the error of a notification, which its sender is not told."""
+        address = _address_of(session)
+        sender = f" (it came from {address})" if address else ""
+        self._log.warning(address, "notification of %r failed: %s", shortened(str(name)), f"{error}"[:200] + sender)
+
     def error_to(self, message: Any, error: RpcError) -> Encoded | None:
         """The error reply to a request (no batch); one that cannot be read gets the id null."""
         is_readable = type(message) is dict and envelope.has_valid_id(message)
@@ -111,7 +118,7 @@ class ReplyWriter:
         # An RpcError with an address came from another server, through a client: it is not this handler's answer.
         if isinstance(error, RpcError) and getattr(error, "address", None) is None:
             if call_id is NO_ID:
-                self._log.warning(_address_of(session), "notification of %r failed: %s", method.name, error)
+                self.log_notification(method.name, error, session)
             return self.error(call_id, error)
         self._counters.handler_failures += 1
         self._log.error(method.name, "method %r failed", method.name, error=error)

@@ -15,10 +15,11 @@ import orjson
 
 from ..codec import payloads
 from ..codec.payloads import TooManyValues
-from ..errors import RpcError
+from ..errors import ParseError, RpcError
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.framing import LONG, Message, Oversize
+from ..wire.json_scan import SpreadValue
 from . import control_messages
 from .request_queue import Chunk, EarlyMessage, busy
 from .state import ConversationState
@@ -31,6 +32,9 @@ ParseLong = Callable[[bytes, ConversationState], tuple[Any, bytes]]
 
 #: A message with none of these is neither a reply nor a control message. (The names may be written with escapes.)
 _SIGNS = (b'"$', b'"result"', b'"error"', b"\\u")
+
+#: The reason of the error for the first line of such a value.
+SPREAD = "a message is one line: send the JSON without line ends in it (what follows of this value is skipped)"
 
 #: What is left of a message: requests, and control messages that wait with them.
 Left = list[Message | EarlyMessage]
@@ -59,14 +63,35 @@ def unparsed(
         line = error.stand_in(line)  # type: ignore[arg-type]  # it was read
     if isinstance(line, Oversize):
         return [], None if _fail_call_of(line, state) else _refuse_oversize(line, state, refuse)
+    if state.spread is not None:
+        if state.spread.takes(line):
+            return [], None
+        state.spread = None
     values = envelope.split_values(line)
     if values and state.splits_values:
         return values, None
     reason = envelope.unreadable(line, error)
+    if state.is_lines and state.side == "server" and not values:
+        state.spread = SpreadValue.begun_by(line)
+        if state.spread is not None:
+            reason = ParseError(data={"reason": SPREAD})
     # A client ends the connection, and with it all calls.
     if state.side == "server" and state.pending.settled_unreadable(line, reason):
         return [], None
     return [], refuse({"id": None if values else envelope.id_of_request(line)}, reason)
+
+
+def belongs_to_spread(message: Any, line: bytes | bytearray, state: ConversationState) -> bool:
+    """Whether a message that is JSON by itself is a line of a value that the peer has written over several lines.
+
+    A request is not, unless it is indented: who sends a broken line and then a whole one waits for its reply.
+    """
+    spread = state.spread
+    if spread is None or isinstance(line, payloads.CutLine):
+        return False
+    members = message if type(message) is list else [message]
+    is_request = any(type(each) is dict and "method" in each for each in members)
+    return (not is_request or line[:1] in (b" ", b"\t")) and spread.takes(bytes(line))
 
 
 def _fail_call_of(message: Oversize, state: ConversationState) -> bool:

@@ -110,17 +110,21 @@ class Session(ConversationState):
 
     # -- from the transport -------------------------------------------------------------------------------------------
 
-    def connected(self, channel: Channel, *, is_lasting: bool = True, splits_values: bool = False) -> None:
+    def connected(
+        self, channel: Channel, *, is_lasting: bool = True, splits_values: bool = False, is_lines: bool = False
+    ) -> None:
         """The connection stands.
 
         Args:
             channel: the transport.
             is_lasting: False: the peer sends one message, and cannot be asked anything.
             splits_values: JSON values that follow each other in one message are messages of their own.
+            is_lines: a message is one line.
         """
         self.channel = channel
         self.is_lasting = is_lasting
         self.splits_values = splits_values
+        self.is_lines = is_lines
         self.is_open = is_lasting
         self._is_calm = True
         if not is_lasting:
@@ -221,7 +225,7 @@ class Session(ConversationState):
         """The peer is authenticated: from now on this dispatcher answers its requests."""
         self.identity = identity
         self._dispatch = dispatch
-        self._answer = self._answer_unless_cancelled if self.queue.cancels else dispatch.answer
+        self._choose_answer()
 
     @property
     def is_unused(self) -> bool:
@@ -256,6 +260,8 @@ class Session(ConversationState):
                 except orjson.JSONDecodeError as error:
                     message = None
                     messages[position:position], reply = incoming.unparsed(line, error, self, self._refuse)
+                    if self.spread is not None:
+                        self._choose_answer()
                 else:
                     reply = None
                     # A message with a method is for the dispatcher, a reply for the calls that wait.
@@ -317,6 +323,21 @@ class Session(ConversationState):
         is_refused = self.memory.is_full and len(line) >= COUNTED and type(message) is list
         if is_refused and not any(map(envelope.is_reply, message)):
             return self._dispatch.refuse(message, busy(self.limits.max_held_total, "max_held_total"))
+        return self._answer(message, line, self)
+
+    def _choose_answer(self) -> None:
+        """Choose how requests are answered from now on: by the dispatcher itself, unless something is unusual."""
+        if self.spread is not None:
+            self._answer = self._answer_unless_spread
+        else:
+            self._answer = self._answer_unless_cancelled if self.queue.cancels else self._dispatch.answer
+
+    def _answer_unless_spread(self, message: Any, line: bytes | bytearray, session: Session) -> Encoded | Later | None:
+        """As `Dispatch.answer`, behind a message that was the beginning of a value on several lines."""
+        if incoming.belongs_to_spread(message, line, self):
+            return None
+        self.spread = None
+        self._choose_answer()
         return self._answer(message, line, self)
 
     def _answer_unless_cancelled(
@@ -395,8 +416,7 @@ class Session(ConversationState):
             self._sorter.sort(began + share)
         except Exception as error:
             self._broken(error)
-        if self.queue.cancels:
-            self._answer = self._answer_unless_cancelled
+        self._choose_answer()
         if self.queue.is_behind or perf_counter() - began > share / 2:
             self._rests = True  # a loop may read a connection many times in a row, and this is for each read
             self._schedule()
@@ -452,7 +472,7 @@ class Session(ConversationState):
         has_room = self.has_room()
         if not self.queue:
             self.queue.forget_cancelled()
-            self._answer = self._dispatch.answer
+            self._choose_answer()
         elif has_room or self.queue.is_behind:
             self._schedule()
         if self._ending and not (self.busy or self.pending):

@@ -16,6 +16,7 @@ from ..errors import ServerBusy, Unread
 from ..limits import Limits
 from ..wire.buffers import Encoded
 from ..wire.framing import LONG
+from ..wire.json_scan import SpreadValue
 from .deadline import free_context
 from .inflight import ForwardedCall, RunningCalls
 from .interfaces import Channel
@@ -49,6 +50,9 @@ class ConversationState:
         channel: the transport; None before it is connected and after it is lost.
         is_open: requests may be sent.
         is_lasting: False over HTTP, where the peer sends one message: there are neither events nor calls back.
+        is_lines: a message is one line.
+        spread: what follows of a value that the peer has written over several lines, and that was answered with an
+            error; None while there is none.
         splits_values: JSON values that follow each other in one message are messages of their own.
         pending: calls made here that wait for their reply.
         running: calls of the peer that run.
@@ -86,6 +90,7 @@ class ConversationState:
         "holds",
         "identity",
         "is_lasting",
+        "is_lines",
         "is_open",
         "limits",
         "loop",
@@ -98,6 +103,7 @@ class ConversationState:
         "side",
         "slow",
         "splits_values",
+        "spread",
         "streaming",
         "streams",
         "turn_time",
@@ -131,7 +137,8 @@ class ConversationState:
         self.channel: Channel | None = None
         self.is_open = False
         self.is_lasting = True
-        self.splits_values = False
+        self.splits_values = self.is_lines = False
+        self.spread: SpreadValue | None = None
         self.streaming: bool | None = None
         self.identity: Any = None
         self.headers: Mapping[str, str] = NO_HEADERS

@@ -130,9 +130,15 @@ class MessageConnection(SocketConnection):
         partial = self._is_partial and not self._paused
         busy = self.session.busy or bool(self.session.pending)
         reason = self._timeouts.overdue(now, partial=partial, unread=unread, busy=busy)
-        if reason is not None:
+        if reason is not None and partial and not unread:
+            self._close_incomplete(reason)
+        elif reason is not None:
             self._close_for_limit(reason)
         return reason
+
+    def _close_incomplete(self, reason: str) -> None:
+        """Close since a message that has begun does not end."""
+        self._close_for_limit(reason)
 
     @property
     def _is_partial(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Unpack
 
 import orjson
 
-from ..errors import RpcError
+from ..errors import ParseError, RpcError
 from ..limits import Limits
 from ..peer.memory import Reception
 from ..peer.session import Session
@@ -48,7 +48,7 @@ class LineStream(MessageConnection):
     # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
     def _connect_session(self) -> None:
-        self.session.connected(self, splits_values=True)
+        self.session.connected(self, splits_values=True, is_lines=self._delimiter in (b"\n", b"\r\n"))
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -165,6 +165,15 @@ class LineStream(MessageConnection):
     @property
     def _is_partial(self) -> bool:
         return self._framer.partial
+
+    def _close_incomplete(self, reason: str) -> None:
+        if self.session.side != "server":
+            super()._close_incomplete(reason)
+            return
+        self.over_limit, self.reason = True, reason
+        error = ParseError(data={"reason": f"{reason}: end each message with a line end"})
+        self.send([orjson.dumps(error_reply(None, error))])
+        self.close()
 
     def probe(self) -> None:
         """As `Connection.probe`, for a peer that has ended its half of the connection, or is not read.

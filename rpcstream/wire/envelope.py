@@ -184,7 +184,48 @@ def unreadable(line: bytes | bytearray, error: orjson.JSONDecodeError) -> ParseE
     """The error for a message that the JSON parser refused, with the parser's reason."""
     # Long messages are parsed without their long strings, so the position would be wrong.
     is_place_known = len(line) < LONG or len(error.doc) == len(line)
-    return ParseError(data={"reason": str(error) if is_place_known else error.msg})
+    reason = str(error) if is_place_known else error.msg
+    advice = _advice(line, error)
+    return ParseError(data={"reason": f"{reason}; {advice}" if advice else reason})
+
+
+def _advice(line: bytes | bytearray, error: orjson.JSONDecodeError) -> str:
+    """What to do about text that is not JSON, by how it begins and by what stands at the place of the error."""
+    head = bytes(line[:16]).lstrip(b" \t\r\n")
+    if head.startswith(b"\xef\xbb\xbf"):
+        return "send UTF-8 without a byte order mark"
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in head[:4]:
+        return "the text looks like UTF-16 or UTF-32: send UTF-8"
+    if "UTF-8" in error.msg or "surrogates" in error.msg:
+        return "send UTF-8"
+    if not head.startswith((b"{", b"[")):
+        return EXAMPLE
+    place = error.doc[error.pos : error.pos + 12]
+    for begin, advice in _SLIPS:
+        if place.startswith(begin):
+            return advice
+    if "unexpected end of data" in error.msg:
+        return "the message ends before its value does"
+    if "unexpected content after document" in error.msg:
+        return "send one value in a message: several requests as a batch, or in messages of their own"
+    return "names stand in double quotes" if "key" in error.msg or place[:1].isalpha() else ""
+
+
+#: How a request looks, for those who send something else.
+EXAMPLE = 'a request is an object such as {"jsonrpc": "2.0", "id": 1, "method": "rpc.ping"}'
+
+#: What stands at the place of an error, and what to do about it.
+_SLIPS = (
+    ("'", "strings and names stand in double quotes"),
+    (
+        ("NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"),
+        "JSON has no NaN and no infinity: send null, or an ndarray",
+    ),
+    (("True", "False", "None"), "these words are true, false and null in JSON"),
+    (("}", "]"), "there is no comma behind the last member"),
+    ("//", "there are no comments in JSON"),
+    ("/*", "there are no comments in JSON"),
+)
 
 
 def split_values(line: bytes | bytearray) -> list[bytes]:
@@ -243,9 +284,13 @@ def _members(text: bytes) -> dict[str, Any]:
 
 def check_request(message: dict[str, Any]) -> None:
     """Raise InvalidRequest, with the wrong member, unless the object is a request (section 4)."""
-    if message.get("jsonrpc") != VERSION:
+    if "method" not in message:
+        reason = f"missing 'method': {EXAMPLE}"
+    elif "jsonrpc" not in message:
+        reason = 'missing \'jsonrpc\': every message has "jsonrpc": "2.0"'
+    elif message["jsonrpc"] != VERSION:
         reason = "the member 'jsonrpc' must be the string \"2.0\""
-    elif type(message.get("method")) is not str:
+    elif type(message["method"]) is not str:
         reason = "the member 'method' must be a string"
     elif not has_valid_id(message):
         reason = "the member 'id' must be a string, a number or null"

@@ -34,6 +34,13 @@ _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _BLANKS = b" \t\r\n"
 
 
+#: Bytes and lines of a value that is written over several lines, which are skipped after one error.
+SPREAD_MAX, SPREAD_LINES_MAX = 1024 * 1024, 10_000
+
+#: What the lines of such a value begin with: strings, brackets, numbers, words of JSON.
+_MAY_GO_ON = tuple(bytes((byte,)) for byte in b'"{}[],:-0123456789tfn')
+
+
 class Balance:
     """Counts the arrays and objects that are open at the end of a text, which is given piece by piece.
 
@@ -70,6 +77,46 @@ class Balance:
         outside = b"".join(quoted[self.in_string :: 2])
         self.in_string ^= len(quoted) % 2 == 0
         self.depth += len(outside) - 2 * outside.count(b"]")
+
+
+class SpreadValue:
+    """A value that a peer has written over several lines, where a message is one line: the lines that belong to it.
+
+    Use `begun_by` for the first line, and `takes` for those that follow, until the value ends or a line does not
+    belong to it. Reads at most `SPREAD_MAX` bytes in `SPREAD_LINES_MAX` lines.
+    """
+
+    __slots__ = ("_balance", "_lines", "_size")
+
+    def __init__(self) -> None:
+        self._balance = Balance()
+        self._size = self._lines = 0
+
+    @classmethod
+    def begun_by(cls, line: bytes) -> SpreadValue | None:
+        """The value that this line, which is no JSON, may begin; None where it does not look like that."""
+        text = line.strip(_BLANKS)
+        if text[:1] not in (b"{", b"[") or text[-1:] not in (b"{", b"[", b",", b":"):
+            return None
+        value = cls()
+        return value if value._add(text) and not value.is_over else None
+
+    @property
+    def is_over(self) -> bool:
+        """The value is complete, or too long to be followed further."""
+        return self._balance.is_closed or self._size > SPREAD_MAX or self._lines > SPREAD_LINES_MAX
+
+    def takes(self, line: bytes) -> bool:
+        """Whether a line is the next one of the value; not where strings do not end in it, or a word begins it."""
+        text = line.strip(_BLANKS)
+        return text[:1] in _MAY_GO_ON and not self.is_over and self._add(text)
+
+    def _add(self, text: bytes) -> bool:
+        self._size += len(text)
+        self._lines += 1
+        if self._size <= SPREAD_MAX:
+            self._balance.add(text)
+        return not self._balance.in_string
 
 
 def may_end_value(end: bytes) -> bool:

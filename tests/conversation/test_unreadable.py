@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from rpcstream import Context, Limits, Server
 
-from .transport_matrix import ErrorLog, Network, RawPeer, until
+from .transport_matrix import ErrorLog, Network, RawPeer, request, until
 
 #: Those that speak raw; by HTTP: tests/transports.
 pytestmark = pytest.mark.lasting
@@ -193,3 +195,102 @@ async def test_whose_error_it_is_is_told_at_the_limit_too(network: Network) -> N
         assert (reply["id"], reply["error"]["code"]) == ("away", -32700)
         raw.answer(asked, "fine")
         assert {each["id"] for each in await raw.receive_many(2)} == {"asking", "waits"}
+
+
+# -- a message on several lines
+
+
+PRETTY = json.dumps(
+    {"jsonrpc": "2.0", "id": 1, "method": "echo", "params": [{"deep": [1, [2], "}{"]}, []]}, indent=2
+).encode()
+PRETTY_BATCH = json.dumps([{"jsonrpc": "2.0", "id": number, "method": "echo"} for number in (1, 2)], indent=1).encode()
+INDENTED_BATCH = b'[\n  {"jsonrpc":"2.0","id":1,"method":"echo"},\n  {"jsonrpc":"2.0","id":2,"method":"echo"}\n]'
+FLAT = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "echo", "params": [[1], {"a": 2}]}, indent=0).encode()
+
+
+@pytest.mark.undelimited
+@pytest.mark.parametrize("text", [PRETTY, PRETTY_BATCH, INDENTED_BATCH, FLAT, PRETTY.replace(b"\n", b"\r\n")])
+@pytest.mark.parametrize("piece", [1, 7, 10_000])
+async def test_json_on_several_lines_is_one_error(network: Network, text: bytes, piece: int) -> None:
+    if (text, piece) == (INDENTED_BATCH, 1):
+        return  # a request is told from a member of the batch by its indentation, which must come with it
+    async with connected(network) as (echo, raw):
+        sent = text + b"\n"
+        for start in range(0, len(sent), piece):
+            raw.transport.write(sent[start : start + piece])
+            await asyncio.sleep(0)
+        reply = await raw.reply()
+        assert (reply["id"], reply["error"]["code"]) == (None, -32700)
+        assert reply["error"]["data"]["reason"].startswith("a message is one line")
+        await raw.silence()
+        assert not echo.carried_out
+        assert await raw.result("echo", 3) == [3]
+
+
+@pytest.mark.undelimited
+async def test_each_such_value_is_told_and_the_requests_between_are_carried_out(network: Network) -> None:
+    async with connected(network) as (echo, raw):
+        raw.send(PRETTY, PRETTY, request("echo", 1, id="a"), PRETTY_BATCH, request("echo", 2, id="b"))
+        replies = await raw.receive_many(5)
+        assert [reply["id"] for reply in replies] == [None, None, "a", None, "b"]
+        assert echo.carried_out == [(1,), (2,)]
+
+
+@pytest.mark.undelimited
+@pytest.mark.parametrize("broken", [b"{", b"[", b'{"jsonrpc":"2.0",', b'{"a":[1,{"b":'])
+async def test_a_broken_line_does_not_hide_the_requests_behind_it(network: Network, broken: bytes) -> None:
+    async with connected(network) as (_, raw):
+        for number in range(3):
+            raw.send(broken, request("echo", number, id=number))
+            assert (await raw.reply())["error"]["code"] == -32700
+            assert (await raw.reply())["id"] == number
+        raw.send(broken, [request("echo", 7, id="x")], b"}]")
+        assert (await raw.reply())["error"]["code"] == -32700
+        assert (await raw.receive())[0]["id"] == "x"
+        assert (await raw.reply())["error"]["code"] == -32700, "the value was given up before"
+
+
+@pytest.mark.undelimited
+async def test_lines_of_other_kinds_are_told_each(network: Network) -> None:
+    async with connected(network) as (_, raw):
+        raw.send(b"{", b"hello", b"<html>", b"{'a': 1}", b"[1 2]")
+        for _ in range(5):
+            assert (await raw.reply())["error"]["code"] == -32700
+        await raw.silence()
+
+
+@pytest.mark.undelimited
+async def test_what_waits_while_a_handler_runs_is_skipped_as_well(network: Network) -> None:
+    server = Server(limits=Limits(max_calls=1))
+    gate = asyncio.Event()
+
+    @server
+    async def wait() -> str:
+        await gate.wait()
+        return "waited"
+
+    async with network.raw(server) as raw:
+        raw.send(request("wait", id="w"), PRETTY, request("rpc.ping", id="p"))
+        for line in PRETTY.split(b"\n"):
+            raw.send(line)
+        raw.send(request("rpc.ping", id="q"))
+        await asyncio.sleep(0)
+        gate.set()
+        replies = await raw.receive_many(5)
+        assert {reply["id"] for reply in replies} == {"w", "p", "q", None}
+        assert sum(reply["id"] is None for reply in replies) == 2
+
+
+@pytest.mark.undelimited
+async def test_a_notification_that_is_wrong_is_logged(network: Network, caplog: pytest.LogCaptureFixture) -> None:
+    async with connected(network) as (echo, raw):
+        raw.send({"jsonrpc": "2.0", "method": "eccho"}, {"jsonrpc": "2.0", "method": "ask", "params": [1]})
+        await raw.silence()
+        raw.send(*[{"jsonrpc": "2.0", "method": "\x1b[2J" + "x" * 5000}] * 50)
+        await raw.silence()
+        assert not echo.carried_out
+    assert "notification of 'eccho' failed: [-32601] Method not found: 'eccho' (did you mean 'echo'?)" in caplog.text
+    assert "notification of 'ask' failed: [-32602] Invalid params: too many, at most 0 by position" in caplog.text
+    assert caplog.text.count("notification of") == 11, "ten a minute, and how many were left out"
+    assert len(caplog.text) < 10_000
+    assert "\x1b" not in caplog.text

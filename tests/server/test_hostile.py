@@ -301,6 +301,7 @@ async def test_half_a_message_and_silence_is_closed(connect: Any, caplog: pytest
     async with server.listening(port=0) as address:
         raw, other = await connect(address), await connect(address)
         await raw.send(b'{"jsonrpc":"2.0",')
+        assert "end each message with a line end" in (await raw.reply())["error"]["data"]["reason"]
         assert await raw.reply() is None
         await assert_served(other)
     assert "message_timeout" in caplog.text

@@ -96,3 +96,45 @@ def test_what_is_no_json_is_counted_all_the_same() -> None:
     assert values_over(b"[" * 1000, 3999) == 4000
     assert values_over(b'"' * 999, 100) > 100
     assert values_over(b"\\" * 1000, 100) == 0
+
+
+# -- values that are written over several lines
+
+
+def test_the_lines_of_a_value_are_followed_to_its_end() -> None:
+    text = json.dumps({"a": [1, {"b": "]}"}], "c": {}}, indent=2).encode()
+    first, *rest = text.split(b"\n")
+    value = json_scan.SpreadValue.begun_by(first + b"\r")
+    assert value is not None
+    for number, line in enumerate(rest, 1):
+        assert not value.is_over
+        assert value.takes(line), line
+        assert value.is_over is (number == len(rest))
+    assert not value.takes(b"}")
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"x", b"'{", b"{}", b'{"a":1}', b'{"a', b'{"a":"x', b'{"a":1}}{', b"]", b'"a": [', b"[1, 2", b"{'a':"]
+)
+def test_what_begins_no_value_on_several_lines(line: bytes) -> None:
+    assert (json_scan.SpreadValue.begun_by(line) is not None) is (line == b"{'a':")
+
+
+@pytest.mark.parametrize("line", [b"", b"hello", b'"a', b"<x>", b"{'a'"])
+def test_lines_that_do_not_belong_to_such_a_value(line: bytes) -> None:
+    value = json_scan.SpreadValue.begun_by(b"{")
+    assert value is not None
+    assert value.takes(line) is (line == b"{'a'")
+
+
+def test_such_a_value_is_not_followed_without_end() -> None:
+    value = json_scan.SpreadValue.begun_by(b"[")
+    assert value is not None
+    count = 0
+    while value.takes(b"[1,"):
+        count += 1
+    assert count == json_scan.SPREAD_LINES_MAX
+    value = json_scan.SpreadValue.begun_by(b"[")
+    assert value is not None
+    assert value.takes(b"1" * json_scan.SPREAD_MAX)
+    assert not value.takes(b"1")
