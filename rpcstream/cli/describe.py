@@ -9,9 +9,19 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from ..client.discovery import signature_text, type_text, value_text
+from ..client.discovery import parameters_of, signature_text, type_text, value_text
 from ..text import visible
 from .output import Terminal
+
+#: What JSON Schema calls the constraints of a value, and what is shown.
+_CONSTRAINTS = {
+    **{"minimum": ">= {}", "exclusiveMinimum": "> {}", "maximum": "<= {}", "exclusiveMaximum": "< {}"},
+    **{f"min{what}": "length >= {}" for what in ("Length", "Items", "Properties")},
+    **{f"max{what}": "length <= {}" for what in ("Length", "Items", "Properties")},
+    **{"multipleOf": "a multiple of {}", "pattern": "matching {}"},
+}
+#: Constraints of one parameter that are shown, and characters of its description.
+_MAX_CONSTRAINTS, _MAX_TEXT = 10, 500
 
 
 def list_text(methods: list[dict[str, Any]], terminal: Terminal) -> str:
@@ -35,10 +45,36 @@ def method_text(method: dict[str, Any], document: Any, terminal: Terminal) -> st
     description = method.get("description") or method.get("summary")
     if isinstance(description, str) and description.strip():
         text += "\n\n" + textwrap.indent(visible(description.strip(), keep="\n"), "    ")
+    details = [(each["name"], _details(each.get("schema"))) for each in parameters_of(method)]
+    if any(detail for _, detail in details):
+        text += "\n\n" + "\n".join(f"    {visible(name)}: {detail}" for name, detail in details if detail)
     named = _named_types(method, document)
     if named:
         text += "\n\nwhere\n" + "\n".join(f"    {visible(name)} = {_members(schema)}" for name, schema in named.items())
     return text
+
+
+def _details(schema: Any) -> str:
+    """The constraints of a parameter and its description: ">= 0, a multiple of 2; how many"."""
+    if not isinstance(schema, dict):
+        return ""
+    choices = schema.get("anyOf")
+    shown: list[str] = []
+    for part in [schema, *(choices if isinstance(choices, list) else ())]:
+        if isinstance(part, dict):
+            shown += [
+                form.format(value_text(part[name]))
+                for name, form in _CONSTRAINTS.items()
+                if name in part and not (name.endswith("Items") and "prefixItems" in part)
+            ]
+            texts = part.get("x-constraints")
+            shown += [visible(str(text))[:_MAX_TEXT] for text in (texts if isinstance(texts, list) else ())]
+    details = [", ".join(dict.fromkeys(shown[:_MAX_CONSTRAINTS]))]
+    if isinstance(unit := schema.get("x-unit"), str):
+        details.append(f"in {visible(unit[:_MAX_TEXT])}")
+    if isinstance(description := schema.get("description"), str):
+        details.append(visible(" ".join(description[:_MAX_TEXT].split())))
+    return "; ".join(filter(None, details))
 
 
 def _painted(method: dict[str, Any], signature: str, terminal: Terminal) -> str:

@@ -9,6 +9,7 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Annotated, Any
 
+import annotated_types as at
 import numpy as np
 import orjson
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from rpcstream import Codec, Shape
+from rpcstream import Codec, Server, Shape
 from rpcstream.cli.describe import list_text, method_text
 from rpcstream.cli.diagnostics import make_tracer, shortened_message
 from rpcstream.cli.items import UsageError
@@ -25,6 +26,7 @@ from rpcstream.cli.media import half_blocks
 from rpcstream.cli.output import Terminal, format_error, format_for_terminal, format_json
 from rpcstream.cli.save import check_writable, raw_form, save
 from rpcstream.client.discovery import methods_of, type_text
+from rpcstream.methods.discovery import describe
 from rpcstream.text import visible
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
@@ -364,6 +366,32 @@ class TestDescribe:
             '    Kind = Literal["a", "b"]\n'
             '    Point = {x: int, of: Kind = "a"}'
         )
+
+    def test_constraints_and_descriptions_of_parameters(self) -> None:
+        def function(
+            n: Annotated[int | None, at.Ge(0), "how\nmany"],
+            name: Annotated[str, at.Len(1, 5), at.Predicate(str.islower)],
+            far: Annotated[float, at.Unit("m")],
+            plain: tuple[int, int],
+        ) -> None:
+            """Do it."""
+
+        server = Server()
+        server.add(function, name="m")
+        document = describe({"m": server.methods["m"]}, codec=Codec(), title="", version="")
+        assert method_text(methods_of(document)[0], document, Terminal()) == (
+            "m(n: int | null, name: str, far: float, plain: tuple[int, int]) -> null\n"
+            "\n"
+            "    Do it.\n"
+            "\n"
+            "    n: >= 0; how many\n"
+            "    name: length >= 1, length <= 5, for which `str.islower` is true\n"
+            "    far: in m"
+        )
+        hostile = {"x-constraints": ["\x1b[31m"] * 99, "x-unit": "\x1b", "description": "\x1b" * 9999, "minimum": []}
+        shown = method_text({"name": "x", "params": [{"name": "a", "schema": hostile}]}, {}, Terminal())
+        assert "\x1b" not in shown
+        assert len(shown) < 10_000
 
     @given(json_values)
     def test_any_document(self, document: Any) -> None:
