@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ..client.loop_bridge import ClientStream
     from ..client.sync import Client
     from .diagnostics import StatusLine
+    from .params import GivenParams, Params
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,13 +128,16 @@ def _perform(options: argparse.Namespace, address: str, access: dict[str, Any], 
         from .events import subscribe
 
         return subscribe(options, address, {**access, "trace": _trace(options)})
-    params = _params(options)
+    from .params import fitted_call
+
+    given = _params(options)
     if options.repeat:
-        return _measure(options, address, access, line, params)
+        return _measure(options, address, access, line, given)
     with _make_client(options, address, access, line) as client:
         if options.stream:
-            return _show_stream(client, options, params, line)
-        result = _request(client, options, params, line)
+            shown = fitted_call(client, options, given, lambda params: _show_stream(client, options, params, line))
+            return int(shown)
+        result = fitted_call(client, options, given, lambda params: _request(client, options, params, line))
     if options.notify:
         return OK
     if options.list or options.describe:
@@ -142,25 +146,30 @@ def _perform(options: argparse.Namespace, address: str, access: dict[str, Any], 
 
 
 def _measure(
-    options: argparse.Namespace, address: str, access: dict[str, Any], line: StatusLine | None, params: Any
+    options: argparse.Namespace, address: str, access: dict[str, Any], line: StatusLine | None, given: GivenParams
 ) -> int:
     from .measure import measure
+    from .params import fitted_call
 
     count = options.concurrency or 1
     # A call that is made again would hide a failure.
     access = {**access, "pool": count, "http_connections": count, "retries": 0}
     limit = {"timeout": options.timeout} if options.timeout else {}
     with _make_client(options, address, access, None) as client:
-        return measure(options, lambda: client.request(options.method, params, **limit), client.close, line)
+
+        def measured(params: Params) -> int:
+            return measure(options, lambda: client.request(options.method, params, **limit), client.close, line)
+
+        return int(fitted_call(client, options, given, measured))
 
 
-def _params(options: argparse.Namespace) -> list[Any] | dict[str, Any] | None:
-    from .call_options import read_params
+def _params(options: argparse.Namespace) -> GivenParams:
+    from .params import GivenParams, read_params
 
     if options.publish is not None:
         from .events import read_event
 
-        return read_event(options)
+        return GivenParams(read_event(options), [])
     return read_params(options)
 
 
@@ -196,9 +205,7 @@ def _make_client(options: argparse.Namespace, address: str, access: dict[str, An
         raise UsageError(option_fault(error)) from error
 
 
-def _request(
-    client: Client, options: argparse.Namespace, params: list[Any] | dict[str, Any] | None, line: StatusLine | None
-) -> Any:
+def _request(client: Client, options: argparse.Namespace, params: Params, line: StatusLine | None) -> Any:
     from ..wire import envelope
 
     try:
@@ -223,9 +230,7 @@ def _publish(client: Client, params: Any, limit: dict[str, Any]) -> Any:
         raise MethodNotFound("only a hub takes events from clients, and this server is none") from error
 
 
-def _show_stream(
-    client: Client, options: argparse.Namespace, params: list[Any] | dict[str, Any] | None, line: StatusLine | None
-) -> int:
+def _show_stream(client: Client, options: argparse.Namespace, params: Params, line: StatusLine | None) -> int:
     timeout, on_progress = options.timeout or None, _on_progress(line)
     stream = client.stream_request(options.method, params, timeout=timeout, on_progress=on_progress)
     try:

@@ -13,9 +13,8 @@ from typing import Any
 from .. import __version__
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from ..user_files import config_file
-from .items import Item, UsageError, build_params, parse_file_option, parse_item, parse_positional
+from .items import UsageError, parse_file_option, parse_positional
 from .options import HelpFormatter, parse_count, parse_port, parse_seconds, split_options, with_option_names
-from .values import ValueReader
 
 DEFAULT_TIMEOUT = 60.0
 
@@ -105,6 +104,7 @@ def _add_parameter_options(group: _Group) -> None:
 def _add_call_options(group: _Group) -> None:
     add = group.add_argument
     waiting = f"to wait for the answer (default {DEFAULT_TIMEOUT:g}; 0: no limit)"
+    add("--no-schema", action="store_true", help="do not ask what METHOD takes")
     add("--timeout", metavar="SECONDS", type=parse_seconds, help=waiting)
     add("--notify", action="store_true", help="send a notification: no answer comes")
     add("--stream", action="store_true", help="show each item of METHOD's stream as it comes")
@@ -204,21 +204,6 @@ def _find_wrong_output(options: argparse.Namespace, mode: str) -> str | None:
     if options.format == "table" and mode in ("stream", "subscribe"):
         return f"--format table does not go with --{mode}: the width of columns is not known before the end"
     return None
-
-
-def read_params(options: argparse.Namespace, reader: ValueReader | None = None) -> list[Any] | dict[str, Any] | None:
-    """The `params` of the call, with the files that they name.
-
-    Raises:
-        UsageError: an item is wrong, or a file cannot be read.
-    """
-    reader = reader or ValueReader()
-    given: list[Item] = options.parts or []
-    if "-" in options.items:
-        if len(options.items) > 1 or given:
-            raise UsageError("'-' takes all parameters from standard input, so no other parameter goes with it")
-        return reader.read_params()
-    return build_params([*map(parse_item, options.items), *given], reader.convert)
 
 
 def connection_options(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:

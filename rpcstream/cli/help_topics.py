@@ -31,6 +31,10 @@ Parameters are items by name, or --positional VALUE ... (not both in one call).
                    key:ndarray:float32=[1,2] says the dtype
   -                all parameters: a JSON object or array from standard input
 
+A value without a type goes as METHOD takes it: text=1 is text for a str, and
+points:ndarray=[1] is in the dtype that is wanted. What METHOD takes is asked
+for once, and kept for an hour; --no-schema sends it as it looks.
+
 A file called - is standard input. A VALUE may have a type too:
   rpcstream sum --positional 1 :int=2 :=[3]
 Quote what the shell would take for itself: blanks, [], {{}}, *, $.""",

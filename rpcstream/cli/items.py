@@ -57,7 +57,7 @@ def parse_item(text: str) -> Item:
     key, colon, kind = left.rpartition(":")
     if not colon:
         key, kind, dtype = left, "auto", ""
-    elif key.endswith(":ndarray") and kind not in KINDS:
+    elif key.endswith(":ndarray"):
         key, kind, dtype = key.removesuffix(":ndarray"), "ndarray", kind
     elif kind in ("", *KINDS):
         kind, dtype = kind or "json", ""

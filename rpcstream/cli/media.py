@@ -23,6 +23,9 @@ _UPPER_HALF, _LOWER_HALF = "\u2580", "\u2584"
 #: Lines of a picture at most, so that the text above it stays on the screen.
 _MAX_PICTURE_LINES = 24
 
+#: Names of dtypes of numpy that hold no numbers.
+_NOT_NUMBERS = ("object", "str", "bytes", "void")
+
 Pixel = tuple[int, int, int, int]
 
 # -- arrays
@@ -75,17 +78,42 @@ def _as_dtype(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
         return array
     import numpy as np
 
+    from ..codec.dtypes import from_wire
+
     try:
-        wanted = np.dtype(dtype)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"unknown dtype {dtype!r}") from error
-    if wanted.kind not in "biufc":
+        wanted = from_wire(dtype)
+    except ValueError as error:
+        if dtype in _NOT_NUMBERS:
+            raise ValueError(f"the dtype {dtype!r} is not one of numbers") from error
+        raise ValueError(f"unknown dtype {dtype!r:.60}: {str(error).rpartition(': ')[2]}") from error
+    if wanted.kind in "mM":
         raise ValueError(f"the dtype {dtype!r} is not one of numbers")
     with np.errstate(all="ignore"):
         converted = array.astype(wanted)
     if array.dtype.kind in "biu" and wanted.kind in "iu" and not np.array_equal(converted, array):
         raise ValueError(f"a number does not fit into {dtype}")
     return converted
+
+
+def array_in_one_of(array: np.ndarray[Any, Any], dtypes: list[str]) -> np.ndarray[Any, Any]:
+    """The array in the first of these dtypes that can hold its numbers; as it is where none can, or its own is one.
+
+    Args:
+        array: of numbers as JSON has them: int64, float64 or bool.
+        dtypes: as on the wire.
+    """
+    from ..codec.dtypes import from_wire
+
+    if array.dtype.str in dtypes or array.dtype.name in dtypes:
+        return array
+    holding = {"f": "fcV", "b": "biufcV"}.get(array.dtype.kind, "iufcV")  # V: bfloat16 and the like
+    for dtype in dtypes:
+        try:
+            if from_wire(dtype).kind in holding:
+                return _as_dtype(array, dtype)
+        except (ValueError, ImportError):
+            continue
+    return array
 
 
 def npy_file(array: np.ndarray[Any, Any]) -> bytes:

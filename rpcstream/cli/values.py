@@ -71,6 +71,35 @@ class ValueReader:
             raise UsageError(f"{item.source}: {error}") from error
 
 
+def is_unclear(item: Item, value: Any) -> bool:
+    """Whether what is sent for an item depends on what its parameter takes.
+
+    Args:
+        item: as it was typed.
+        value: its value where nothing is known of the parameter.
+    """
+    if item.kind == "ndarray":
+        return not item.dtype and not _is_file(item)
+    return item.kind == "auto" and not isinstance(value, str)
+
+
+def fitted(item: Item, value: Any, taken: list[str] | None) -> Any:
+    """The value of an unclear item for a parameter that takes these types (see `schemas`)."""
+    from .schemas import dtypes_in, wants_text
+
+    if item.kind != "ndarray":
+        return _text(item.text) if wants_text(taken, value) else value
+    from .media import array_in_one_of
+
+    dtypes = dtypes_in(taken)
+    return array_in_one_of(value, dtypes) if dtypes else value
+
+
+def shortened(text: str) -> str:
+    """A text as it was typed, cut to its beginning if it is long."""
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
 def _standard_input() -> bytes:
     if sys.stdin is None:  # the shell closed it: `<&-`
         raise UsageError("standard input is closed")
@@ -180,10 +209,15 @@ def _image(reader: ValueReader, item: Item) -> Any:
     return image_to_send(reader.read(item.text.removeprefix("@")))
 
 
+def _is_file(item: Item) -> bool:
+    """Whether the text of an array is the name of a .npy file."""
+    return item.text.startswith("@") or item.text.endswith(".npy") or item.text == "-"
+
+
 def _ndarray(reader: ValueReader, item: Item) -> Any:
     from .media import array_from_file, array_from_json
 
-    if item.text.startswith("@") or item.text.endswith(".npy") or item.text == "-":
+    if _is_file(item):
         return array_from_file(reader.read(item.text.removeprefix("@")), item.dtype)
     try:
         nested = parse_json(_text(item.text))

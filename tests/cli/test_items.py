@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcstream.cli.call_options import join_address, make_parser, parse, read_params
+from rpcstream.cli.call_options import join_address, make_parser, parse
 from rpcstream.cli.items import UsageError, parse_file_option, parse_item, parse_positional
+from rpcstream.cli.params import read_params
 from rpcstream.cli.values import ValueReader, infer_value, parse_json
 
 
 def params_of(*argv: str, stdin: bytes = b"") -> Any:
     """What `rpcstream METHOD argv...` sends as params."""
-    return read_params(parse(make_parser(), ["method", *argv]), ValueReader(lambda: stdin))
+    return read_params(parse(make_parser(), ["method", *argv]), ValueReader(lambda: stdin)).params
 
 
 def refused(*argv: str, stdin: bytes = b"") -> str:

@@ -1,0 +1,127 @@
+"""The `params` of a call: read from the command line, and fitted to what the method takes.
+
+Owns when the server is asked what its methods take, and what is said of a value that it refused. Items are converted by
+`values`, types of parameters are read and remembered by `schemas`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from ..errors import CallTimeout, InvalidParams, RpcError
+from .items import Item, UsageError, build_params, parse_item
+from .values import ValueReader, fitted, is_unclear, shortened
+
+if TYPE_CHECKING:
+    from ..client.sync import Client
+    from .schemas import MethodTypes
+
+Params = list[Any] | dict[str, Any] | None
+
+#: Seconds that the server may take to say what its methods take; without an answer the call is made as it is.
+DISCOVERY_TIME = 10.0
+
+
+class GivenParams:
+    """The parameters on the command line.
+
+    Attributes:
+        params: of the request, where nothing is known of what the method takes.
+        unclear: the items whose value depends on that, by name or position: a number, `true`, `false` or `null`
+            without a type, which may be meant as text, and an array from JSON without a dtype.
+    """
+
+    def __init__(self, params: Any, items: list[Item]) -> None:
+        self.params: Params = params
+        places = [number if item.key is None else item.key for number, item in enumerate(items)]
+        self.unclear: dict[str | int, Item] = {
+            where: item for where, item in zip(places, items, strict=True) if is_unclear(item, params[where])
+        }
+
+    def fitted(self, types: MethodTypes) -> Params:
+        """The params with the unclear ones as the method takes them."""
+        params: Any = None if self.params is None else self.params.copy()
+        for where, item in self.unclear.items():
+            params[where] = fitted(item, params[where], types.taken(where))
+        return cast(Params, params)
+
+    def advice(self, parameter: object, types: MethodTypes | None) -> str | None:
+        """How to give the type of an item that the server refused; None where its type is clear.
+
+        Args:
+            parameter: its name, as the server has it; None where the server does not say.
+            types: what the method takes, as far as that is known.
+        """
+        for where, item in self.unclear.items():
+            if types is not None and types.taken(where) is not None:
+                continue
+            if parameter is None or where == parameter or isinstance(where, int):
+                name = where if isinstance(where, str) else ""
+                if item.kind == "ndarray":
+                    return f"for another dtype give {name}:ndarray:float32={shortened(item.text)}"
+                return f"for text give {name}:str={shortened(item.text)}"
+        return None
+
+
+def read_params(options: argparse.Namespace, reader: ValueReader | None = None) -> GivenParams:
+    """Read the `params` of the call, with the files that they name.
+
+    Raises:
+        UsageError: an item is wrong, or a file cannot be read.
+    """
+    reader = reader or ValueReader()
+    given: list[Item] = options.parts or []
+    if "-" in options.items:
+        if len(options.items) > 1 or given:
+            raise UsageError("'-' takes all parameters from standard input, so no other parameter goes with it")
+        return GivenParams(reader.read_params(), [])
+    items = [*map(parse_item, options.items), *given]
+    return GivenParams(build_params(items, reader.convert), items)
+
+
+def fitted_call(client: Client, options: argparse.Namespace, given: GivenParams, call: Callable[[Params], Any]) -> Any:
+    """Make a call with the params as the method takes them; what it takes is asked for only where that matters.
+
+    A copy of the answer that is older than the server shows itself by an error about the params: the server is asked
+    again then, and called again if it takes something else by now.
+    """
+    if not given.unclear or options.no_schema:
+        return _advised(call, given.params, given, None)
+    from .schemas import remembered
+
+    # A notification has no error, and a measurement would count the same one many times.
+    types = None if options.notify or options.repeat else remembered(client.address, options.method)
+    is_copy = types is not None
+    if types is None:
+        types = _discover(client, options)
+    try:
+        return _advised(call, given.params if types is None else given.fitted(types), given, types)
+    except InvalidParams:
+        newer = _discover(client, options) if is_copy else None
+        if newer is None or newer == types:
+            raise
+    return _advised(call, given.fitted(newer), given, newer)
+
+
+def _advised(call: Callable[[Params], Any], params: Params, given: GivenParams, types: MethodTypes | None) -> Any:
+    try:
+        return call(params)
+    except InvalidParams as error:
+        parameter = error.data.get("parameter") if isinstance(error.data, dict) else None
+        error.advice = given.advice(parameter, types)
+        raise
+
+
+def _discover(client: Client, options: argparse.Namespace) -> MethodTypes | None:
+    """Ask the server what the method takes; None where it does not say."""
+    from .schemas import methods_in, remember
+
+    try:
+        document = client.request("rpc.discover", None, timeout=min(options.timeout or DISCOVERY_TIME, DISCOVERY_TIME))
+    except (RpcError, CallTimeout):
+        return None
+    methods = methods_in(document)
+    remember(client.address, document, methods)
+    return methods.get(options.method)
