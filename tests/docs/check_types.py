@@ -78,15 +78,28 @@ def _with_own_names(code: str, stem: str, files: set[str]) -> str:
     return code
 
 
+def all_modules() -> dict[str, str]:
+    """The modules of all pages and notebooks, by name without `.py`."""
+    found: dict[str, str] = {}
+    for page in [README, *PAGES]:
+        modules = modules_of(page)
+        taken = modules.keys() & found.keys()
+        if taken:
+            raise ValueError(
+                f"{page} makes modules that another page makes, too: {sorted(taken)}; rename a file or the page"
+            )
+        found |= modules
+    for notebook in (ROOT / "examples").glob("*.ipynb"):
+        found[f"{notebook.stem}_cells"] = module_of_notebook(notebook)
+    return found
+
+
 def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(sys.argv[1] if len(sys.argv) > 1 else temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        for page in [README, *PAGES]:
-            for name, code in modules_of(page).items():
-                (folder / f"{name}.py").write_text(code)
-        for notebook in (ROOT / "examples").glob("*.ipynb"):
-            (folder / f"{notebook.stem}_cells.py").write_text(module_of_notebook(notebook))
+        for name, code in all_modules().items():
+            (folder / f"{name}.py").write_text(code)
         (folder / "pyrightconfig.json").write_text(json.dumps({"include": ["."], "extraPaths": [str(ROOT)]}))
         bin_folder = Path(sys.executable).parent
         cache = ["--cache-dir", str(ROOT / ".mypy_cache")]

@@ -26,6 +26,7 @@ from rpcstream.server.options import ServerOptions
 from rpcstream.testing import serve_in_thread
 
 from .blocks import DOCS, FRONT, PAGES, README, REASONS, ROOT, RUN, blocks_of
+from .check_types import all_modules
 
 LINKED = [README, *FRONT, *PAGES]
 WIRE = DOCS / "reference" / "wire.md"
@@ -80,6 +81,13 @@ def test_the_site_shows_a_block_by_its_language_and_the_name_of_its_file() -> No
     specification.loader.exec_module(hook)
     shown = hook.with_plain_fences("```text talk\n-->\n```\n```python file=a.py\n1\n```\n```sh no-run=ci\nls\n```\n")
     assert shown == '```text\n-->\n```\n```python title="a.py"\n1\n```\n```sh\nls\n```\n'
+
+
+def test_the_code_of_all_pages_makes_modules_for_the_type_checkers() -> None:
+    modules = all_modules()
+    assert len(modules) > len(PAGES)
+    for name, code in modules.items():
+        compile(code, f"{name}.py", "exec")
 
 
 # -- JavaScript -------------------------------------------------------------------------------------------------------
