@@ -13,7 +13,16 @@ from typing import Any
 import orjson
 
 from ..codec import payloads
-from ..errors import CallCancelled, InvalidParams, InvalidRequest, MethodNotFound, NotPermitted, ParseError, RpcError
+from ..errors import (
+    CallCancelled,
+    DeadlineExceeded,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    NotPermitted,
+    ParseError,
+    RpcError,
+)
 from ..methods.arguments import Tagged
 from ..methods.dispatch import Dispatcher
 from ..nearest import NameIndex
@@ -187,7 +196,7 @@ class HubDispatcher(Dispatcher):
         line: Line,
         session: ConversationState,
         future: asyncio.Future[Encoded | None] | None = None,
-        waited: float | None = None,
+        held: HeldCall | None = None,
     ) -> Encoded | Relay | None:
         """Forward a call; return an error reply if that cannot be done, and None for a notification.
 
@@ -197,25 +206,32 @@ class HubDispatcher(Dispatcher):
             line: the text of the request; empty for one of a batch.
             session: of the caller.
             future: gets the reply in the place of the caller's session.
-            waited: seconds that a call was held here; None: it has just come.
+            held: the call, if it was held here; None: it has just come.
         """
         self._counters.requests += 1
         try:
             line = self._checked(message, line)
-            if waited is None:
+            now = session.loop.time()
+            if held is None:
                 waited = session.waited
                 if session.is_lasting:
                     self._directory.find(session).calls_made += 1
+            else:
+                waited = now - held.since
             provider = self._provider(route, message["method"], session)
             timeout = self.call_timeout
             if "timeout" in message:
                 timeout = timeout_of(message["method"], timeout, message, waited)
+            if held is not None and held.deadline != INFINITE:
+                timeout = min(held.deadline - now, INFINITE if timeout is None else timeout)
+                if timeout <= 0:
+                    raise DeadlineExceeded(data={"method": message["method"]})
             self.forwarded += 1
             if "id" not in message:
                 provider.send(passthrough.request(line, message, None, route.text, timeout=timeout))
                 provider.calls_served += 1
                 return None
-            deadline = INFINITE if timeout is None else session.loop.time() + timeout
+            deadline = INFINITE if timeout is None else now + timeout
             relay = Relay(
                 message["method"],
                 session,
@@ -227,6 +243,8 @@ class HubDispatcher(Dispatcher):
                 message=message,
             )
             relay.future = future
+            if held is not None:
+                relay.tries += held.tries
             self._send(relay, route, message, line, session, timeout=timeout)
             return relay
         except RpcError as error:
@@ -270,7 +288,9 @@ class HubDispatcher(Dispatcher):
         method = self._held.find(name) if self._held is not None else None
         if self._held is None or method is None or relay.future is not None:
             return False
-        call = HeldCall(message, line, session, waited=0.0, deadline=relay.deadline, refused=self._refused)
+        call = HeldCall(
+            message, line, session, waited=0.0, deadline=relay.deadline, refused=self._refused, tries=relay.tries
+        )
         if not self._may_wait(session, name, method) or not self._held.hold(name, method, call):
             return False
         relay.leave()
@@ -329,8 +349,7 @@ class HubDispatcher(Dispatcher):
     def _forward_held(self, call: HeldCall, route: Route) -> None:
         """Forward a call that was held: its provider is back."""
         session = call.session
-        waited = session.loop.time() - call.since
-        relay = self._forward(route, call.message, call.line, session, call.future, waited=waited)
+        relay = self._forward(route, call.message, call.line, session, call.future, held=call)
         if not isinstance(relay, Relay):
             if call.is_call:
                 call.finish(relay)

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 from ..codec.payloads import CutLine
 from ..errors import CallCancelled, DeadlineExceeded, RpcError
 from ..events.event_queue import QueueMemory
 from ..limits import Limits
+from ..peer.deadline import INFINITE
 from ..peer.inflight import ForwardedCall
 from ..peer.memory import memory_of
+from ..peer.slices import TURN
 from ..peer.state import ConversationState
 from ..wire.buffers import Encoded
 from .directory import Directory, Route
@@ -41,6 +44,7 @@ class HeldCall(ForwardedCall):
         session: of the caller.
         waited: seconds that the request had waited when it came.
         deadline: loop time, s; may be infinite.
+        tries: providers that it was sent to, none of which has begun it.
         refused: writes the error reply to it, or to a call whose provider has not come back (None).
 
     Attributes:
@@ -62,6 +66,7 @@ class HeldCall(ForwardedCall):
         "session",
         "since",
         "size",
+        "tries",
     )
 
     def __init__(
@@ -73,12 +78,14 @@ class HeldCall(ForwardedCall):
         waited: float,
         deadline: float,
         refused: Refused,
+        tries: int = 0,
     ) -> None:
         super().__init__(message.get("id"))
         self.message = message
         self.line = line
         self.session = session
         self.deadline = deadline
+        self.tries = tries
         self.size = HELD_COST + memory_of(line)
         if isinstance(line, CutLine):
             self.size += 2 * sum(map(len, line.strings))  # as they came, and decoded
@@ -224,7 +231,10 @@ class HeldCalls:
         is_over = count >= limits.max_calls // HELD_SHARE or (count > 0 and held + size > limits.max_message_size)
         if is_over or self.count >= limits.max_queue or size > self._memory.free:
             return False
-        if name not in self._away and not self._remember(name, method):
+        known = self._away.get(name)
+        if known is not None:  # other calls of it may wait already; one of a batch is held later than it was looked up
+            method = known
+        elif not self._remember(name, method):
             return False
         self._of_session[session] = count + 1, held + size
         self._memory.reserve(size)
@@ -257,21 +267,27 @@ class HeldCalls:
         self._timer = loop.call_at(when, self._expire, loop)
 
     def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Refuse the calls of the names whose time is over."""
+        """Refuse the calls of the names whose time is over, as many as one turn allows; the others soon."""
         self._timer = None
-        now = loop.time()
+        now, end = loop.time(), perf_counter() + TURN
         for name in [name for name, method in self._away.items() if method.until <= now]:
-            self._refuse_all(name)
+            if not self._refuse_all(name, end):
+                break
         if self._away:
             self._expire_at(loop, min(method.until for method in self._away.values()))
 
-    def _refuse_all(self, name: str) -> None:
-        method = self._away.pop(name)
+    def _refuse_all(self, name: str, until: float = INFINITE) -> bool:
+        """Forget a name, and refuse its calls; False if this took longer than `until` (`perf_counter`, s)."""
+        method = self._away[name]
         while method.calls:
+            if perf_counter() > until:
+                return False
             call = method.calls[0]
             self._drop(method, call)
             call.end()
             call.refuse()
+        del self._away[name]
+        return True
 
     def _pass_on(self) -> None:
         """Pass on the calls of names that are offered again, in order."""

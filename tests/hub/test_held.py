@@ -11,6 +11,7 @@ import pytest
 
 from rpcstream import Limits, Rule
 from rpcstream.hub import Hub
+from rpcstream.hub.dispatch import TRIES
 
 from ..internals import hold_no_more, names_away, waiting_memory
 from .conftest import CALL, OpenHub, RawPeer, filled
@@ -91,6 +92,21 @@ class TestPassedOn:
 
         with_hub(main, grace=10, **QUIET)
 
+    def test_calls_of_one_batch_wait_together(self, with_hub: Any) -> None:
+        async def main(hub: Hub, connect: Connect) -> None:
+            caller, provider = connect(), connect()
+            caller.say(f"[{CALL % (1, 'work', '[1]')},{CALL % (2, 'work', '[2]')},{CALL % (3, 'other', '[]')}]")
+            await asyncio.sleep(5)
+            await provider.offers("p", "work")
+            for _ in range(2):
+                asked = await provider.hear()
+                provider.say({"jsonrpc": "2.0", "id": asked["id"], "result": asked["params"]})
+            first, second, other = await caller.hear()
+            assert (first["result"], second["result"], other["error"]) == ([1], [2], AWAY)
+            assert hub.stats()["calls_held"] == 0
+
+        with_hub(main, grace=10, **QUIET)
+
     def test_a_long_message_is_passed_on_as_it_came(self, with_hub: Any) -> None:
         async def main(hub: Hub, connect: Connect) -> None:
             await left(connect)
@@ -115,6 +131,46 @@ class TestPassedOn:
             await provider.offers("p", "work")
             assert (await provider.hear())["timeout"] == pytest.approx(3, abs=0.1)
             assert (await caller.hear())["error"]["code"] == -32003
+
+        with_hub(main, grace=10, **QUIET)
+
+    def test_each_time_it_is_held_counts(self, with_hub: Any) -> None:
+        """A provider that comes, reads nothing and leaves, again and again, gives a call no more time."""
+
+        async def main(hub: Hub, connect: Connect) -> None:
+            await left(connect)
+            caller, since = connect(), asyncio.get_running_loop().time()
+            caller.say({"jsonrpc": "2.0", "id": 1, "method": "work", "timeout": 8})
+            for left_over in (6, 4, 2):
+                await asyncio.sleep(1)
+                provider = connect()
+                await provider.offers("p", "work")
+                asked = await provider.hear()
+                assert asked["timeout"] == pytest.approx(left_over + 1, abs=0.2)
+                await asyncio.sleep(1)
+                provider.say({"jsonrpc": "2.0", "method": "$/goAway", "params": {"last": None}})
+                await asyncio.sleep(0)
+                provider.close()
+            assert (await caller.hear())["error"]["code"] == -32003
+            assert asyncio.get_running_loop().time() - since == pytest.approx(8, abs=0.2)
+
+        with_hub(main, grace=10, **QUIET)
+
+    def test_providers_that_do_not_begin_it_are_tried_a_few_times(self, with_hub: Any) -> None:
+        async def main(hub: Hub, connect: Connect) -> None:
+            await left(connect)
+            caller = connect()
+            caller.say(CALL % (1, "work", "[]"))
+            for _ in range(TRIES):
+                provider = connect()
+                await provider.offers("p", "work")
+                await provider.hear()
+                provider.say({"jsonrpc": "2.0", "method": "$/goAway", "params": {"last": None}})
+                await asyncio.sleep(0.01)
+                provider.close()
+                await asyncio.sleep(0.01)
+            error = (await caller.hear())["error"]
+            assert (error["code"], error["data"]["executed"]) == (-32007, False)
 
         with_hub(main, grace=10, **QUIET)
 
