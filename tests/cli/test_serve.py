@@ -334,6 +334,7 @@ class TestFunctions:
             call = "[60, true, [1.5], [true], [], [], false, [true], 0, 1, 60, 0, {}]"
             assert ask("control_flowrate", call) == [[3.0], [], [120]]
             assert ask("stop", "[]") is None
+            assert json.loads(lines.readline())["method"] == "$/goAway"
             assert lines.readline() == b""
         assert server.rest() == (0, "Hello\n", "")
 

@@ -138,7 +138,8 @@ class TestHub:
             for wrong in {"of-the-file", "of-the-environment", TOKEN} - {token}:
                 with Client(server.address, token=wrong) as client, pytest.raises(NotAuthenticated):
                     client.rpc.discover()
-            assert ended(server) == ""
+            refused = "WARNING rpcstream.server: refused a login from"
+            assert [refused in line for line in ended(server).splitlines()] == [True, True]
 
     def test_users_and_rules(self, folder: Path, start_server: StartServer) -> None:
         (folder / "hub.toml").write_text("""

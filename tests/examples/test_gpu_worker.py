@@ -94,7 +94,7 @@ class TestPrograms:
         command = [sys.executable, "-c", program, WORKER, hub, "gpu-1"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=50)
         assert done.returncode == 1
-        assert done.stderr.startswith("gpu_worker: ")
+        assert done.stderr.splitlines()[-1].startswith("gpu_worker: ")
         assert "the name 'gpu-1' is taken by another client" in done.stderr
 
     def test_without_a_name_it_has_one_of_its_own(self, worker, monkeypatch):

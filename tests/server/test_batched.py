@@ -145,7 +145,7 @@ async def test_a_wrong_item_is_refused_at_once_and_joins_no_batch() -> None:
             with pytest.raises(InvalidParams) as caught:
                 await client.shout(item)
             assert (caught.value.data["path"], caught.value.data["parameter"]) == (path, "text")
-        with pytest.raises(InvalidParams, match=r"float32 ndarray of shape \(3,\)"):
+        with pytest.raises(InvalidParams, match=r"an array of float32 of shape \(3,\)"):
             await client.twice(np.ones((1, 3), np.float32))
         with pytest.raises(InvalidParams, match="missing 'text'"):
             await client.shout()
