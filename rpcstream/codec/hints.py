@@ -290,19 +290,25 @@ def _contents(hint: Any, codec: Codec, seen: set[Any]) -> Iterator[tuple[str, Ri
 
 
 def _is_unsafe(members: Iterable[Any]) -> bool:
-    """True for a union that would crash msgspec (0.22): of a str with a pattern and, say, a list with items."""
-    others = [each for each in members if each not in (None, type(None))]
-    return len(others) > 1 and any(map(_has_pattern, others))
+    """True for a union that msgspec (0.22) takes and does not check rightly.
+
+    Of two members of one type it mixes the constraints; a str with a pattern and, say, a list with items crash it.
+    """
+    beside = [_beside_type(each) for each in members if each not in (None, type(None))]
+    plain = [inner for inner, _ in beside]
+    has_pattern = any(getattr(each, "pattern", None) for _, metadata in beside for each in metadata)
+    return len(plain) > 1 and (has_pattern or any(each in plain[:at] for at, each in enumerate(plain)))
 
 
-def _has_pattern(hint: Any) -> bool:
+def _beside_type(hint: Any) -> tuple[Any, list[Any]]:
+    """The type itself, and all that stands beside it."""
     hint = expanded(hint)
     if hasattr(hint, "__supertype__"):  # NewType
-        return _has_pattern(hint.__supertype__)
+        return _beside_type(hint.__supertype__)
     if get_origin(hint) is not Annotated:
-        return False
-    inner, *metadata = get_args(hint)
-    return any(getattr(each, "pattern", None) for each in metadata) or _has_pattern(inner)
+        return hint, []
+    plain, metadata = _beside_type(get_args(hint)[0])
+    return plain, [*metadata, *get_args(hint)[1:]]
 
 
 def _beside(metadata: list[Any], codec: Codec) -> Iterator[tuple[str, None]]:

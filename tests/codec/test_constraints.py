@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import random
 import re
 import subprocess
 import sys
@@ -409,3 +410,81 @@ def test_constraints_on_all_items_of_a_generator_are_refused() -> None:
     assert check_item is not None
     with pytest.raises(ValueError, match="an integer >= 0"):
         check_item(-1)
+
+
+# -- random hints against plain Python --------------------------------------------------------------------------------
+
+Holds = Callable[[Any], bool]
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_str(value: Any) -> bool:
+    return type(value) is str
+
+
+def _plain_hint(chance: random.Random) -> tuple[Any, Holds]:
+    bound = chance.randrange(-3, 4)
+    size = chance.randrange(3)
+    hints: list[tuple[Any, Holds]] = [
+        (int, _is_int),
+        (str, _is_str),
+        (bool, lambda value: type(value) is bool),
+        (Annotated[int, at.Ge(bound)], lambda value: _is_int(value) and value >= bound),
+        (Annotated[int, msgspec.Meta(lt=bound)], lambda value: _is_int(value) and value < bound),
+        (
+            Annotated[int, at.Lt(bound), at.Predicate(lambda value: value % 2 == 0)],
+            lambda value: _is_int(value) and value < bound and value % 2 == 0,
+        ),
+        (Annotated[str, at.MinLen(size)], lambda value: _is_str(value) and len(value) >= size),
+        (Annotated[str, msgspec.Meta(pattern="^a")], lambda value: _is_str(value) and value.startswith("a")),
+    ]
+    return chance.choice(hints)
+
+
+def _random_hint(chance: random.Random, depth: int) -> tuple[Any, Holds]:
+    """A hint, and what it says in plain Python."""
+    kind = chance.randrange(6) if depth else 0
+    if kind == 0:
+        return _plain_hint(chance)
+    hint, holds = _random_hint(chance, depth - 1)
+    if kind == 1:
+        size = chance.randrange(3)
+        limited = Annotated[list[hint], at.MaxLen(size)]  # type: ignore[valid-type]
+        return limited, lambda value: type(value) is list and len(value) <= size and all(map(holds, value))
+    if kind == 2:
+        return dict[str, hint], lambda value: type(value) is dict and all(map(holds, value.values()))
+    if kind == 3:
+        make = chance.choice([dataclasses.make_dataclass, msgspec.defstruct])
+        return make("Made", [("x", hint)]), lambda value: type(value) is dict and "x" in value and holds(value["x"])
+    if kind == 4:
+        return hint | None, lambda value: value is None or holds(value)
+    other, other_holds = _random_hint(chance, depth - 1)
+    return hint | other, lambda value: holds(value) or other_holds(value)
+
+
+def _random_value(chance: random.Random, depth: int) -> Any:
+    kind = chance.randrange(4) if depth else chance.randrange(2)
+    if kind < 2:
+        return chance.choice([chance.randrange(-4, 5), "", "a", "ab", "b", True, None, 1.5])
+    if kind == 2:
+        return [_random_value(chance, depth - 1) for _ in range(chance.randrange(3))]
+    return {chance.choice("xxy"): _random_value(chance, depth - 1) for _ in range(chance.randrange(3))}
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_hints_say_what_they_say_in_python(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(3):
+        hint, holds = _random_hint(chance, 3)
+        checker = hint_checker(hint, codec)
+        for _ in range(40):
+            value = _random_value(chance, 3)
+            try:
+                checker(value)
+                is_accepted = True
+            except ValueError:
+                is_accepted = False
+            assert is_accepted == holds(value), (hint, value)
