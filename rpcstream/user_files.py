@@ -33,6 +33,11 @@ def cache_folder(environ: Mapping[str, str]) -> str | None:
     return _folder(environ, "XDG_CACHE_HOME", "LOCALAPPDATA", ".cache")
 
 
+def state_folder(environ: Mapping[str, str]) -> str | None:
+    """The folder for histories, which need not exist: in `XDG_STATE_HOME`, `~/.local/state`, or `LOCALAPPDATA`."""
+    return _folder(environ, "XDG_STATE_HOME", "LOCALAPPDATA", os.path.join(".local", "state"))
+
+
 def _folder(environ: Mapping[str, str], variable: str, windows: str, hidden: str) -> str | None:
     for name in (variable, windows) if sys.platform == "win32" else (variable,):
         base = environ.get(name, "")
@@ -94,3 +99,27 @@ def write_private(path: str, data: bytes) -> None:
     except BaseException:
         os.unlink(new)
         raise
+
+
+def append_private(path: str, data: bytes) -> None:
+    """Add to a file that this user alone may read; it and its folder are made where they are missing.
+
+    Raises:
+        OSError: it cannot be written, or it is a link, no regular file, or one of another user.
+    """
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    flags = (
+        os.O_WRONLY
+        | os.O_CREAT
+        | os.O_APPEND
+        | getattr(os, "O_BINARY", 0)
+        | getattr(os, "O_NONBLOCK", 0)
+        | getattr(os, "O_NOFOLLOW", 0)
+    )
+    with open(os.open(path, flags, 0o600), "ab") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or (os.name == "posix" and found.st_uid != os.getuid()):
+            raise PermissionError(f"{path} is no regular file of this user")
+        if os.name == "posix" and found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            os.fchmod(file.fileno(), 0o600)
+        file.write(data)

@@ -99,7 +99,20 @@ def _run(options: argparse.Namespace) -> int:
 
     address, access = connection_options(options)
     line = _status_line(options)
+    if options.shell:
+        return _run_shell(options, address, access, line)
     return _reported(lambda: _perform(options, address, access, line))
+
+
+def _run_shell(options: argparse.Namespace, address: str, access: dict[str, Any], line: StatusLine | None) -> int:
+    from .shell import Shell
+
+    def perform(asked: argparse.Namespace) -> int:
+        return _reported(lambda: _perform(asked, address, access, line, client))
+
+    with _make_client(options, address, access, line) as client:
+        shell = Shell(options, perform, lambda: client.request("rpc.discover"))
+        return _reported(lambda: shell.run(address))
 
 
 def _reported(work: Callable[[], int]) -> int:
@@ -121,8 +134,22 @@ def _reported(work: Callable[[], int]) -> int:
         raise UsageError(str(error)) from error
 
 
-def _perform(options: argparse.Namespace, address: str, access: dict[str, Any], line: StatusLine | None) -> int:
-    """Do what the command line asks for; returns the exit status."""
+def _perform(
+    options: argparse.Namespace,
+    address: str,
+    access: dict[str, Any],
+    line: StatusLine | None,
+    shared: Client | None = None,
+) -> int:
+    """Do what the command line asks for; returns the exit status.
+
+    Args:
+        options: of the command line.
+        address: of the server.
+        access: options of a client.
+        line: shows the progress.
+        shared: a client to use, and to leave open; None for one of its own.
+    """
     _check_output(options)
     if options.subscribe is not None:
         from .events import subscribe
@@ -133,7 +160,8 @@ def _perform(options: argparse.Namespace, address: str, access: dict[str, Any], 
     given = _params(options)
     if options.repeat:
         return _measure(options, address, access, line, given)
-    with _make_client(options, address, access, line) as client:
+    made = _make_client(options, address, access, line) if shared is None else nullcontext(shared)
+    with made as client:
         if options.stream:
             shown = fitted_call(client, options, given, lambda params: _show_stream(client, options, params, line))
             return int(shown)

@@ -53,9 +53,9 @@ examples:
 more: rpcstream help TOPIC; rpcstream help lists the topics"""
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
     """The parser of `rpcstream`. Its positional arguments are for completion; see `parse`."""
-    parser = argparse.ArgumentParser(
+    parser = kind(
         prog="rpcstream",
         usage=_USAGE,
         description=_DESCRIPTION,
@@ -135,6 +135,7 @@ def _add_measuring_options(group: _Group) -> None:
 
 
 def _add_other_options(group: _Group) -> None:
+    group.add_argument("--shell", action="store_true", help="read lines: METHOD [ITEM ...], with completion")
     group.add_argument("--version", action="version", version=f"rpcstream {__version__}", help="show the version")
     group.add_argument("-h", "--help", action="help", help="show this")
 
@@ -155,7 +156,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
 
 
 #: Options that say what is done in place of one call; one of them at most.
-_MODES = ("stream", "notify", "list", "describe", "subscribe", "publish", "repeat")
+_MODES = ("stream", "notify", "list", "describe", "subscribe", "publish", "repeat", "shell")
 #: Options that go with one of those only.
 _OF_MODES = {"max_events": "subscribe", "reconnect": "subscribe", "retain": "publish", "concurrency": "repeat"}
 
@@ -176,9 +177,10 @@ def _find_wrong_argument(options: argparse.Namespace, mode: str) -> str | None:
     if mode == "list":
         if options.method or options.parts:
             return "--list takes no METHOD and no parameters; METHOD --describe shows one method"
-    elif mode == "subscribe":
+    elif mode in ("subscribe", "shell"):
         if options.method or options.parts:
-            return "--subscribe takes no METHOD and no parameters; quote a PATTERN, since shells expand * and >"
+            quote = "; quote a PATTERN, since shells expand * and >" if mode == "subscribe" else ""
+            return f"--{mode} takes no METHOD and no parameters{quote}"
     elif mode == "publish":
         if not options.items and not options.parts:
             return "--publish TOPIC needs a VALUE: text or a number, :=JSON, or items such as a=1"
@@ -197,8 +199,8 @@ def _find_wrong_output(options: argparse.Namespace, mode: str) -> str | None:
             return f"-o saves the data of a result, so it does not go with --format {options.format}"
         if mode == "notify":
             return "--notify has no answer, so it does not go with -o"
-        if mode == "repeat":
-            return "--repeat shows times and no results, so it does not go with -o"
+        if mode in ("repeat", "shell"):
+            return f"-o is for the result of one call, so it does not go with --{mode}"
     if mode == "repeat" and (options.verbose or options.format not in ("auto", "text", "json")):
         return "--repeat shows times, as text or with --format json, and does not go with -v or other formats"
     if options.format == "table" and mode in ("stream", "subscribe"):

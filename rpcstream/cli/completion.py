@@ -20,7 +20,7 @@ TIMEOUT = 1.0
 
 #: Names from the server that may be suggested: without characters that a shell or this command would read as something
 #: else than part of a name (blanks, quotes, `$(…)`, a leading dash, line ends).
-_HARMLESS = re.compile(r"[\w.:/@+][\w.:/@+-]{0,255}")
+HARMLESS = re.compile(r"[\w.:/@+][\w.:/@+-]{0,255}")
 #: Characters of a method's summary that are shown beside its name.
 _SUMMARY = 100
 
@@ -43,7 +43,7 @@ _FREE = (
 def complete_call(parser: argparse.ArgumentParser) -> None:
     """Answer the shell for `rpcstream` and exit; does nothing when argcomplete is not installed."""
     files = dict.fromkeys(
-        ("--image", "--file", "--output", "--ca", "--certificate", "--key", "--config", "--token-file"), _files
+        ("--image", "--file", "--output", "--ca", "--certificate", "--key", "--config", "--token-file"), files_from
     )
     free = dict.fromkeys(_FREE, _nothing)
     _complete(parser, {"method": _methods, "items": _items, **files, **free})
@@ -51,7 +51,7 @@ def complete_call(parser: argparse.ArgumentParser) -> None:
 
 def complete_server(parser: argparse.ArgumentParser) -> None:
     """Answer the shell for `rpcstream-server` and exit; does nothing when argcomplete is not installed."""
-    files = dict.fromkeys(("--unix", "--config", "--token-file", "--certificate", "--key", "--client-ca"), _files)
+    files = dict.fromkeys(("--unix", "--config", "--token-file", "--certificate", "--key", "--client-ca"), files_from)
     free = [
         name
         for action in parser._actions
@@ -92,7 +92,7 @@ def _methods(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str
     return {
         method["name"]: visible(str(method.get("summary", ""))[:_SUMMARY])
         for method in _discovered(parsed_args)
-        if _HARMLESS.fullmatch(method["name"]) and (prefix.startswith("rpc.") or not method["name"].startswith("rpc."))
+        if HARMLESS.fullmatch(method["name"]) and (prefix.startswith("rpc.") or not method["name"].startswith("rpc."))
     }
 
 
@@ -100,7 +100,7 @@ def _items(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """`name=` for each parameter that is not given yet; behind the `=` of an image or an array, file names."""
     key, equals, value = prefix.partition("=")
     if equals:
-        return [f"{key}={file}" for file in _files(value)] if key.endswith((":image", ":ndarray")) else []
+        return [f"{key}={file}" for file in files_from(value)] if key.endswith((":image", ":ndarray")) else []
     if parsed_args.method == "help" and not parsed_args.items:
         from .help_topics import TOPICS
 
@@ -113,7 +113,7 @@ def _parameters(parsed_args: argparse.Namespace) -> list[str]:
     for method in _discovered(parsed_args):
         if method["name"] == parsed_args.method:
             names = [parameter["name"] for parameter in parameters_of(method) if "x-rest" not in parameter]
-            return [f"{name}=" for name in names if name not in given and _HARMLESS.fullmatch(name)]
+            return [f"{name}=" for name in names if name not in given and HARMLESS.fullmatch(name)]
     return []
 
 
@@ -121,7 +121,7 @@ def _nothing(**_: Any) -> list[str]:
     return []
 
 
-def _files(prefix: str, **_: Any) -> list[str]:
+def files_from(prefix: str, **_: Any) -> list[str]:
     """Files and folders that begin with the prefix, which may follow a `NAME=`."""
     name, equals, path = prefix.partition("=")
     if not equals or "/" in name:
@@ -139,4 +139,4 @@ def _files(prefix: str, **_: Any) -> list[str]:
 
 
 def _python_files(prefix: str, **_: Any) -> list[str]:
-    return [path for path in _files(prefix) if path.endswith(("/", ".py"))]
+    return [path for path in files_from(prefix) if path.endswith(("/", ".py"))]

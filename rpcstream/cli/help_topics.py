@@ -148,6 +148,24 @@ Calls that failed are counted by kind, and the exit status is that of the worst
 one. Ctrl-C shows what was measured so far. --timeout is for each call.
 --format json gives the report as JSON: times in milliseconds.""",
     ),
+    "shell": (
+        "--shell: lines in place of command lines",
+        """\
+rpcstream --shell [options for the connection] reads lines, on one connection:
+
+  rpcstream> sum a=1 b=2
+  rpcstream> --stream count upto=3
+  rpcstream> help sum
+
+A line is what stands behind `rpcstream` on a command line, with the same items,
+options and quotes. Tab completes methods, parameters, options and files, with
+  pip install "rpcstream[shell]"
+The history is kept in ~/.local/state/rpcstream/history, for this user alone; a
+line that begins with a blank is left out.
+
+Ctrl-C gives up a call, Ctrl-D and exit leave. A script from standard input
+(rpcstream --shell < lines) ends with the exit status of its last line.""",
+    ),
     "profiles": (
         "variables, the configuration file, --profile",
         """\

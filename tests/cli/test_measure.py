@@ -173,7 +173,9 @@ class TestCommand:
 
     def test_time_outs(self, run: Run) -> None:
         status, out, _ = run("hang_at_the_tenth", "--repeat", "10", "--timeout", "0.2", "--format", "json")
-        assert (status, json.loads(out)["errors"]) == (4, {"no answer in time": 1})
+        assert status == 4
+        # Whichever end sees it first.
+        assert json.loads(out)["errors"] in ({"no answer in time": 1}, {"error -32003: Deadline exceeded": 1})
 
     def test_no_server(self, capfd: pytest.CaptureFixture[str]) -> None:
         assert main(["add", "--repeat", "1000000000", "--uri", "unix:///no/such"]) == 3
