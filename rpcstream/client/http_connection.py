@@ -76,7 +76,7 @@ class KeptConnection(asyncio.Protocol):
     def begin(self, head: bytes, exchange: Exchange) -> None:
         """Send a request: this head and the message of the exchange."""
         assert self._transport is not None
-        self._was_used = True
+        exchange.is_on_used, self._was_used = self._was_used, True
         self._reset(exchange)
         exchange.hold = self._hold
         parts = parts_of(exchange.message)

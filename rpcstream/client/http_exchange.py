@@ -14,7 +14,7 @@ import orjson
 
 from ..codec import payloads
 from ..codec.payloads import TooManyValues
-from ..errors import BY_STATUS, ConnectFailed, ConnectionLost, InternalError, RpcError
+from ..errors import BY_STATUS, ConnectFailed, ConnectionLost, InternalError, RpcError, Unread
 from ..peer import control_messages
 from ..peer.session import Session
 from ..text import get_logger
@@ -27,6 +27,9 @@ from .faults import refusal_advice
 from .options import Trace
 
 log = get_logger("rpcstream.client")
+
+#: The control messages that are about one call; others would be about the connection, which ends with the answer.
+_OF_CALLS = frozenset((envelope.PROGRESS, envelope.ITEM))
 
 #: Makes the error of a call from the name of its method.
 MakeError = Callable[[str], Exception]
@@ -47,6 +50,7 @@ class Exchange:
     Attributes:
         message, call_ids: as given.
         as_lines: whether the answer may be many messages.
+        is_on_used: its connection has carried another exchange before.
         hold: called with True to stop reading the answer for now, with False to go on.
     """
 
@@ -66,6 +70,7 @@ class Exchange:
         self.message = message
         self.call_ids = call_ids
         self.as_lines = as_lines or window is not None
+        self.is_on_used = False
         self.hold: Callable[[bool], None] = lambda held: None
         self._session = session
         self._address = address
@@ -236,7 +241,7 @@ class Exchange:
             return
         if self._credit is None and _is_item(message):
             self._collect(call_id, line)
-        else:
+        elif message.get("method") in _OF_CALLS:
             control_messages.handle(self._session, message, read)
 
     def _collect(self, call_id: Any, line: bytes) -> None:
@@ -343,6 +348,8 @@ class Exchange:
             said += " (redirects are not followed)"
         # A proxy that cannot reach the server, or waits no longer, does not know whether the call was carried out.
         kind = ConnectionLost if status in (408, 502, 504) else ConnectFailed
+        if status == 408 and self.is_on_used:
+            kind = Unread  # the server has closed the connection while the request was on its way
         self.fail(lambda method: kind(f"the server answered with {said}", method=method, address=self._address))
 
     def _lost(self, reason: str) -> MakeError:

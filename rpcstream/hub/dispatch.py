@@ -21,6 +21,7 @@ from ..errors import (
     MethodNotFound,
     NotPermitted,
     ParseError,
+    ProviderGone,
     RpcError,
 )
 from ..methods.arguments import Tagged
@@ -29,7 +30,7 @@ from ..nearest import NameIndex
 from ..peer.deadline import INFINITE, timeout_of
 from ..peer.flow_control import CREDIT_MAX, credit_of
 from ..peer.interfaces import Later
-from ..peer.state import ConversationState
+from ..peer.state import NOT_BEGUN, ConversationState
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.envelope import VERSION
@@ -248,6 +249,8 @@ class HubDispatcher(Dispatcher):
             self._send(relay, route, message, line, session, timeout=timeout)
             return relay
         except RpcError as error:
+            if isinstance(error, ProviderGone) and session.is_leaving:  # and so is every provider's connection
+                error = CallCancelled(data={"executed": False, "reason": NOT_BEGUN})
             return self._not_sent(message, error, session)
 
     async def _forward_from_batch(

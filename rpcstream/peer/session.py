@@ -28,16 +28,13 @@ from .inflight import ForwardedCall
 from .interfaces import Channel, Dispatch, Later, Waiting
 from .memory import COUNTED, MessageMemory, memory_of
 from .request_queue import busy
-from .state import ConversationState
+from .state import NOT_BEGUN, ConversationState
 
 log = get_logger("rpcstream.server")
 
 #: The share of a turn in which messages that wait are sorted, so that replies and control messages among them are found
 #: also while requests of the connection are handled.
 SORTING = 0.25
-
-#: Why a request is answered with an error that waited when the server stopped.
-NOT_BEGUN = "the server stopped before it began the call"
 
 _loads: Callable[[Any], Any] = orjson.loads
 
@@ -205,6 +202,7 @@ class Session(ConversationState):
     def go_away(self, reason: str) -> None:
         """Say which request was read last, for this reason; then as `drain`."""
         if self.is_lasting and not self._ending and self.channel is not None:
+            self.is_leaving = True
             last = self.queue.last_request()
             self._outbox.append(envelope.go_away(self._last_id if last is None else envelope.sayable_id(last), reason))
         self.drain()

@@ -29,6 +29,9 @@ from .slices import TURN
 from .stream_table import StreamTable
 from .write_gate import WriteGate
 
+#: Why a request that had come is answered with an error when the server stops.
+NOT_BEGUN = "the server stopped before it began the call"
+
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 #: Called with the params of an event (`$/event`) and the message they stood in.
@@ -67,6 +70,7 @@ class ConversationState:
         turn_time: seconds that this connection may keep the loop before others have their turn.
         holds: what keeps requests from being taken up, whatever room there is for calls; each is done when it is over.
         on_event: called with each event.
+        is_leaving: this end has said that it reads no more requests (`$/goAway`).
         peer_is_leaving: the peer has said that it reads no more requests (`$/goAway`).
     """
 
@@ -90,6 +94,7 @@ class ConversationState:
         "holds",
         "identity",
         "is_lasting",
+        "is_leaving",
         "is_lines",
         "is_open",
         "limits",
@@ -145,7 +150,7 @@ class ConversationState:
         self.waited = 0.0
         self.holds: list[asyncio.Future[None]] = []
         self.on_event: OnEvent | None = None
-        self.peer_is_leaving = False
+        self.is_leaving = self.peer_is_leaving = False
         self._on_end: Callable[[], object] | None = None
         self._on_lost: list[Callable[[], object]] = []
         self._on_gone = on_gone

@@ -13,26 +13,32 @@ from functools import partial
 from time import perf_counter
 from typing import Any, cast
 
+import orjson
+
 from ..auth.authenticator import MAX_WRONG, NOT_SYNC, Authenticator
-from ..errors import RpcError
+from ..errors import CallCancelled, RpcError
 from ..limits import Limits
 from ..peer.memory import MessageMemory, Reception
 from ..peer.session import Session
 from ..peer.slices import TURN
-from ..wire.http_messages import HttpError, Request, Response, problem, readable_text
+from ..wire.envelope import error_reply
+from ..wire.http_messages import JSON, HttpError, Request, Response, problem, readable_text
 from ..wire.http_parser import HEAD_MAX, RequestReader
 from ..wire.upgrade import accept_upgrade
 from .connection import Connection
 from .http_exchange import AnsweredNotifications, CallHead, HttpExchange
 from .http_output import HttpOutput, response_parts
 from .http_router import HttpRouter, PageHead, request_credentials, response_of
-from .message_connection import Trace
+from .message_connection import STOPPING, Trace
 from .paced_transport import undelivered
 
 log = logging.getLogger("rpcstream.server")
 
 #: Number and size (bytes) of the heads that are kept: the head of the next request is most often one of them.
 _KEPT_HEADS, _KEPT_HEAD_MAX = 8, 1024
+
+#: What is answered to a request that has come in part when the server stops.
+NOT_READ = orjson.dumps(error_reply(None, CallCancelled(data={"executed": False, "reason": STOPPING})))
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -441,12 +447,18 @@ class HttpConnection(HttpOutput):
         self.fail(problem(503, error.message, [("Retry-After", "1")]))
 
     def drain(self) -> None:
-        """Answer what runs, then close."""
+        """Answer what runs, then close.
+
+        A request that has come in part, or is on its way on a connection that was used before, is told that it is not
+        carried out (RFC 9110, 15.5.9: a client may repeat a request that is answered with 408).
+        """
         self.is_draining = True
         if self._exchange is None and self._task is None:
             if self._reader.is_partial:
-                self.fail(problem(503, "the server is about to stop"))
+                self.fail(Response(503, NOT_READ, JSON, [("Retry-After", "1")]))
             else:
+                if self._kept_heads:
+                    self.write(response_parts(problem(408, "the server is stopping"), Request("", ""), keeps=False))
                 self.end(lingers=False)
 
     def probe(self) -> None:

@@ -20,6 +20,7 @@ from rpcstream.testing import memory_client
 
 from ..waiting import until
 from .conftest import MakeClient, Script, ScriptedConnection
+from .scripted_http import CountedConnections, ScriptedHttpConnection, answered, reply
 
 Scripted = Callable[[Script], str]
 
@@ -67,7 +68,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rpcstream.client.sync_engine.pause_before_retry", at_once)
 
 
-# -- what was not read is made again --------------------------------------------------------------------------------
+# -- what was not read is made again -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("closes", [True, False])
@@ -267,7 +268,7 @@ async def test_a_word_that_came_before_a_write_failed_in_the_loop(scripted: Scri
         assert await asyncio.gather(first, second, third) == ["first", "again", "again"]
 
 
-# -- hostile ----------------------------------------------------------------------------------------------------------
+# -- hostile -----------------------------------------------------------------------------------------------------------
 
 
 WRONG = [ABSENT, 0, -1, 1.5, True, "x", "1", 2**63, 2**53, [], {}, [1], {"id": 1}, "y" * 10_000]
@@ -344,7 +345,7 @@ def test_repeats_end_with_the_time_out(scripted: Scripted, make_client: MakeClie
     assert connections.count == 1
 
 
-# -- calls of the server ----------------------------------------------------------------------------------------------
+# -- calls of the server -----------------------------------------------------------------------------------------------
 
 
 async def test_a_peer_that_leaves_is_not_asked_any_more() -> None:
@@ -362,3 +363,67 @@ async def test_a_peer_that_leaves_is_not_asked_any_more() -> None:
         with pytest.raises(ConnectionLost, match="reads no more requests") as caught:
             await peers[0].call("confirm")
         assert caught.value.executed is False
+
+
+# -- HTTP, which has no such word --------------------------------------------------------------------------------------
+
+TIMEOUT_408 = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+def test_a_request_that_was_on_its_way_when_the_server_closed(scripted: Scripted, make_client: MakeClient) -> None:
+    """Answered with 408 on a connection that was used before; a new one takes it."""
+
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        if number > 1:
+            http.serve()
+            return
+        request = http.read()
+        assert request is not None
+        http.answer(request, "first")
+        http.read()
+        http.say(TIMEOUT_408)
+
+    connections = CountedConnections(script)
+    client = make_client("http://" + scripted(connections))
+    assert client.call("a") == "first"
+    assert client.call("b", 1) == [1]
+    assert connections.total == 2
+
+
+def test_a_request_that_was_too_slow_for_the_server_is_not_made_again(
+    scripted: Scripted, make_client: MakeClient
+) -> None:
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        http.read()
+        http.say(TIMEOUT_408)
+
+    connections = CountedConnections(script)
+    with pytest.raises(ConnectionLost, match="408"):
+        make_client("http://" + scripted(connections)).call("a")
+    assert connections.total == 1
+
+
+def test_a_request_that_came_in_part_when_the_server_stopped(scripted: Scripted, make_client: MakeClient) -> None:
+    body = orjson.dumps(
+        {"jsonrpc": "2.0", "id": None, "error": {"code": -32800, "message": "x", "data": {"executed": False}}}
+    )
+
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        if number > 1:
+            http.serve()
+            return
+        http.read()
+        http.say(answered(body, "503 Service Unavailable", more="Connection: close\r\n"))
+
+    assert make_client("http://" + scripted(CountedConnections(script))).call("a", 1) == [1]
+
+
+@pytest.mark.parametrize("word", [go_away(None), {**go_away(None), "params": {"last": None, "id": 1, "token": 1}}])
+def test_a_word_over_http_is_dropped(scripted: Scripted, make_client: MakeClient, word: dict[str, Any]) -> None:
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        while (request := http.read()) is not None:
+            lines = orjson.dumps({**word, "params": {**word["params"], "id": request.id}}), reply(request.id, number)
+            http.say(answered(b"\n".join((*lines, b"")), kind="application/x-ndjson"))
+
+    client = make_client("http://" + scripted(CountedConnections(script)))
+    assert [client.call("a", on_progress=print), client.call("b", on_progress=print)] == [1, 1]

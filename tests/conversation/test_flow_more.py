@@ -562,6 +562,7 @@ async def test_a_stop_finishes_what_was_read_and_begins_nothing_else(network: Ne
         raw.answer(asked, "fine as well")
         assert await raw.reply() == {"jsonrpc": "2.0", "id": 2, "result": "fine as well"}
         assert await raw.receive() is None
+        assert raw.farewells == [{"last": 2, "reason": "the server is stopping"}]
     assert busy.begun == ["first", "in line"]
 
 

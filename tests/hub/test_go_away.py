@@ -10,8 +10,8 @@ import pytest
 
 from rpcstream.hub import Hub
 
-from ..internals import listener_of
-from .conftest import CALL, RawPeer, RunningHub, stall
+from ..internals import listener_of, sessions_of
+from .conftest import CALL, OpenHub, RawPeer, RunningHub, stall
 
 Connect = Callable[[], RawPeer]
 
@@ -219,3 +219,25 @@ async def test_a_hub_that_stops_tells_its_members(running_hub: RunningHub) -> No
         assert (word["method"], word["params"]["last"]) == ("$/goAway", last)
     member.say(result(asked["id"], "done"))
     assert await caller.hear() == result(7, "done")
+
+
+async def test_a_hub_that_stops_begins_no_calls_of_its_members(open_hub: OpenHub) -> None:
+    """What it has read and not passed on is answered as not executed, and may be made again at the next hub."""
+    running_hub = await open_hub(max_calls=1)
+    member = await running_hub.peer()
+    await member.offers("first", SHARED)
+    caller = await running_hub.peer()
+    caller.say(*[CALL % (number, "work", "[]") for number in (1, 2)])
+    asked = await member.hear()
+    await running_hub.until(lambda: session_queues(running_hub.hub))
+    await listener_of(running_hub.hub).stop_accepting()
+    assert (await caller.hear())["params"]["last"] == 2
+    member.say(result(asked["id"], "done"))
+    assert await caller.hear() == result(1, "done")
+    error = (await caller.hear())["error"]
+    assert (error["code"], error["data"]["executed"]) == (-32800, False)
+
+
+def session_queues(hub: Hub) -> int:
+    """Requests that wait in line."""
+    return sum(session.queue.count for session in sessions_of(hub))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import logging
 import sys
 
@@ -18,12 +19,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10, help="how often everything is restarted (10)")
     parser.add_argument("--clients", type=int, default=8, help="connections that call (8)")
     parser.add_argument("--each", type=int, default=8, help="calls at a time on each of them (8)")
+    parser.add_argument("--scheme", default="tcp", help="how the server is called: tcp, ws or http (tcp)")
     parser.add_argument("--calls", type=int, default=2000, help="calls between two restarts (2000)")
     options = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     load = {"calls": options.calls, "clients": options.clients, "each": options.each}
     is_right = True
-    for name, show in (("three shared providers", providers_restarted), ("a server", server_restarted)):
+    server = functools.partial(server_restarted, scheme=options.scheme)
+    for name, show in (("three shared providers", providers_restarted), ("a server", server)):
         outcome = asyncio.run(show(rounds=options.rounds, as_programs=True, **load))
         is_right &= outcome.is_right
         print(f"{name}: {outcome}: {'right' if outcome.is_right else 'WRONG'}", flush=True)

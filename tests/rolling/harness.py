@@ -251,10 +251,12 @@ async def providers_restarted(*, rounds: int, as_programs: bool, calls: int = 10
     return outcome
 
 
-async def server_restarted(*, rounds: int, as_programs: bool, calls: int = 100, **load: int) -> Outcome:
+async def server_restarted(
+    *, rounds: int, as_programs: bool, calls: int = 100, scheme: str = "tcp", **load: int
+) -> Outcome:
     """A server is stopped with requests in flight and started again at its address; callers reconnect by themselves.
 
-    Args: as for `providers_restarted`.
+    Args: as for `providers_restarted`; `scheme` is that of the callers' address.
     """
     outcome = Outcome()
     async with _folder() as folder:
@@ -263,7 +265,7 @@ async def server_restarted(*, rounds: int, as_programs: bool, calls: int = 100, 
         servers = Programs("server", lambda: str(port), folder) if as_programs else local
         running = await servers.start()
         port = int(servers.said.rpartition(":")[2]) if isinstance(servers, Programs) else local.port
-        async with _calls(Calls(f"127.0.0.1:{port}", outcome, reconnect=True, **load)) as callers:
+        async with _calls(Calls(f"{scheme}://127.0.0.1:{port}", outcome, reconnect=True, **load)) as callers:
             for _ in range(rounds):
                 await callers.more(calls)
                 await running.stop()

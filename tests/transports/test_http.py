@@ -755,9 +755,12 @@ async def test_a_server_that_stops_answers_what_runs(service: HttpService, raw_h
     partial.send(b"POST / HTTP/1.1\r\nHost: ")
     await until(lambda: len(service.begun) == 2 and len(service.connections) == 4)
     await (await stopped(service))
+    answer = await idle.answer()  # to a request that may be on its way
+    assert (answer.status, answer.headers["connection"]) == (408, "close")
     assert await idle.rest() == b""
     answer = await partial.answer()
     assert (answer.status, answer.headers["connection"]) == (503, "close")
+    assert answer.json["error"]["data"]["executed"] is False
     assert await partial.rest() == b""
     service.go.set()
     answer = await raw_http.answer()

@@ -1,0 +1,55 @@
+"""A server that stops with requests in line: those that it cannot begin in time are made again at the next one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rpcstream import AsyncClient, ConnectionLost, Limits, Server
+
+from ..internals import sessions_of
+from ..waiting import until
+
+
+def make(begun: list[int], **options: float) -> Server:
+    server = Server(limits=Limits(max_calls=1), **options)
+
+    @server
+    async def work(number: int) -> int:
+        begun.append(number)
+        if options:
+            await asyncio.Event().wait()
+        return number
+
+    return server
+
+
+async def test_what_is_in_line_when_the_time_is_up_is_made_again() -> None:
+    first, second = [], []
+    server = make(first, drain_timeout=0.05)
+    async with server.listening(port=0) as address:
+        client = AsyncClient(address, reconnect=True)
+        calls = [asyncio.ensure_future(client.call("work", number)) for number in range(4)]
+        await until(lambda: sum(session.queue.count for session in sessions_of(server)) == 3)
+    async with make(second).listening(port=int(address.rpartition(":")[2])):
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        await client.close()
+    assert isinstance(outcomes[0], ConnectionLost)
+    assert outcomes[0].executed is None
+    assert outcomes[1:] == [1, 2, 3]
+    assert (first, second) == ([0], [1, 2, 3])
+
+
+async def test_a_second_stop_does_not_wait_for_that() -> None:
+    begun: list[int] = []
+    server = make(begun, drain_timeout=1000)
+    async with server.listening(port=0) as address:
+        client = AsyncClient(address)
+        calls = [asyncio.ensure_future(client.call("work", number)) for number in range(2)]
+        await until(lambda: begun)
+        server.abort()
+    for call in calls:
+        with pytest.raises(ConnectionError):
+            await call
+    await client.close()
