@@ -26,8 +26,9 @@ MAX_SIZE = 256 * 1024
 MAX_METHODS, MAX_PARAMETERS = 2000, 100
 #: Files in the cache, of so many addresses.
 MAX_FILES = 100
-#: Schemas inside each other, and alternatives of one.
-_MAX_DEPTH, _MAX_CHOICES = 8, 50
+#: Schemas inside each other, alternatives of one, and schemas of one document that are read: a document of a few KB in
+#: which alternatives refer to alternatives has any number.
+_MAX_DEPTH, _MAX_CHOICES, _MAX_SCHEMAS = 8, 50, 200_000
 
 _FORMAT = 1
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]")
@@ -88,15 +89,15 @@ def methods_in(document: Any) -> dict[str, MethodTypes]:
     methods = document.get("methods") if isinstance(document, dict) else None
     components = document.get("components") if isinstance(document, dict) else None
     schemas = components.get("schemas") if isinstance(components, dict) else None
-    named = _named(methods)
-    return {method["name"]: MethodTypes(_parameters(method.get("params"), schemas)) for method in named}
+    reader = _SchemaReader(schemas)
+    return {method["name"]: MethodTypes(_parameters(method.get("params"), reader)) for method in _named(methods)}
 
 
-def _parameters(params: Any, schemas: Any) -> list[Parameter]:
+def _parameters(params: Any, reader: _SchemaReader) -> list[Parameter]:
     found: list[Parameter] = []
     for each in _named(params):
         rest = each.get("x-rest")
-        types = _types(each.get("schema"), schemas, 0)
+        types = reader.types(each.get("schema"))
         rest = rest if rest in ("positional", "named") else ""
         found.append((each["name"], rest, None if types is None else sorted(types)))
     return found if len(found) <= MAX_PARAMETERS else []
@@ -107,26 +108,37 @@ def _named(objects: Any) -> list[dict[str, Any]]:
     return [member for member in members if isinstance(member, dict) and isinstance(member.get("name"), str)]
 
 
-def _types(schema: Any, schemas: Any, depth: int) -> set[str] | None:
-    """The JSON types that a schema takes, and its dtypes; None for all. Base64 of bytes does not count as text."""
-    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
-        return None
-    if "$ref" in schema:
-        name = str(schema["$ref"]).rpartition("/")[2]
-        return _types(schemas.get(name), schemas, depth + 1) if isinstance(schemas, dict) else None
-    for choice in ("anyOf", "oneOf"):
-        if isinstance(schema.get(choice), list):
-            return _union(_types(each, schemas, depth + 1) for each in schema[choice][:_MAX_CHOICES])
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    if isinstance(values, list):
-        return _union(set(_JSON_TYPES.get(type(value), ("object",))) for value in values)
-    kind = schema.get("type")
-    kinds = {each for each in (kind if isinstance(kind, list) else [kind]) if isinstance(each, str)}
-    if not kinds:
-        return None
-    if schema.get("contentEncoding") is not None:
-        kinds.discard("string")
-    return kinds | _dtypes(schema)
+class _SchemaReader:
+    """Reads the schemas of one document, up to a number.
+
+    Args:
+        schemas: those that others refer to, by name.
+    """
+
+    def __init__(self, schemas: Any) -> None:
+        self._schemas = schemas if isinstance(schemas, dict) else {}
+        self._left = _MAX_SCHEMAS
+
+    def types(self, schema: Any, depth: int = 0) -> set[str] | None:
+        """The JSON types that a schema takes, and its dtypes; None for all. Base64 of bytes does not count as text."""
+        self._left -= 1
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH or self._left < 0:
+            return None
+        if "$ref" in schema:
+            return self.types(self._schemas.get(str(schema["$ref"]).rpartition("/")[2]), depth + 1)
+        for choice in ("anyOf", "oneOf"):
+            if isinstance(schema.get(choice), list):
+                return _union(self.types(each, depth + 1) for each in schema[choice][:_MAX_CHOICES])
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        if isinstance(values, list):
+            return _union(set(_JSON_TYPES.get(type(value), ("object",))) for value in values)
+        kind = schema.get("type")
+        kinds = {each for each in (kind if isinstance(kind, list) else [kind]) if isinstance(each, str)}
+        if not kinds:
+            return None
+        if schema.get("contentEncoding") is not None:
+            kinds.discard("string")
+        return kinds | _dtypes(schema)
 
 
 def _union(sets: Iterable[set[str] | None]) -> set[str] | None:

@@ -147,7 +147,9 @@ def type_text(schema: Any) -> str:
         return f"Literal[{value_text(schema['const'])}]"
     kind = schema.get("type")
     if isinstance(kind, list):
-        return _union([{**schema, "type": member} for member in kind])
+        # Each once: a schema inside is read for each of them.
+        kinds = dict.fromkeys(member for member in kind if isinstance(member, str))
+        return _union([{**schema, "type": member} for member in kinds])
     if tag := _tag_of(schema):
         return visible(tag) + _array_detail(schema["properties"])
     if isinstance(schema.get("title"), str):

@@ -21,6 +21,9 @@ _PATH_MAX = 2000
 _REASON_MAX = 400
 #: Choices that are named.
 CHOICES_MAX = 20
+#: Steps of a path that are followed to find choices, and the types that one may lead to: with each step into a class
+#: that contains itself in several ways there are more.
+_STEPS_MAX, _TYPES_MAX = 32, 16
 
 #: How msgspec ends a text with the path of the value. A class inside another adds its own part before.
 _PATHS = re.compile(r"(?: - at `(?:key` in `)?\$[^`]*`)+\Z")
@@ -142,16 +145,22 @@ def in_words(text: str, hint: Any = None, name: str = "") -> str:
 
 
 def choices_at(hint: Any, path: str) -> list[Any]:
-    """The values that an enum or a Literal permits at a path inside a value of this (lowered) hint; [] elsewhere."""
+    """The values that an enum or a Literal permits at a path inside a value of this (lowered) hint; [] elsewhere.
+
+    [] also where the path is too long, or leads to too many types.
+    """
     steps = list(_STEP.finditer(path))
-    if sum(len(step[0]) for step in steps) != len(path):
+    if sum(len(step[0]) for step in steps) != len(path) or len(steps) > _STEPS_MAX:
         return []
     try:
         infos = [msgspec.inspect.type_info(hint)]
     except TypeError:
         return []
     for step in steps:
-        infos = [inner for info in infos for each in _members(info) for inner in _inside(each, step)]
+        inside = [inner for info in infos for each in _members(info) for inner in _inside(each, step)]
+        infos = list({id(each): each for each in inside}.values())
+        if len(infos) > _TYPES_MAX:
+            return []
     found: list[Any] = []
     for info in infos:
         for member in _members(info):

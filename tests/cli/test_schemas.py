@@ -279,6 +279,15 @@ def test_documents_that_are_none(document: Any) -> None:
     assert methods_in(document) == {}
 
 
+def test_alternatives_that_refer_to_alternatives_are_read_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemas, "_MAX_SCHEMAS", 10_000)  # 50 * 50 * 50 * 50 in this document
+    named: dict[str, Any] = {f"S{n}": {"anyOf": [{"$ref": f"S{n + 1}"}] * 50} for n in range(3)}
+    named["S3"] = {"type": "integer"}
+    params = [{"name": name, "schema": {"$ref": name}} for name in ("S3", "S2", "S0")]
+    document = {"methods": [{"name": "m", "params": params}], "components": {"schemas": named}}
+    assert [taken for _, _, taken in methods_in(document)["m"].parameters] == [["integer"], ["integer"], None]
+
+
 def test_too_many_parameters_are_not_known() -> None:
     params = [{"name": f"p{number}", "schema": {"type": "string"}} for number in range(schemas.MAX_PARAMETERS + 1)]
     found = methods_in({"methods": [{"name": "m", "params": params}]})["m"]

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rpcstream import AsyncClient, Client, Server
-from rpcstream.client.discovery import KnownMethods
+from rpcstream.client.discovery import KnownMethods, type_text
 from rpcstream.peer.proxy import CLIENT_NAMES
 from rpcstream.testing import memory_client, serve_in_thread
 
@@ -94,6 +94,13 @@ def test_documents_of_any_kind(document: Any) -> None:
     assert known.names_below("m.") == []
     known.signature("m")
     assert known.description("m") is None
+
+
+def test_a_schema_that_would_be_read_any_number_of_times() -> None:
+    schema: dict[str, object] = {"type": "integer"}
+    for _ in range(60):
+        schema = {"type": ["object", "object", ["object"], "null"], "additionalProperties": schema}
+    assert type_text(schema).count("dict[str, ") == 60
 
 
 def test_a_description_cannot_control_a_terminal() -> None:
