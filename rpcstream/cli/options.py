@@ -18,8 +18,8 @@ _NEGATIVE_NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII
 _MOST = 1_000_000_000
 
 
-#: How a text of the library names an option: `ca=`, or `argument ca` where one was given.
-_OPTION_NAME = re.compile(
+#: How a text of the library names an option: `ca=`, or `argument ca` where one was given. Compiled when it is needed.
+_OPTION_NAME = (
     r"\bargument (?P<given>[a-z_]+)"
     r"|\b(?P<named>address|ca|client_ca|certificate|key|token|token_file|timeout|connect_timeout)=(?=[\s,;:.?)]|$)"
 )
@@ -32,7 +32,7 @@ def with_option_names(text: str) -> str:
         name = found["given"] or found["named"]
         return "--uri" if name == "address" else "--" + name.replace("_", "-")
 
-    return _OPTION_NAME.sub(rename, text)
+    return re.sub(_OPTION_NAME, rename, text)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
