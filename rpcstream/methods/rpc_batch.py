@@ -262,7 +262,9 @@ class RpcBatches:
         if not members:
             return self._replies.error(None, InvalidRequest(data={"reason": "an empty batch"}))
         if len(members) > self._limits.max_batch:
-            too_large = BatchTooLarge(data={"size": len(members), "limit": self._limits.max_batch})
+            size, limit = len(members), self._limits.max_batch
+            text = f"Batch too large: {size} members, the {self._side}'s limit is {limit} (max_batch): send several"
+            too_large = BatchTooLarge(text, {"size": size, "limit": limit})
             return self._replies.error_to_batch(envelope.id_of_batch(members, line), too_large)
         if envelope.may_hold_big_integers(line):
             members = payloads.parse_exactly(line)

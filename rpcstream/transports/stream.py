@@ -69,6 +69,7 @@ class LineStream(MessageConnection):
         self._peer_ended = True
         messages = self._framer.finish()
         if messages:
+            self.session.is_lines = False  # no other line goes on with what this one begins
             if self._trace is not None:
                 trace_all(self._trace, "receive", messages)
             self.session.receive(messages)

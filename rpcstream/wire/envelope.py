@@ -204,6 +204,8 @@ def _advice(line: bytes | bytearray, error: orjson.JSONDecodeError) -> str:
     for begin, advice in _SLIPS:
         if place.startswith(begin):
             return advice
+    if "trailing comma" in error.msg:
+        return "no comma stands behind the last member"
     if "unexpected end of data" in error.msg:
         return "the message ends before its value does"
     if "unexpected content after document" in error.msg:
