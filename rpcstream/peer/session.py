@@ -270,7 +270,9 @@ class Session(ConversationState):
                         elif not control_messages.handle(self, message, line):
                             reply = self._answer(message, line, self)
                     elif not self.pending.settled(message, line):
-                        last = message
+                        if last is not None:
+                            self._last_id = self._id_of(last)
+                        last, self._last_id = None, self._id_of(message)
                         reply = self._answer_batch(message, line)
                 if type(reply) is bytes:
                     replies.append(reply)
@@ -289,7 +291,7 @@ class Session(ConversationState):
         except Exception as error:
             self._broken(error)
         if last is not None:
-            call_id = last.get("id") if type(last) is dict else None
+            call_id = last["id"]
             self._last_id = call_id if type(call_id) is int else self._id_of(last)
         if now - began > self._long_read:
             self._count_turn(now - began)

@@ -66,6 +66,8 @@ READS: list[tuple[str, list[list[bytes]], Any]] = [
     ("several reads", [[call(1)], [call(2), call(3)], [call(4)]], 4),
     ("any order", [[call(9), call(3)]], 3),
     ("behind it notes and replies", [[call(5), NOTE, CREDIT], [REPLY], [batch(NOTE)]], 5),
+    ("behind it, in the same read, what has no id", [[call(5), batch(NOTE, NOTE)], [call(6), b"[5]", b"5"]], 6),
+    ("behind it, in the same read, a batch without replies", [[call(4)], [call(5), batch(NOTE)]], 5),
     ("a text", [[call("mine")]], "mine"),
     ("a batch", [[call(1)], [batch(call(2), NOTE, call(3), NOTE)]], 3),
     ("a long one", [[call(1), call(2, text=LONG)]], 2),
