@@ -169,35 +169,40 @@ def client_context(
 
 
 def _load_authorities(context: ssl.SSLContext, file: File, option: str) -> None:
-    _read(file, option)
     try:
         context.load_verify_locations(file)
-    except ssl.SSLError as error:
+    except OSError as error:
+        _read(file, option)
+        if not isinstance(error, ssl.SSLError):
+            raise
         raise _wrong(error, f"{option} has no certificate in PEM form in it", file) from None
 
 
 def _load_certificate(
     context: ssl.SSLContext, certificate: File, key: File | None, password: str | None = None
 ) -> None:
-    held = _read(certificate, "certificate=")
-    held_key = held if key is None else _read(key, "key=")
     try:
         context.load_cert_chain(certificate, key, password)
-    except ssl.SSLError as error:
+    except OSError as error:
+        held = _read(certificate, "certificate=")
+        held_key = held if key is None else _read(key, "key=")
+        if not isinstance(error, ssl.SSLError):
+            raise
         if b"-----BEGIN CERTIFICATE" not in held:
-            raise _wrong(error, "certificate= has no certificate in PEM form in it", certificate) from None
-        if b"PRIVATE KEY-----" not in held_key:
-            if key is None:
-                reason = "certificate= has no private key in it: give the file of its key with key="
-                raise _wrong(error, reason, certificate) from None
-            raise _wrong(error, "key= has no private key in PEM form in it", key) from None
-        if error.reason == "KEY_VALUES_MISMATCH":
-            raise _wrong(error, "the private key, key=, is not that of certificate=", key or certificate) from None
-        raise _wrong(error, f"certificate= and key= cannot be used: {error.strerror}", certificate) from None
+            reason, file = "certificate= has no certificate in PEM form in it", certificate
+        elif b"PRIVATE KEY-----" not in held_key and key is None:
+            reason, file = "certificate= has no private key in it: give the file of its key with key=", certificate
+        elif b"PRIVATE KEY-----" not in held_key:
+            reason, file = "key= has no private key in PEM form in it", key or certificate
+        elif error.reason == "KEY_VALUES_MISMATCH":
+            reason, file = "the private key, key=, is not that of certificate=", key or certificate
+        else:
+            reason, file = f"certificate= and key= cannot be used: {error.strerror}", certificate
+        raise _wrong(error, reason, file) from None
 
 
 def _read(file: File, option: str) -> bytes:
-    """Read a file, as far as that is needed to tell what is in it.
+    """Read a file that could not be loaded, as far as that is needed to tell what is in it.
 
     Raises:
         OSError: it cannot be read; the text names the option and the file.

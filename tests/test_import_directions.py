@@ -111,6 +111,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "hub",
         "config",
         "process",
+        "tls",
         "user_files",
     },
     "__init__": {"errors", "limits", "codec", "auth", "peer", "client", "server", "tls", "web", "wire", "hub"},

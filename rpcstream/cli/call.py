@@ -17,6 +17,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CallTimeout, ConnectFailed, ConnectionLost, DeadlineExceeded, EncodeError, MethodNotFound, RpcError
+from ..text import visible
 from .items import UsageError
 from .options import option_fault, with_option_names
 from .output import TaggedCodec, format_error
@@ -124,7 +125,7 @@ def _reported(work: Callable[[], int]) -> int:
         return TIME_OUT
     except RpcError as error:
         text = format_error(error.code, error.message, error.data, terminal_of(sys.stderr))
-        advice = "" if error.advice is None else f"; {with_option_names(error.advice)}"
+        advice = "" if error.advice is None else f"; {visible(with_option_names(error.advice))}"
         sys.stderr.write(f"{text}{advice}\n")
         return TIME_OUT if isinstance(error, DeadlineExceeded) else ERROR_REPLY
     except (ConnectFailed, ConnectionLost) as error:

@@ -23,6 +23,7 @@ from .serve_options import HUB_OPTIONS, TLS_OPTIONS
 
 if TYPE_CHECKING:
     from ..hub import Hub
+    from ..tls import TLS
 
 
 class TargetError(Exception):
@@ -143,7 +144,7 @@ def prepare(server: Server, options: argparse.Namespace) -> None:
     Raises:
         TargetError: the server has one of them already, a file is wrong, or the server is no hub where one is wanted.
     """
-    from ..config import ConfigError, read_tls, read_token
+    from ..config import ConfigError, read_token
 
     if options.hub and not is_hub(server):
         raise TargetError(f"{options.target} is a Server, not a Hub: leave --hub out")
@@ -153,13 +154,23 @@ def prepare(server: Server, options: argparse.Namespace) -> None:
         if options.token_file is not None:
             added["token"] = read_token(options.token_file, "--token-file")
         if files:
-            added["tls"] = read_tls("--certificate", **files)
+            added["tls"] = _read_tls(files)
         server.guard(**added)
         if options.path is not None:
             server.take_calls_at(options.path)
     except (ConfigError, ValueError) as error:
         raise TargetError(str(error)) from None
     server.debug = server.debug or options.debug
+
+
+def _read_tls(files: dict[str, str]) -> TLS:
+    from ..config import ConfigError, read_tls
+    from .options import with_option_names
+
+    try:
+        return read_tls("--certificate", **files)
+    except ConfigError as error:
+        raise TargetError(with_option_names(str(error))) from None
 
 
 def listen_arguments(server: Server, options: argparse.Namespace, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -255,6 +255,10 @@ class TestWrongUse:
             (["app:server", "--token-file", "none"], "--token-file: cannot read 'none': No such file"),
             (["app:locked", "--token-file", "token"], "this server has a token= or an authenticate= of its own"),
             (["app:server", "--certificate", "token"], "--certificate: no certificate with its key"),
+            (
+                ["app:server", "--cert", "server.pem"],
+                "--certificate has no private key in it: give the file of its key",
+            ),
             (["app:server", "--allow-host", "a b"], "a b"),
             (["app:server", "--path", "rpc"], "path: a path is a string that begins with '/'"),
             (["--hub", "--path", "rpc"], "argument path must be a path that begins with"),
