@@ -6,6 +6,7 @@ said instead ("expected an integer, got a string"). Knows neither methods nor pa
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from typing import Any, NamedTuple
@@ -153,8 +154,8 @@ def choices_at(hint: Any, path: str) -> list[Any]:
     if sum(len(step[0]) for step in steps) != len(path) or len(steps) > _STEPS_MAX:
         return []
     try:
-        infos = [msgspec.inspect.type_info(hint)]
-    except TypeError:
+        infos = [_type_info(hint)]
+    except TypeError:  # one that msgspec does not know, or that is not hashable
         return []
     for step in steps:
         inside = [inner for info in infos for each in _members(info) for inner in _inside(each, step)]
@@ -214,6 +215,12 @@ def _listed(choices: list[Any]) -> str:
     return " or ".join(shown) if len(shown) < 3 else f"one of {', '.join(shown)}"
 
 
+@functools.lru_cache(maxsize=1000)
+def _type_info(hint: Any) -> Any:
+    # It takes up to milliseconds, and a peer may be wrong as often as it likes.
+    return msgspec.inspect.type_info(hint)
+
+
 def _members(info: Any) -> list[Any]:
     """The types of a union; of any other type that one. Without the metadata around it."""
     while isinstance(info, msgspec.inspect.Metadata):
@@ -222,7 +229,7 @@ def _members(info: Any) -> list[Any]:
         return [each for member in info.types for each in _members(member)]
     if isinstance(info, msgspec.inspect.CustomType) and isinstance(info.cls, Marker):
         stands_for = getattr(info.cls, "stands_for", None)
-        return [info] if stands_for is None else _members(msgspec.inspect.type_info(stands_for))
+        return [info] if stands_for is None else _members(_type_info(stands_for))
     return [info]
 
 

@@ -211,7 +211,7 @@ class Topics(Mapping[str, int]):
         fault = fault_of_pattern(topic) or _fault_of_name(topic, self._system)
         if fault is not None:
             data = {"parameter": "topic", "path": "$.topic", "reason": f"the topic {fault}"}
-            raise InvalidParams(f"Invalid params: $.topic: the topic {fault}", data)
+            raise InvalidParams(f"Invalid params: topic: the topic {fault}", data)
 
     def unsubscribe(self, connection: SubscribedConnection, topic: str) -> bool:
         """Send no more events of the topic or pattern, nor those that wait; return False if it was not subscribed to.

@@ -15,6 +15,7 @@ from ..events.patterns import CLIENT_NAME, RESERVED, fault_of_topic
 from ..events.topics import Topics
 from ..limits import Limits
 from ..methods.registry import MethodRegistry
+from ..nearest import did_you_mean, nearest_for_peer
 from ..peer.context import CallContext
 from ..peer.state import ConversationState
 from . import discovery, passthrough
@@ -245,5 +246,7 @@ def _arguments(message: dict[str, Any], names: tuple[str, ...], defaults: dict[s
             raise fault(name, "it is missing")
     for name in given:
         if name not in known:
-            raise fault(f"{name:.100}", f"unknown; the parameters are {', '.join(known)}")
+            near = nearest_for_peer(name, known)
+            error = fault(f"{name:.100}", f"unknown{did_you_mean(near)}; the parameters are {', '.join(known)}")
+            raise InvalidParams(error.message, {**error.data, **({"nearest": near} if near else {})})
     return [given.get(name, defaults.get(name)) for name in known]

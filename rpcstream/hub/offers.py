@@ -77,7 +77,7 @@ class Offer:
 def fault(parameter: str, reason: str) -> InvalidParams:
     """Make the error for a wrong parameter."""
     data = {"parameter": parameter, "path": f"$.{parameter}", "reason": reason}
-    return InvalidParams(f"Invalid params: $.{parameter}: {reason}", data)
+    return InvalidParams(f"Invalid params: {parameter}: {reason}", data)
 
 
 def check_name(name: str) -> None:

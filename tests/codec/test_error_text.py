@@ -159,3 +159,13 @@ def test_unions_of_arrays_and_others() -> None:
 def test_the_example_of_an_array_is_one() -> None:
     example = json.loads(HOW.partition("object ")[2].replace("<base64>", "A" * 32))
     assert np.shape(codec.decode(example)) == (2, 3)
+
+
+def test_a_hint_is_looked_through_once_however_often_a_peer_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Any] = []
+    type_info = msgspec.inspect.type_info
+    monkeypatch.setattr(msgspec.inspect, "type_info", lambda hint: looked.append(hint) or type_info(hint))  # type: ignore[func-returns-value]
+    hint = dict[str, tuple[Mode, Pair]]
+    for _ in range(100):
+        assert choices_at(hint, "[...][0]") == ["fast", "exact"]
+    assert looked == [hint]

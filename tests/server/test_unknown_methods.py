@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, MethodNotFound, Server
+from rpcstream import AsyncClient, InvalidParams, MethodNotFound, Server
 from rpcstream.hub import Hub, Rule
 from rpcstream.testing import memory_client
 
@@ -98,3 +98,13 @@ async def test_at_a_hub_what_is_offered_now_is_told() -> None:
         assert (await unknown(ada, "vectorise"))[1]["nearest"] == ["vectorize"]
         await gpu.request("rpc.unregister")
         assert "nearest" not in (await unknown(ada, "vectorise"))[1]
+
+
+async def test_a_parameter_of_a_method_of_the_hub() -> None:
+    hub = Hub(drain_timeout=5)
+    async with hub.listening(port=0) as address, AsyncClient(address) as client:
+        with pytest.raises(
+            InvalidParams, match=r"topik: unknown \(did you mean 'topic'\?\); the parameters are"
+        ) as raised:
+            await client.request("rpc.publish", {"topic": "a", "value": 1, "topik": "b"})
+        assert raised.value.data["nearest"] == ["topic"]
