@@ -17,6 +17,7 @@ import pytest
 from hypothesis import settings
 
 from .example_count import example_count
+from .internals import forget_searches
 from .raw_connection import RawConnection
 
 #: Folders that are run where they are named, each a step of `.ci/run`.
@@ -63,6 +64,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_report_header() -> str:
     return f"event loop: {os.environ.get('RPCSTREAM_LOOP', 'auto')}"
+
+
+@pytest.fixture(autouse=True)
+def time_for_searches() -> None:
+    """Each test may search for nearest names, however many the tests before it have searched for."""
+    forget_searches()
 
 
 @pytest.fixture(scope="module")

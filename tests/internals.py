@@ -23,6 +23,7 @@ from rpcstream.hub import Hub
 from rpcstream.hub.rules import Rules
 from rpcstream.methods.invoke import Invoker
 from rpcstream.methods.registry import MethodRegistry
+from rpcstream.nearest import BUDGET
 from rpcstream.observe.limited_log import LimitedLog
 from rpcstream.peer.memory import MessageMemory
 from rpcstream.peer.request_queue import RequestQueue
@@ -457,3 +458,8 @@ def names_away(hub: Hub) -> list[str]:
 def serving_client(client: AsyncClient, drain_timeout: float = 10.0) -> ServingClient:
     """What `AsyncClient.run` serves with, which a signal stops."""
     return client._serving(drain_timeout)
+
+
+def forget_searches() -> None:
+    """Leave the time for nearest names, which all servers of a process share, as it is at the start."""
+    BUDGET._settled = 0.0
