@@ -24,12 +24,12 @@ from ..peer.stream import Stream, StreamCall
 from ..wire.buffers import Encoded
 from .address import Address, check_lasting
 from .base import BaseClient, check_hello, notify_client_params, publish_params
-from .batch import AsyncBatch
+from .batch import AsyncBatch, BatchExchange
 from .callbacks import Callbacks
 from .hub import HubRegistration
 from .options import DEFAULT_ADDRESS, DEFAULTS, AsyncClientOptions, ClientOptions, Settings, make_settings
 from .pool import ConnectionPool
-from .retry import LOSSES, CallRetries, was_not_begun
+from .retry import LOSSES, Attempts, CallRetries, is_awaited, may_have_run, was_not_begun
 from .running import ServingClient
 from .subscriptions import Subscription, Subscriptions
 
@@ -74,12 +74,13 @@ class AsyncClient(BaseClient):
     def _set_up(self, settings: Settings, callbacks: Callbacks) -> None:
         super().__init__(settings)
         self._timeout = settings.timeout
+        self._wait_for = settings.wait_for
         self._is_http = settings.address.is_http
         self._callbacks = callbacks
         self._pool = ConnectionPool(settings, self._marshaller, lambda: callbacks.dispatcher)
         self._registration = HubRegistration(self._pool, self._marshaller, settings, callbacks)
         self._subscriptions = Subscriptions(self._pool, self._marshaller, settings)
-        self._retries = CallRetries(settings.retries, settings.retry, lambda: self._submit("rpc.discover"))
+        self._retries = CallRetries(settings.retry, lambda: self._submit("rpc.discover"))
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -105,6 +106,7 @@ class AsyncClient(BaseClient):
         returns: type[T],
         timeout: float | None = ...,
         on_progress: OnProgress | None = ...,
+        wait_for: float | None = ...,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, T]: ...
     @overload
@@ -116,6 +118,7 @@ class AsyncClient(BaseClient):
         returns: Any = ...,
         timeout: float | None = ...,
         on_progress: OnProgress | None = ...,
+        wait_for: float | None = ...,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]: ...
     def call(
@@ -126,10 +129,11 @@ class AsyncClient(BaseClient):
         returns: Any = NOT_GIVEN,
         timeout: Any = NOT_GIVEN,
         on_progress: OnProgress | None = None,
+        wait_for: Any = NOT_GIVEN,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]:
         outgoing = Call(self._marshaller, method, params_of(method, args, kwargs), timeout, returns)
-        return self._perform(outgoing, timeout, on_progress)
+        return self._perform(outgoing, timeout, on_progress, wait_for)
 
     @overload
     def request(
@@ -140,6 +144,7 @@ class AsyncClient(BaseClient):
         returns: type[T],
         timeout: float | None = ...,
         on_progress: OnProgress | None = ...,
+        wait_for: float | None = ...,
     ) -> Coroutine[Any, Any, T]: ...
     @overload
     def request(
@@ -150,6 +155,7 @@ class AsyncClient(BaseClient):
         returns: Any = ...,
         timeout: float | None = ...,
         on_progress: OnProgress | None = ...,
+        wait_for: float | None = ...,
     ) -> Coroutine[Any, Any, Any]: ...
     def request(
         self,
@@ -159,9 +165,10 @@ class AsyncClient(BaseClient):
         returns: Any = NOT_GIVEN,
         timeout: Any = NOT_GIVEN,
         on_progress: OnProgress | None = None,
+        wait_for: Any = NOT_GIVEN,
     ) -> Coroutine[Any, Any, Any]:
         call = Call(self._marshaller, method, check_params(method, params), timeout, returns)
-        return self._perform(call, timeout, on_progress)
+        return self._perform(call, timeout, on_progress, wait_for)
 
     def stream_request(
         self,
@@ -171,6 +178,7 @@ class AsyncClient(BaseClient):
         returns: Any = NOT_GIVEN,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
+        wait_for: float | None = NOT_GIVEN,
     ) -> Stream:
         seconds, window = time_left(timeout), self._settings.limits.stream_window
         params = check_params(method, params)
@@ -178,17 +186,28 @@ class AsyncClient(BaseClient):
         if self._is_http:
             self._check_params(call)
 
+        seconds_to_wait = self._wait_for if wait_for is NOT_GIVEN else wait_for
+        attempts = Attempts(self._settings.retries, seconds_to_wait, None)
+
         async def opened(deadline: float) -> Session:
             loop = asyncio.get_running_loop()
-            return (self._pool.ready(loop) or await self._pool.get(method, deadline)).session
+            if seconds_to_wait is not None and attempts.until is None:
+                attempts.until = loop.time() + seconds_to_wait
+            return (self._pool.ready(loop) or await self._pool.get(method, deadline, attempts.until)).session
 
-        def pause(error: Exception, attempt: int, left: float) -> float | None:
-            return self._pause(error, attempt, left) if was_not_begun(error) else None
+        def pause(error: Exception, left: float) -> float | None:
+            waits = attempts.until is not None and is_awaited(error)
+            if self._pool.is_closed or not (waits or was_not_begun(error)):
+                return None
+            now = asyncio.get_running_loop().time()
+            return attempts.pause(error, now, now + left)
 
         return Stream(opened, call, seconds, on_progress, pause)
 
     @overload
-    def __call__(self, message: dict[str, Any], /, *, timeout: float | None = ...) -> Awaitable[Any]: ...
+    def __call__(
+        self, message: dict[str, Any], /, *, timeout: float | None = ..., wait_for: float | None = ...
+    ) -> Awaitable[Any]: ...
     @overload
     def __call__(self, message: Function, /, **options: Unpack[CallbackOptions]) -> Function: ...
     @overload
@@ -196,8 +215,8 @@ class AsyncClient(BaseClient):
     def __call__(self, message: Any = None, /, **options: Any) -> Any:
         return self._decorate_or_send(message, options)
 
-    def batch(self, *, timeout: float | None = NOT_GIVEN) -> AsyncBatch:
-        return AsyncBatch(self._marshaller, timeout, self._perform, self._send)
+    def batch(self, *, timeout: float | None = NOT_GIVEN, wait_for: float | None = NOT_GIVEN) -> AsyncBatch:
+        return AsyncBatch(self._marshaller, timeout, self._perform, self._send, wait_for)
 
     def on_connect(self, hello: Callable[[Peer], Awaitable[object]]) -> Callable[[Peer], Awaitable[object]]:
         check_hello(hello)
@@ -275,7 +294,9 @@ class AsyncClient(BaseClient):
 
     # -- sending ----------------------------------------------------------------------------------------------------
 
-    async def _perform(self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None = None) -> Any:
+    async def _perform(
+        self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None = None, wait_for: Any = NOT_GIVEN
+    ) -> Any:
         """Send a call, wait for its outcome, and repeat it as often as the options allow."""
         if self._is_http:
             self._check_params(outgoing)
@@ -284,10 +305,12 @@ class AsyncClient(BaseClient):
         if inherited() != INFINITE:
             seconds, outgoing.tells_time = time_left(seconds), True
         deadline = INFINITE if seconds is None else loop.time() + seconds
-        attempt = 1
+        wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
+        until = None if wait_for is None else loop.time() + wait_for
+        attempts: Attempts | None = None
         while True:
             try:
-                connection = self._pool.ready(loop) or await self._pool.get(outgoing.method, deadline)
+                connection = self._pool.ready(loop) or await self._pool.get(outgoing.method, deadline, until)
                 pending = AwaitedCall(loop.create_future(), outgoing.method, deadline, on_progress)
                 connection.calls.begin(outgoing, pending)
                 try:
@@ -297,34 +320,34 @@ class AsyncClient(BaseClient):
                     raise
                 return outgoing.outcome(reply, line)
             except LOSSES as error:
-                pause = self._pause(error, attempt, deadline - loop.time()) if outgoing.is_repeatable else None
-                if pause is None:
+                attempts = attempts or Attempts(self._settings.retries, wait_for, until)
+                pause = attempts.pause(error, loop.time(), deadline) if outgoing.is_repeatable else None
+                if pause is None or self._pool.is_closed:
                     raise
-                loss = error
-            attempt += 1
+                loss, until = error, attempts.until
             await asyncio.sleep(pause)
-            if loss.executed is not False:  # it may have been carried out
-                await self._retries.check(outgoing.method, loss, deadline)
+            if may_have_run(loss):
+                is_batch = isinstance(outgoing, BatchExchange)  # which is no method that could be waited for
+                await self._retries.check(outgoing.method, loss, deadline, None if is_batch else until)
 
-    def _pause(self, error: Exception, attempt: int, left: float) -> float | None:
-        """Seconds until a call that failed is made again; None if it is not."""
-        return None if self._pool.is_closed else self._retries.pause(error, attempt, left)
-
-    async def _send(self, message: Encoded, method: str, timeout: Any) -> None:
+    async def _send(self, message: Encoded, method: str, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
         """Send a message that has no reply."""
         loop = asyncio.get_running_loop()
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
         deadline = INFINITE if seconds is None else loop.time() + seconds
-        attempt = 1
+        wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
+        until = None if wait_for is None else loop.time() + wait_for
+        attempts: Attempts | None = None
         while True:
             try:
-                connection = self._pool.ready(loop) or await self._pool.get(method, deadline)
+                connection = self._pool.ready(loop) or await self._pool.get(method, deadline, until)
                 return connection.calls.notify(message, method)
             except (ConnectFailed, ConnectionLost) as error:
-                pause = self._pause(error, attempt, deadline - loop.time())
-                if pause is None:
+                attempts = attempts or Attempts(self._settings.retries, wait_for, until)
+                pause = attempts.pause(error, loop.time(), deadline)
+                if pause is None or self._pool.is_closed:
                     raise
-            attempt += 1
+                until = attempts.until
             await asyncio.sleep(pause)
 
     def _check_params(self, outgoing: Outgoing) -> None:

@@ -120,6 +120,7 @@ class BaseClient(ABC):
         returns: Any = NOT_GIVEN,
         timeout: Any = NOT_GIVEN,
         on_progress: OnProgress | None = None,
+        wait_for: Any = NOT_GIVEN,
         **kwargs: Any,
     ) -> Any:
         """Call a method by its name; gives its result.
@@ -130,11 +131,13 @@ class BaseClient(ABC):
         Args:
             method: the name of the method.
             args: the arguments, all by position or all by name. An iterator is sent item by item.
-            kwargs: the arguments by name. For a parameter named `timeout`, `returns` or `on_progress` use `request`.
+            kwargs: the arguments by name. For a parameter named `timeout`, `returns`, `on_progress` or `wait_for` use
+                `request`.
             timeout: seconds that this call may take, None for no limit. It is sent to the server, which stops too.
             returns: a type hint; the result is checked against it and given in that type.
             on_progress: called with each value that the handler reports (`ctx.progress`). It must not wait for another
                 call of this client. What it raises is logged.
+            wait_for: seconds to wait for a server that is not there, and at a hub for a provider of the method.
 
         Raises:
             RpcError: the server answered with an error; subclasses for the known codes.
@@ -154,6 +157,7 @@ class BaseClient(ABC):
         returns: Any = NOT_GIVEN,
         timeout: Any = NOT_GIVEN,
         on_progress: OnProgress | None = None,
+        wait_for: Any = NOT_GIVEN,
     ) -> Any:
         """As `call`, with the params of the JSON-RPC request: a list, a dict, or None for none."""
 
@@ -166,6 +170,7 @@ class BaseClient(ABC):
         returns: Any = NOT_GIVEN,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
+        wait_for: float | None = NOT_GIVEN,
     ) -> Any:
         """As `stream`, with the params of the JSON-RPC request: a list, a dict, or None for none.
 
@@ -175,6 +180,7 @@ class BaseClient(ABC):
             returns: a type hint; each item is checked against it and given in that type.
             timeout: seconds that the whole stream may take, None for no limit.
             on_progress: as for `call`.
+            wait_for: as for `call`; for the first item.
 
         Raises what iterating over `stream` raises, and TypeError for params of another type.
         """
@@ -196,7 +202,7 @@ class BaseClient(ABC):
         """
 
     @abstractmethod
-    def batch(self, *, timeout: float | None = NOT_GIVEN) -> Any:
+    def batch(self, *, timeout: float | None = NOT_GIVEN, wait_for: float | None = NOT_GIVEN) -> Any:
         """Collect several calls for one message: `with client.batch() as batch: a = batch.sum(1, 2)`.
 
         They are sent at the end of the block (with an `AsyncClient`: `async with`); then `a.result()` gives the result.
@@ -349,12 +355,12 @@ class BaseClient(ABC):
     @abstractmethod
     def _submit(self, method: str, /, *args: Any, **options: Any) -> Any: ...
 
-    def _send_object(self, message: dict[str, Any], *, timeout: Any = NOT_GIVEN) -> Any:
+    def _send_object(self, message: dict[str, Any], *, timeout: Any = NOT_GIVEN, wait_for: Any = NOT_GIVEN) -> Any:
         """Send a request object as it is."""
         if "id" in message:
-            return self._perform(RawCall(self._marshaller, message), timeout)
+            return self._perform(RawCall(self._marshaller, message), timeout, None, wait_for)
         encoded = self._marshaller.encode(message, "request object")
-        return self._send(encoded, str(message.get("method", "?")), timeout)
+        return self._send(encoded, str(message.get("method", "?")), timeout, wait_for)
 
     def _decorate_or_send(self, message: Any, options: dict[str, Any]) -> Any:
         """As `__call__`."""
@@ -375,13 +381,19 @@ class BaseClient(ABC):
         timeout: float | None = None,
         returns: Any = NOT_GIVEN,
         on_progress: OnProgress | None = None,
+        wait_for: float | None = NOT_GIVEN,
         **kwargs: Any,
     ) -> Any:
         params = params_of(method, args, kwargs)
-        return self.stream_request(method, params, timeout=timeout, returns=returns, on_progress=on_progress)
+        return self.stream_request(
+            method, params, timeout=timeout, returns=returns, on_progress=on_progress, wait_for=wait_for
+        )
 
-    def _notify(self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
-        return self._send(self._marshaller.notification(method, params_of(method, args, kwargs)), method, timeout)
+    def _notify(
+        self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, wait_for: Any = NOT_GIVEN, **kwargs: Any
+    ) -> Any:
+        message = self._marshaller.notification(method, params_of(method, args, kwargs))
+        return self._send(message, method, timeout, wait_for)
 
 
 def check_hello(hello: object) -> None:

@@ -18,6 +18,8 @@ from ..errors import (
     InternalError,
     InvalidRequest,
     MessageTooLarge,
+    MethodNotFound,
+    ProviderGone,
     error_from_wire,
 )
 from ..peer.marshal import NOT_GIVEN, Marshaller, Soon, check_params, params_of, told
@@ -25,11 +27,16 @@ from ..peer.pending import PendingCall, PendingCalls
 from ..peer.proxy import Method, Methods, remote_name
 from ..wire import envelope
 from ..wire.buffers import Encoded
+from .retry import is_awaited
 
 #: Codes of the errors with which a server refuses a whole batch, as the only member of its array of replies.
 _REFUSALS = frozenset((BatchTooLarge.CODE, MessageTooLarge.CODE, InvalidRequest.CODE))
 
 _NO_ANSWER = "The server's reply to the batch has none for this call"
+
+
+class _NoProvider(MethodNotFound):
+    """The hub has no provider now for some calls of a batch; the others have ended. These may be sent again."""
 
 
 class BatchCall:
@@ -57,6 +64,16 @@ class BatchCall:
         if error is not None:
             raise error
         return self._value
+
+    @property
+    def has_ended(self) -> bool:
+        """There is a result, or an error."""
+        return self._has_ended
+
+    @property
+    def is_due(self) -> bool:
+        """It is to be sent: for the first time, or since the hub had no provider for it."""
+        return not self._has_ended or (self._error is not None and is_awaited(self._error))
 
     @property
     def error(self) -> Exception | None:
@@ -150,11 +167,17 @@ class SyncBatch(Batch):
     """
 
     def __init__(
-        self, marshaller: Marshaller, timeout: Any, perform: Callable[..., object], send: Callable[..., object]
+        self,
+        marshaller: Marshaller,
+        timeout: Any,
+        perform: Callable[..., object],
+        send: Callable[..., object],
+        wait_for: Any,
     ) -> None:
         super().__init__(marshaller, timeout)
         self._perform = perform
         self._send = send
+        self._wait_for = wait_for
 
     def __enter__(self) -> SyncBatch:
         return self
@@ -167,12 +190,14 @@ class SyncBatch(Batch):
         outgoing = self._outgoing()
         if isinstance(outgoing, BatchExchange):
             try:
-                self._perform(outgoing, self._timeout)
+                self._perform(outgoing, self._timeout, None, self._wait_for)
+            except _NoProvider:
+                pass  # an error of single calls, which have it
             except Exception as failure:
                 outgoing.failed(failure)
                 raise
         elif outgoing is not None:
-            self._send(outgoing, "batch", self._timeout)
+            self._send(outgoing, "batch", self._timeout, self._wait_for)
 
 
 class AsyncBatch(Batch):
@@ -189,10 +214,12 @@ class AsyncBatch(Batch):
         timeout: Any,
         perform: Callable[..., Awaitable[object]],
         send: Callable[..., Awaitable[object]],
+        wait_for: Any,
     ) -> None:
         super().__init__(marshaller, timeout)
         self._perform = perform
         self._send = send
+        self._wait_for = wait_for
 
     async def __aenter__(self) -> AsyncBatch:
         return self
@@ -205,12 +232,14 @@ class AsyncBatch(Batch):
         outgoing = self._outgoing()
         if isinstance(outgoing, BatchExchange):
             try:
-                await self._perform(outgoing, self._timeout)
+                await self._perform(outgoing, self._timeout, None, self._wait_for)
+            except _NoProvider:
+                pass  # an error of single calls, which have it
             except Exception as failure:
                 outgoing.failed(failure)
                 raise
         elif outgoing is not None:
-            await self._send(outgoing, "batch", self._timeout)
+            await self._send(outgoing, "batch", self._timeout, self._wait_for)
 
 
 class BatchExchange:
@@ -227,10 +256,13 @@ class BatchExchange:
         self.tells_time = timeout is not NOT_GIVEN and timeout is not None
         self.is_repeatable = True
         self._pending_calls: dict[BatchCall, _MemberCall] = {}
+        #: The batch was answered; what is sent again are single calls of it.
+        self._has_replies = False
 
     def enter(self, pending: PendingCalls, call: PendingCall, soon: Soon) -> None:
-        collector = _ReplyCollector(self.method, len(self._calls), pending, call, soon)
-        self._pending_calls = {each: _MemberCall(collector, each.method, call.deadline) for each in self._calls}
+        due = [each for each in self._calls if each.is_due]
+        collector = _ReplyCollector(self.method, len(due), pending, call, soon)
+        self._pending_calls = {each: _MemberCall(collector, each.method, call.deadline) for each in due}
         for member in self._pending_calls.values():
             member.call_id = pending.add(member)
         collector.members = list(self._pending_calls.values())
@@ -250,6 +282,7 @@ class BatchExchange:
             if isinstance(member, BatchCall)
             else envelope.request(*member)
             for member in self._members
+            if (member in self._pending_calls if isinstance(member, BatchCall) else not self._has_replies)
         ]
         return self._marshaller.encode_batch(message, self.method)
 
@@ -257,7 +290,19 @@ class BatchExchange:
         return [member.call_id for member in self._pending_calls.values() if pending.discard(member.call_id)]
 
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
-        """Give every call its reply, or the reason why it has none."""
+        """Give every call its reply, or the reason why it has none.
+
+        Raises:
+            MethodNotFound: some calls found no provider at the hub, and could be sent again; each has its error.
+        """
+        self._settle()
+        self._has_replies = True
+        for call in self._pending_calls:
+            error = call.error
+            if isinstance(error, MethodNotFound | ProviderGone) and is_awaited(error):
+                raise _NoProvider(error.message, error.data)
+
+    def _settle(self) -> None:
         answered = []
         refusal = self._refusal()
         for call, member in self._pending_calls.items():
@@ -273,12 +318,13 @@ class BatchExchange:
 
     def failed(self, error: Exception) -> None:
         """Fail the calls that have no reply yet, since the batch failed."""
-        self.outcome({}, b"")
+        self._settle()
         for call, member in self._pending_calls.items():
             if member.reply is None and member.error is None:
                 call.fail(error)
-        for call in self._calls[len(self._pending_calls) :]:
-            call.fail(error)
+        for call in self._calls:
+            if not call.has_ended:
+                call.fail(error)
 
     def _refusal(self) -> Any:
         """The error with which the server refused the whole batch; None if it did not."""

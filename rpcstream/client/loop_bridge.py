@@ -23,7 +23,7 @@ from ..peer.marshal import Outgoing
 from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import OnProgress, PendingCall
 from ..peer.stream import Stream
-from .retry import was_not_begun
+from .retry import is_awaited, was_not_begun
 from .subscriptions import Subscription
 from .sync_pool import CLOSED
 from .worker_thread import WorkerThread
@@ -136,6 +136,7 @@ class SubmittedCall(PendingCall):
         "_open",
         "_perform",
         "_task",
+        "_wait_for",
         "bridge",
         "deadline",
         "future",
@@ -151,6 +152,7 @@ class SubmittedCall(PendingCall):
         future: CallFuture,
         deadline: float,
         on_progress: OnProgress | None,
+        wait_for: float | None,
         *,
         keeps: object,
     ) -> None:
@@ -160,6 +162,7 @@ class SubmittedCall(PendingCall):
         self.future = future
         self.deadline = deadline
         self.on_progress = on_progress
+        self._wait_for = wait_for
         self._keeps: object = keeps
         self._open = [None]
         self._calls: OutgoingCalls | None = None
@@ -187,7 +190,10 @@ class SubmittedCall(PendingCall):
         perform, self._perform = self._perform, None
         loop = self.bridge.loop
         seconds = None if self.deadline == INFINITE else self.deadline - loop.time()
-        self._calls, self._task = None, loop.create_task(perform(self.outgoing, seconds, self.on_progress))
+        self._calls, self._task = (
+            None,
+            loop.create_task(perform(self.outgoing, seconds, self.on_progress, self._wait_for)),
+        )
         self._task.add_done_callback(self._take_outcome)
 
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
@@ -201,7 +207,8 @@ class SubmittedCall(PendingCall):
         self._clean_up()
 
     def fail(self, error: BaseException) -> None:
-        if self._perform is not None and self._open and self.outgoing.is_repeatable and was_not_begun(error):
+        may_repeat = self._perform is not None and self._open and self.outgoing.is_repeatable
+        if may_repeat and (was_not_begun(error) or (self._wait_for is not None and is_awaited(error))):
             self._start()
             return
         if self._is_first() and self.future.set_running_or_notify_cancel():
@@ -293,7 +300,7 @@ class SubmitQueue:
 
 #: See `SubmitQueue`.
 Begin = Callable[[Outgoing, SubmittedCall], OutgoingCalls | None]
-Perform = Callable[[Outgoing, float | None, OnProgress | None], Coroutine[Any, Any, Any]]
+Perform = Callable[[Outgoing, float | None, OnProgress | None, float | None], Coroutine[Any, Any, Any]]
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------

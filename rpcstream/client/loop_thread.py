@@ -103,20 +103,24 @@ class LoopThread:
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    def perform(self, outgoing: Outgoing, seconds: float | None, on_progress: OnProgress | None) -> Any:
+    def perform(
+        self, outgoing: Outgoing, seconds: float | None, on_progress: OnProgress | None, wait_for: float | None
+    ) -> Any:
         """Make a call and wait for its outcome; being interrupted cancels it.
 
         Raises what calls of an AsyncClient raise; RuntimeError in the loop thread, which would wait for itself.
         """
         self._bridge.check_may_wait()
-        future = self.submit(outgoing, seconds, on_progress)
+        future = self.submit(outgoing, seconds, on_progress, wait_for)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
 
-    def submit(self, outgoing: Outgoing, seconds: float | None, on_progress: OnProgress | None) -> CallFuture:
+    def submit(
+        self, outgoing: Outgoing, seconds: float | None, on_progress: OnProgress | None, wait_for: float | None
+    ) -> CallFuture:
         """Make a call; the future gets its result or error.
 
         Raises:
@@ -125,19 +129,26 @@ class LoopThread:
         outgoing.params = with_threaded_iterators(outgoing.params)
         deadline = INFINITE if seconds is None else self._bridge.loop.time() + seconds
         future = CallFuture(self._done_callbacks)
-        self._submitted.put(SubmittedCall(self._bridge, outgoing, future, deadline, on_progress, keeps=self))
+        self._submitted.put(SubmittedCall(self._bridge, outgoing, future, deadline, on_progress, wait_for, keeps=self))
         return future
 
-    def send(self, message: Encoded, method: str, seconds: float | None) -> None:
+    def send(self, message: Encoded, method: str, seconds: float | None, wait_for: float | None) -> None:
         """Send a message that has no reply."""
-        self._bridge.call(lambda: self._client.send(message, method, seconds), method)
+        self._bridge.call(lambda: self._client.send(message, method, seconds, wait_for), method)
 
     def stream(
-        self, method: str, params: Any, timeout: float | None, returns: Any, on_progress: OnProgress | None
+        self,
+        method: str,
+        params: Any,
+        timeout: float | None,
+        returns: Any,
+        on_progress: OnProgress | None,
+        wait_for: Any,
     ) -> ClientStream:
         """The items of a streaming method."""
+        params = with_threaded_iterators(params)
         stream = self._client.stream_request(
-            method, with_threaded_iterators(params), timeout=timeout, returns=returns, on_progress=on_progress
+            method, params, timeout=timeout, returns=returns, on_progress=on_progress, wait_for=wait_for
         )
         return ClientStream(self._bridge, stream, method, self)
 

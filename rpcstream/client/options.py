@@ -47,6 +47,9 @@ class ClientOptions(TypedDict, total=False):
         pool: the largest number of connections. In an event loop they are shared: a call takes the one with the fewest
             waiting calls. A `Client` without an event loop uses one for each call that is waiting; when all are in use,
             a thread waits for one until it times out. None: 1 in an event loop, else 8.
+        wait_for: seconds that a call waits for a server that is not there (not started yet, or being restarted), and at
+            a hub for a provider of its method; each call may give its own. The time-out counts all the same. None:
+            such a call fails at once, or with `reconnect` waits for a connection until it times out.
         retries: how often a call is repeated that failed because there was no connection, the connection was lost, or a
             hub lost the program that ran the call. The method may have run already, so use it for methods that may run
             twice.
@@ -74,6 +77,7 @@ class ClientOptions(TypedDict, total=False):
 
     timeout: float | None
     connect_timeout: float | None
+    wait_for: float | None
     pool: int | None
     retries: int
     retry: Literal["all", "idempotent"]
@@ -120,6 +124,7 @@ class AsyncClientOptions(ClientOptions, total=False):
 DEFAULTS: Mapping[str, Any] = {
     "timeout": 60.0,
     "connect_timeout": 10.0,
+    "wait_for": None,
     "pool": None,
     "retries": 0,
     "retry": "all",
@@ -161,6 +166,7 @@ class Settings:
     address: Address
     timeout: float | None
     connect_timeout: float | None
+    wait_for: float | None
     pool: int | None
     retries: int
     retry: str
@@ -180,7 +186,7 @@ class Settings:
     connect: Connect | None
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "connect_timeout", "keepalive", "registration_timeout"):
+        for name in ("timeout", "connect_timeout", "wait_for", "keepalive", "registration_timeout"):
             seconds = getattr(self, name)
             if seconds is not None and not seconds > 0:
                 raise ValueError(f"{name} must be positive or None, got {seconds!r}")

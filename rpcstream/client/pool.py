@@ -33,7 +33,7 @@ from .connect import join
 from .connection import ClientConnection, GetDispatcher, Keepalive
 from .faults import failure, is_permanent_failure
 from .options import Settings
-from .retry import Backoff, Unsent, is_permanent, retrieve_exception
+from .retry import WAITING, Backoff, Unsent, is_permanent, retrieve_exception
 
 log = get_logger("rpcstream.client")
 
@@ -49,7 +49,7 @@ WRITE_MAX = 256 * 1024
 TURNS = 5
 
 #: Seconds after which a connection counts as a good one: the next pause before connecting is a short one again.
-STABLE = 5.0
+STABLE = 1.0
 
 #: Connections that the server is leaving and that are kept until it closes them.
 LEAVING_MAX = 4
@@ -75,7 +75,7 @@ class Fault(NamedTuple):
 class Slot:
     """One place for a connection in the pool; the connection may be missing, or still being made."""
 
-    __slots__ = ("connecting", "connection", "failures", "fault", "leaving", "since")
+    __slots__ = ("_wake", "connecting", "connection", "failures", "fault", "leaving", "since", "tried", "wanted_until")
 
     def __init__(self) -> None:
         self.connection: ClientConnection | None = None
@@ -85,6 +85,11 @@ class Slot:
         self.failures = 0
         #: When the connection was made (loop time).
         self.since = 0.0
+        #: When an attempt failed that was the last until now (loop time).
+        self.tried = -INFINITE
+        #: Until when calls wait for the connection (loop time); ends its pauses.
+        self.wanted_until = -INFINITE
+        self._wake: asyncio.Future[None] | None = None
         #: Connections before this one that the server is leaving, and has not closed yet.
         self.leaving: list[ClientConnection] = []
         #: While attempts are suspended: why.
@@ -100,6 +105,23 @@ class Slot:
         if self.fault is not None:
             self.fault.timer.cancel()
             self.fault = None
+
+    async def rest(self, seconds: float) -> None:
+        """Pause before the next attempt; not for so long while calls wait for it (`hurry`)."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (now := loop.time()) < end:
+            if now < self.wanted_until:
+                end = min(end, now + WAITING.pause(self.failures))
+            self._wake = loop.create_future()
+            await asyncio.wait([self._wake], timeout=end - now)
+
+    def hurry(self, until: float) -> None:
+        """Note that a call waits for the connection, until this loop time."""
+        if until > self.wanted_until:
+            self.wanted_until = until
+            if self._wake is not None and not self._wake.done() and self._wake.get_loop() is asyncio.get_running_loop():
+                self._wake.set_result(None)
 
     @property
     def is_open(self) -> bool:
@@ -168,12 +190,14 @@ class ConnectionPool:
             return None
         return connection
 
-    async def get(self, method: str, deadline: float) -> ClientConnection:
+    async def get(self, method: str, deadline: float, until: float | None = None) -> ClientConnection:
         """Wait for a connection on which a call can be sent.
 
         Args:
             method: the method that is called, for errors.
             deadline: loop time, seconds; may be infinite.
+            until: so long (loop time, seconds) a server that is not there is waited for. None: not at all; or with
+                `reconnect` until the deadline.
 
         Raises:
             ConnectFailed, CallTimeout, Unsent: there is none.
@@ -186,9 +210,13 @@ class ConnectionPool:
                 while True:
                     if self.is_closed:
                         raise RuntimeError(f"{method!r} was called on a closed client (of {self.address})")
-                    connection = await self._open(self._only or choose_slot(self._slots), loop)
+                    slot = self._only or choose_slot(self._slots)
+                    connection = await self._open(slot, loop, until)
                     if not connection.is_open:
                         if self._settings.reconnect is not None:
+                            continue
+                        if until is not None and loop.time() < until:  # it may be stopping, or starting
+                            await asyncio.sleep(min(WAITING.pause(slot.failures), until - loop.time()))
                             continue
                         if connection.session.peer_is_leaving:
                             raise Unread("the server reads no more requests")
@@ -309,7 +337,36 @@ class ConnectionPool:
 
     # -- making connections -----------------------------------------------------------------------------------------
 
-    async def _open(self, slot: Slot, loop: asyncio.AbstractEventLoop) -> ClientConnection:
+    async def _open(self, slot: Slot, loop: asyncio.AbstractEventLoop, until: float | None) -> ClientConnection:
+        """The connection of a slot, which a call waits for until a loop time; see `get`."""
+        if until is None:
+            return await self._attempt(slot, loop)
+        if self._settings.reconnect is None:
+            return await self._attempt_again(slot, loop, until)
+        slot.hurry(until)
+        limit, attempt = until, self._settings.connect_timeout
+        if not slot.failures:  # one attempt is never cut short
+            limit = INFINITE if attempt is None else max(until, loop.time() + attempt)
+        try:
+            async with asyncio.timeout_at(None if limit == INFINITE else limit):
+                return await self._attempt(slot, loop)
+        except TimeoutError:
+            reason = f"no connection in the time to wait for one (wait_for); {self._failure or 'the attempt goes on'}"
+            raise ConnectFailed(reason, address=self.address) from None
+
+    async def _attempt_again(self, slot: Slot, loop: asyncio.AbstractEventLoop, until: float) -> ClientConnection:
+        """Connect, and try again until a loop time if that fails; all calls that wait share the attempts."""
+        while True:
+            try:
+                return await self._attempt(slot, loop)
+            except ConnectFailed as error:
+                left = until - loop.time()
+                if error.is_permanent or left <= 0 or self.is_closed:
+                    raise
+            pause = slot.tried + WAITING.pause(slot.failures) - loop.time()
+            await asyncio.sleep(min(max(pause, 0.0), left))
+
+    async def _attempt(self, slot: Slot, loop: asyncio.AbstractEventLoop) -> ClientConnection:
         """The connection of a slot; made once for all calls that wait for it."""
         connection = slot.connection
         if connection is not None and connection.is_open and connection.loop is loop:
@@ -340,7 +397,7 @@ class ConnectionPool:
             while True:
                 if slot.failures and backoff is not None:
                     self._set_state("waiting", slot)
-                    await asyncio.sleep(backoff.pause(slot.failures))
+                    await slot.rest(backoff.pause(slot.failures))
                 self._set_state("connecting", slot)
                 try:
                     slot.connection = connection = await self._make()
@@ -348,6 +405,7 @@ class ConnectionPool:
                     break
                 except (ConnectFailed, RpcError) as error:
                     if backoff is None:
+                        slot.failures, slot.tried = slot.failures + 1, asyncio.get_running_loop().time()
                         self._set_state("idle", slot)
                         raise
                     if is_permanent(error):
@@ -437,8 +495,9 @@ class ConnectionPool:
             self._let_go(slot, connection)
         self._report_change()
         connection.probe_until_closed()
-        # A connection that was lost soon counts as a failed attempt.
-        slot.failures = 1 if connection.loop.time() - slot.since > STABLE else slot.failures + 1
+        # A connection that was lost soon counts as a failed attempt, unless the server has said that it stops.
+        is_good = connection.session.peer_is_leaving or connection.loop.time() - slot.since > STABLE
+        slot.failures = 1 if is_good else slot.failures + 1
         backoff = self._settings.reconnect
         if backoff is None or self._is_leaving or connection.loop.is_closed():
             self._set_state("idle", slot)

@@ -6,7 +6,7 @@ connection and no clock: the time is passed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from ..errors import (
     CallCancelled,
     ConnectFailed,
     ConnectionLost,
+    MethodNotFound,
     NotAuthenticated,
     NotPermitted,
     ProviderGone,
@@ -39,9 +40,15 @@ class Unsent(ConnectionLost):
     executed = False
 
 
+class ClosedAtOnce(ConnectionLost):
+    """The connection was closed as soon as it was made, before the call was sent; another one may be closed as soon."""
+
+    executed = False
+
+
 #: Errors after which a call may be repeated. A hub that lost the program that ran the call counts as a lost connection;
-#: a call may be cancelled by a server that stops before it has begun it.
-LOSSES = (ConnectFailed, ConnectionLost, ProviderGone, CallCancelled)
+#: a call may be cancelled by a server that stops before it has begun it; a hub may have no provider now (`wait_for`).
+LOSSES = (ConnectFailed, ConnectionLost, ProviderGone, CallCancelled, MethodNotFound)
 
 #: How often a call is repeated that the server has not begun, as it said, whatever the option `retries` is.
 REPEATS = 5
@@ -57,7 +64,9 @@ def pause_before_retry(error: Exception, attempt: int, retries: int) -> float | 
     """
     if was_not_begun(error):
         retries = max(retries, REPEATS)
-    if attempt > retries or not isinstance(error, LOSSES) or (type(error) is CallCancelled and error.executed is None):
+    if attempt > retries or not isinstance(error, LOSSES) or isinstance(error, MethodNotFound):
+        return None
+    if type(error) is CallCancelled and error.executed is None:
         return None
     # First at once, since most often the server was restarted and listens already; then twice as long each time.
     return 0.0 if attempt == 1 else min(0.05 * 2 ** (attempt - 2), 1.0)
@@ -72,6 +81,20 @@ def was_not_begun(error: BaseException) -> bool:
     if isinstance(error, CallCancelled | ProviderGone):
         return isinstance(error.data, dict) and error.data.get("executed") is False
     return isinstance(error, Unread)
+
+
+def is_awaited(error: BaseException) -> bool:
+    """Tell whether a call was not begun since there is no server now, or at a hub no provider: `wait_for` waits."""
+    if isinstance(error, ConnectFailed):
+        return not error.is_permanent
+    if isinstance(error, MethodNotFound | ProviderGone):
+        return isinstance(error.data, dict) and error.data.get("no_provider") is True
+    return isinstance(error, Unsent | ClosedAtOnce) or was_not_begun(error)
+
+
+def may_have_run(error: BaseException) -> bool:
+    """Tell whether a call that failed with this error may have been carried out."""
+    return getattr(error, "executed", None) is not False and not is_awaited(error)
 
 
 def _random() -> float:
@@ -117,26 +140,95 @@ class Backoff:
         return whole * (0.5 + 0.5 * self.random())
 
 
-def idempotent_methods(document: Any) -> frozenset[str]:
-    """The names of the idempotent methods in a server's `rpc.discover` document."""
+#: The pauses of calls that wait for a server or a provider. The longest is what a caller loses once it is there.
+WAITING = Backoff(first=0.02, longest=0.5)
+
+
+class Attempts:
+    """The attempts of one call: whether there is another one after a failure, and when.
+
+    Args:
+        retries: how often the call may be repeated although it may have been carried out.
+        wait_for: seconds to wait for a server or a provider; None: not at all.
+        until: when the first of these waits is over; None with `wait_for`.
+
+    Attributes:
+        until: when the present wait is over. A call that was sent, lost and is repeated may wait anew.
+    """
+
+    __slots__ = ("_repeats", "_retries", "_wait_for", "_waits", "until")
+
+    def __init__(self, retries: int, wait_for: float | None, until: float | None) -> None:
+        self._retries = retries
+        self._wait_for = wait_for
+        self._repeats = self._waits = 0
+        self.until = until
+
+    def pause(self, error: Exception, now: float, deadline: float) -> float | None:
+        """Seconds until the call is made again; None if it is not.
+
+        Args:
+            error: how the call failed.
+            now: by the clock of `until`.
+            deadline: of the call, by the same clock.
+        """
+        if self.until is not None and is_awaited(error):
+            self._waits += 1
+            return pause_of_wait(self._waits, self.until - now, deadline - now)
+        self._repeats += 1
+        pause = pause_before_retry(error, self._repeats, self._retries)
+        if pause is None or now + pause >= deadline:
+            return None
+        if self._wait_for is not None:
+            self.until, self._waits = now + pause + self._wait_for, 0
+        return pause
+
+
+def pause_of_wait(count: int, left: float, time_left: float) -> float | None:
+    """Seconds until a call that waits is made again; None if its time is over.
+
+    Args:
+        count: how often it has waited, with this time.
+        left: seconds of `wait_for`.
+        time_left: seconds of the call's time-out.
+    """
+    if left <= 0 or time_left <= 0:
+        return None
+    # The last attempt is made when the wait is over; one before the time-out is, to fail with what is missing.
+    pause = min(WAITING.pause(count), left)
+    return pause if pause < time_left else time_left / 2 if time_left > SHORT else None
+
+
+#: Seconds; so short before its time-out no call is made again.
+SHORT = 0.02
+
+
+def idempotent_methods(document: Any) -> dict[str, bool]:
+    """The methods in a server's `rpc.discover` document by name; True: it is idempotent."""
     methods = document.get("methods") if isinstance(document, dict) else None
     found = methods if isinstance(methods, list) else []
-    return frozenset(
-        method["name"]
+    return {
+        method["name"]: method.get("x-idempotent") is True
         for method in found
-        if isinstance(method, dict) and method.get("x-idempotent") is True and isinstance(method.get("name"), str)
-    )
+        if isinstance(method, dict) and isinstance(method.get("name"), str)
+    }
 
 
-def check_idempotent(method: str, known: frozenset[str] | None, error: Exception) -> None:
+def is_known(method: str, known: Mapping[str, bool] | None, error: Exception, *, waits: bool) -> bool:
+    """Tell whether what is known of a method from before is still good, after its call was lost with this error."""
+    # What is registered at a hub changes.
+    return known is not None and not isinstance(error, ProviderGone) and (method in known or not waits)
+
+
+def check_idempotent(method: str, known: Mapping[str, bool] | None, error: Exception) -> None:
     """Raise unless a lost call may be repeated: ConnectionLost with the reason, or the hub's ProviderGone.
 
     Args:
         method: its name.
-        known: the server's idempotent methods; None if the server did not answer.
+        known: the server's methods; None if the server did not answer.
         error: how the call was lost.
     """
-    if known is None or method not in known:
+    if known is None or not known.get(method):
         if isinstance(error, ProviderGone):
             raise error
         why = "the method is not idempotent" if known is not None else "the server did not say what is idempotent"
@@ -145,44 +237,47 @@ def check_idempotent(method: str, known: frozenset[str] | None, error: Exception
 
 
 class CallRetries:
-    """Decides which calls of an async client are made again, and when.
+    """Decides which calls of an async client may be made again that may have been carried out.
 
     Args:
-        retries: how often a call may be repeated.
         retry: which calls may be: "all" or "idempotent".
         discover: starts an `rpc.discover` call, whose document says which methods are idempotent.
     """
 
-    def __init__(self, retries: int, retry: str, discover: Callable[[], asyncio.Task[Any]]) -> None:
-        self._retries = retries
+    def __init__(self, retry: str, discover: Callable[[], asyncio.Task[Any]]) -> None:
         self._retry = retry
         self._discover = discover
-        self._idempotent: frozenset[str] | None = None
+        self._known: dict[str, bool] | None = None
         #: The discovery that is under way, shared by all calls that were lost together.
         self._discovery: asyncio.Task[Any] | None = None
 
-    def pause(self, error: Exception, attempt: int, left: float) -> float | None:
-        """Seconds until the call is made again; None if it is not.
+    async def check(self, method: str, error: Exception, deadline: float, until: float | None) -> None:
+        """Raise ConnectionLost or ProviderGone unless the call may be repeated, by the client's `retry`.
 
         Args:
-            error: how the call failed.
-            attempt: how often it has been tried, from 1.
-            left: seconds until its deadline.
+            method: its name.
+            error: how the call was lost.
+            deadline: of the call; loop time, s.
+            until: so long (loop time, s) a method that the server does not have is waited for; None: not at all.
         """
-        pause = pause_before_retry(error, attempt, self._retries)
-        return None if pause is None or pause >= left else pause
-
-    async def check(self, method: str, error: Exception, deadline: float) -> None:
-        """Raise ConnectionLost or ProviderGone unless the call may be repeated, by the client's `retry`."""
         if self._retry == "all" or method == "rpc.discover":
             return
-        known = self._idempotent
-        if known is None or isinstance(error, ProviderGone):  # what is registered at a hub changes
-            known = await self._find_idempotent(deadline)
+        known, waits = self._known, 0
+        if not is_known(method, known, error, waits=until is not None):
+            known = await self._find_known(deadline)
+        while until is not None and known is not None and method not in known:
+            import asyncio
+
+            waits, now = waits + 1, asyncio.get_running_loop().time()
+            pause = pause_of_wait(waits, until - now, deadline - now)
+            if pause is None:
+                break
+            await asyncio.sleep(pause)
+            known = await self._find_known(deadline)
         check_idempotent(method, known, error)
 
-    async def _find_idempotent(self, deadline: float) -> frozenset[str] | None:
-        """Ask the server for its idempotent methods; None if it does not answer."""
+    async def _find_known(self, deadline: float) -> dict[str, bool] | None:
+        """Ask the server for its methods; None if it does not answer."""
         import asyncio
 
         discovery = self._discovery
@@ -191,10 +286,10 @@ class CallRetries:
             discovery.add_done_callback(retrieve_exception)
         try:
             async with asyncio.timeout_at(None if deadline == INFINITE else deadline):
-                self._idempotent = idempotent_methods(await asyncio.shield(discovery))
+                self._known = idempotent_methods(await asyncio.shield(discovery))
         except (RpcError, OSError):  # with the errors of connections and time-outs
             return None
-        return self._idempotent
+        return self._known
 
 
 def retrieve_exception(task: asyncio.Task[Any]) -> None:

@@ -97,6 +97,7 @@ class Client(BaseClient):
         returns: type[T],
         timeout: float | None = ...,
         on_progress: OnProgress | None = ...,
+        wait_for: float | None = ...,
         **kwargs: Any,
     ) -> T: ...
     @overload
@@ -108,6 +109,7 @@ class Client(BaseClient):
         returns: Any = ...,
         timeout: float | None = ...,
         on_progress: OnProgress | None = ...,
+        wait_for: float | None = ...,
         **kwargs: Any,
     ) -> Any: ...
     def call(
@@ -118,10 +120,11 @@ class Client(BaseClient):
         returns: Any = NOT_GIVEN,
         timeout: Any = NOT_GIVEN,
         on_progress: OnProgress | None = None,
+        wait_for: Any = NOT_GIVEN,
         **kwargs: Any,
     ) -> Any:
         params = params_of(method, args, kwargs) if kwargs or not args else list(args)
-        return self._perform(Call(self._marshaller, method, params, timeout, returns), timeout, on_progress)
+        return self._perform(Call(self._marshaller, method, params, timeout, returns), timeout, on_progress, wait_for)
 
     @overload
     def request(
@@ -132,6 +135,7 @@ class Client(BaseClient):
         returns: type[T],
         timeout: float | None = ...,
         on_progress: OnProgress | None = ...,
+        wait_for: float | None = ...,
     ) -> T: ...
     @overload
     def request(
@@ -142,6 +146,7 @@ class Client(BaseClient):
         returns: Any = ...,
         timeout: float | None = ...,
         on_progress: OnProgress | None = ...,
+        wait_for: float | None = ...,
     ) -> Any: ...
     def request(
         self,
@@ -151,9 +156,10 @@ class Client(BaseClient):
         returns: Any = NOT_GIVEN,
         timeout: Any = NOT_GIVEN,
         on_progress: OnProgress | None = None,
+        wait_for: Any = NOT_GIVEN,
     ) -> Any:
         call = Call(self._marshaller, method, check_params(method, params), timeout, returns)
-        return self._perform(call, timeout, on_progress)
+        return self._perform(call, timeout, on_progress, wait_for)
 
     def stream_request(
         self,
@@ -163,10 +169,11 @@ class Client(BaseClient):
         returns: Any = NOT_GIVEN,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
+        wait_for: float | None = NOT_GIVEN,
     ) -> ClientStream:
         params = check_params(method, params)
         self._engine.move_to_loop()
-        return self._engine.loop_thread(method).stream(method, params, timeout, returns, on_progress)
+        return self._engine.loop_thread(method).stream(method, params, timeout, returns, on_progress, wait_for)
 
     def call_sync(
         self, method: str, params: list[Any] | dict[str, Any] | None = None, *, timeout: float | None = NOT_GIVEN
@@ -175,7 +182,9 @@ class Client(BaseClient):
         return self.request(method, params, timeout=timeout)
 
     @overload
-    def __call__(self, message: dict[str, Any], /, *, timeout: float | None = ...) -> dict[str, Any] | None: ...
+    def __call__(
+        self, message: dict[str, Any], /, *, timeout: float | None = ..., wait_for: float | None = ...
+    ) -> dict[str, Any] | None: ...
     @overload
     def __call__(self, message: Function, /, **options: Unpack[CallbackOptions]) -> Function: ...
     @overload
@@ -183,8 +192,8 @@ class Client(BaseClient):
     def __call__(self, message: Any = None, /, **options: Any) -> Any:
         return self._decorate_or_send(message, options)
 
-    def batch(self, *, timeout: float | None = NOT_GIVEN) -> SyncBatch:
-        return SyncBatch(self._marshaller, timeout, self._perform, self._send)
+    def batch(self, *, timeout: float | None = NOT_GIVEN, wait_for: float | None = NOT_GIVEN) -> SyncBatch:
+        return SyncBatch(self._marshaller, timeout, self._perform, self._send, wait_for)
 
     def on_connect(self, hello: Hello) -> Hello:
         check_hello(hello)
@@ -254,10 +263,11 @@ class Client(BaseClient):
         timeout: Any = NOT_GIVEN,
         returns: Any = NOT_GIVEN,
         on_progress: OnProgress | None = None,
+        wait_for: Any = NOT_GIVEN,
         **kwargs: Any,
     ) -> Future[Any]:
         outgoing = Call(self._marshaller, method, params_of(method, args, kwargs), timeout, returns)
-        return self._engine.submit(outgoing, timeout, on_progress)
+        return self._engine.submit(outgoing, timeout, on_progress, wait_for)
 
     def _add_callback(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self._engine.add_callback(function, options)

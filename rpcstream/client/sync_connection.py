@@ -30,7 +30,7 @@ from ..wire.framing import LONG, LineFramer, Message, Oversize
 from .address import Address
 from .callbacks import ClientDispatcher
 from .options import Settings
-from .retry import Unsent
+from .retry import ClosedAtOnce, Unsent
 from .sockets import milliseconds, waiter
 
 #: Up to this size (bytes) a message is copied together with its delimiter, to be sent with one system call.
@@ -240,7 +240,7 @@ class SyncConnection:
         """The error of a call that was not sent: it may be tried again if the connection worked before."""
         if self._is_left:
             return self._unread(method)
-        kind = Unsent if self._was_used else ConnectionLost
+        kind = Unsent if self._was_used else ClosedAtOnce
         return kind(self.lost or "the connection is over", method=method, address=self._address)
 
     def _not_taken(self, method: str) -> CallTimeout:

@@ -18,13 +18,23 @@ from dataclasses import replace
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConnectFailed, ConnectionLost, EncodeError, ProviderGone, RpcError
+from ..errors import ConnectFailed, ConnectionLost, EncodeError, RpcError
 from ..peer.deadline import INFINITE, inherited, time_left
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller, Outgoing
 from ..wire.buffers import Encoded
 from .address import check_lasting
+from .batch import BatchExchange
 from .options import Settings
-from .retry import LOSSES, Unsent, check_idempotent, idempotent_methods, pause_before_retry
+from .retry import (
+    LOSSES,
+    Attempts,
+    Unsent,
+    check_idempotent,
+    idempotent_methods,
+    is_known,
+    may_have_run,
+    pause_of_wait,
+)
 from .sync_pool import SyncPool
 
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
@@ -48,6 +58,7 @@ class SyncEngine:
         self.uses_loop = False
         self._settings = settings
         self._timeout = settings.timeout
+        self._wait_for = settings.wait_for
         self._marshaller = marshaller
         #: Held while the loop thread is started, or what it begins with is changed.
         self._lock = allocate_lock()
@@ -56,7 +67,8 @@ class SyncEngine:
         #: The functions that the server may call, with their options: a child process that was forked adds them anew.
         self._callback_functions: list[tuple[Callable[..., Any], dict[str, Any]]] = []
         self._greetings: list[Hello] = []
-        self._idempotent: frozenset[str] | None = None
+        #: The server's methods; True: idempotent.
+        self._known: dict[str, bool] | None = None
         # Blocking connections say nothing of their own before the first call, and are in the clear.
         is_plain = settings.address.kind in ("tcp", "unix") and settings.token is None
         # Being registered, and looking after a silent server, go on while no call waits.
@@ -66,14 +78,18 @@ class SyncEngine:
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
-    def perform(self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None = None) -> Any:
+    def perform(
+        self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None = None, wait_for: Any = NOT_GIVEN
+    ) -> Any:
         """Make a call and wait for its outcome, trying again as often as that is allowed."""
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
         if inherited() != INFINITE:
             seconds, outgoing.tells_time = time_left(seconds), True
         deadline = INFINITE if seconds is None else monotonic() + seconds
+        wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
+        until = None if wait_for is None else monotonic() + wait_for
         pool = self.pool
-        attempt = 1
+        attempts: Attempts | None = None
         while not self.uses_loop:
             try:
                 connection = pool.take(outgoing.method, deadline)
@@ -89,21 +105,24 @@ class SyncEngine:
                     raise
                 break
             except LOSSES as error:
-                pause = self._pause(error, attempt, deadline) if outgoing.is_repeatable else None
-                if pause is None:
+                attempts = attempts or Attempts(self._settings.retries, wait_for, until)
+                pause = attempts.pause(error, monotonic(), deadline) if outgoing.is_repeatable else None
+                if pause is None or pool.is_closed:
                     raise
-                loss = error
-            attempt += 1
+                loss, until = error, attempts.until
             sleep(pause)
-            if loss.executed is not False:  # it may have been carried out
-                self._check_repeatable(outgoing.method, loss, deadline)
-        return self.loop_thread(outgoing.method).perform(outgoing, _left(deadline), on_progress)
+            if may_have_run(loss):
+                is_batch = isinstance(outgoing, BatchExchange)  # which is no method that could be waited for
+                self._check_repeatable(outgoing.method, loss, deadline, None if is_batch else until)
+        return self.loop_thread(outgoing.method).perform(outgoing, _left(deadline), on_progress, wait_for)
 
-    def send(self, message: Encoded, method: str, timeout: Any) -> None:
+    def send(self, message: Encoded, method: str, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
         """Send a message that has no reply."""
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
         deadline = INFINITE if seconds is None else monotonic() + seconds
-        attempt = 1
+        wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
+        until = None if wait_for is None else monotonic() + wait_for
+        attempts: Attempts | None = None
         while not self.uses_loop:
             try:
                 connection = self.pool.take(method, deadline)
@@ -114,19 +133,22 @@ class SyncEngine:
             except Unsent:
                 continue
             except (ConnectFailed, ConnectionLost) as error:
-                pause = self._pause(error, attempt, deadline)
-                if pause is None:
+                attempts = attempts or Attempts(self._settings.retries, wait_for, until)
+                pause = attempts.pause(error, monotonic(), deadline)
+                if pause is None or self.pool.is_closed:
                     raise
-            attempt += 1
             sleep(pause)
-        return self.loop_thread(method).send(message, method, _left(deadline))
+        return self.loop_thread(method).send(message, method, _left(deadline), wait_for)
 
-    def submit(self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None) -> CallFuture:
+    def submit(
+        self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None, wait_for: Any = NOT_GIVEN
+    ) -> CallFuture:
         """Make a call, and give the future that gets its result or error."""
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
         if inherited() != INFINITE:
             seconds, outgoing.tells_time = time_left(seconds), True
-        return self.loop_thread(outgoing.method).submit(outgoing, seconds, on_progress)
+        wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
+        return self.loop_thread(outgoing.method).submit(outgoing, seconds, on_progress, wait_for)
 
     def close(self) -> None:
         """Close all connections; calls that wait fail."""
@@ -237,25 +259,33 @@ class SyncEngine:
 
     # -- trying again -----------------------------------------------------------------------------------------------
 
-    def _pause(self, error: Exception, attempt: int, deadline: float) -> float | None:
-        pause = pause_before_retry(error, attempt, self._settings.retries)
-        if pause is None or self.pool.is_closed or monotonic() + pause >= deadline:
-            return None
-        return pause
+    def _check_repeatable(self, method: str, error: Exception, deadline: float, until: float | None) -> None:
+        """Raises ConnectionLost or ProviderGone unless the call may be repeated, by the client's `retry`.
 
-    def _check_repeatable(self, method: str, error: Exception, deadline: float) -> None:
-        """Raises ConnectionLost or ProviderGone unless the call may be repeated, by the client's `retry`."""
+        A method that the server does not have is waited for `until` then (monotonic, s); None: not at all.
+        """
         if self._settings.retry == "all" or method == "rpc.discover":
             return
-        known = self._idempotent
-        if known is None or isinstance(error, ProviderGone):  # what a hub offers comes and goes
-            known = None
-            discover = Call(self._marshaller, "rpc.discover", None, NOT_GIVEN, NOT_GIVEN)
-            try:
-                known = self._idempotent = idempotent_methods(self.perform(discover, _left(deadline)))
-            except (RpcError, OSError):  # with the errors of connections and time-outs
-                pass
+        known, waits = self._known, 0
+        if not is_known(method, known, error, waits=until is not None):
+            known = self._find_known(deadline)
+        while until is not None and known is not None and method not in known:
+            waits, now = waits + 1, monotonic()
+            pause = pause_of_wait(waits, until - now, deadline - now)
+            if pause is None:
+                break
+            sleep(pause)
+            known = self._find_known(deadline)
         check_idempotent(method, known, error)
+
+    def _find_known(self, deadline: float) -> dict[str, bool] | None:
+        """Ask the server for its methods; None if it does not answer."""
+        discover = Call(self._marshaller, "rpc.discover", None, NOT_GIVEN, NOT_GIVEN)
+        try:
+            self._known = idempotent_methods(self.perform(discover, _left(deadline)))
+        except (RpcError, OSError):  # with the errors of connections and time-outs
+            return None
+        return self._known
 
 
 def _left(deadline: float) -> float | None:

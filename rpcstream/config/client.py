@@ -14,7 +14,7 @@ from ..limits import Limits
 from ..nearest import did_you_mean, nearest
 from ..user_files import config_file
 from .files import ConfigError
-from .option_types import FILE, FLAG, SECONDS_OR_NONE, TEXT, choice, whole
+from .option_types import FILE, FLAG, SECONDS_OR_NONE, TEXT, WAIT, choice, whole
 from .schema import ConfigSource, Option, Resolved, Schema, Table, read_table
 from .shared_options import LIMITS, TOKEN, take_limits, take_token, values_of, warn_of_readers
 
@@ -28,6 +28,7 @@ CLIENT = Schema(
         Option(name="name", type=TEXT, aliases=("client_id",)),
         Option(name="timeout", type=SECONDS_OR_NONE, aliases=("call_timeout",)),
         Option(name="connect_timeout", type=SECONDS_OR_NONE),
+        Option(name="wait_for", type=WAIT),
         Option(name="keepalive", type=SECONDS_OR_NONE, aliases=("keepalive_timeout",)),
         Option(name="registration_timeout", type=SECONDS_OR_NONE),
         Option(name="reconnect", type=FLAG),
@@ -44,7 +45,7 @@ CLIENT = Schema(
     what="a client",
 )
 
-_MAY_BE_NONE = ("timeout", "connect_timeout", "keepalive", "registration_timeout")
+_MAY_BE_NONE = ("timeout", "connect_timeout", "wait_for", "keepalive", "registration_timeout")
 
 
 #: What a client shows, or trusts, at one address: not for another one.

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -118,6 +118,9 @@ SECONDS_OR_NONE = OptionType(
     is_time=True,
     takes_none=True,
 )
+
+#: A time to wait, where 0, and null in JSON, stand for not waiting.
+WAIT = replace(SECONDS_OR_NONE, expected=f"{SECONDS.expected}; 0 is not to wait")
 
 #: Several texts, or one; in an environment variable with commas between them.
 TEXTS = OptionType(type=list[_Text], expected="a text, or a list of texts", from_text=_comma_separated, prepare=_listed)

@@ -26,6 +26,10 @@ Balance = Literal["least_in_flight", "round_robin"]
 COMPARED = 8
 
 
+#: What the data of an error says of a call that no member was given.
+_NOT_PASSED_ON = {"executed": False, "no_provider": True}
+
+
 class Route:
     """The members that carry out the calls of one name.
 
@@ -67,7 +71,7 @@ class Route:
         if count == 1:
             if members[0].is_there:
                 return members[0]
-            raise ProviderGone(data={"method": self.method, "client": members[0].name, "no_provider": True})
+            raise ProviderGone(data={"method": self.method, "client": members[0].name, **_NOT_PASSED_ON})
         first = self._turn % count
         self._turn = first + 1
         chosen, least = None, math.inf
@@ -84,7 +88,7 @@ class Route:
             if not (least and left):
                 break
         if chosen is None:
-            raise ProviderGone(data={"method": self.method, "no_provider": True})
+            raise ProviderGone(data={"method": self.method, **_NOT_PASSED_ON})
         return chosen
 
 

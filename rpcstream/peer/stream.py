@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Any
 
-from ..errors import CallCancelled, ConnectionLost, ProviderGone
+from ..errors import CallCancelled, ConnectionLost, MethodNotFound, ProviderGone
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from .deadline import INFINITE
@@ -25,8 +25,8 @@ from .state import ConversationState
 Open = Callable[[float], Awaitable[ConversationState]]
 
 #: Gives the seconds until a call is made again that failed with an error before its first item; None if it is not.
-#: Called with the error, how often the call was tried, and the seconds that are left.
-PauseBeforeRepeat = Callable[[Exception, int, float], float | None]
+#: Called with the error, and the seconds that are left.
+PauseBeforeRepeat = Callable[[Exception, float], float | None]
 
 
 class StreamCall(Call):
@@ -77,7 +77,7 @@ class Stream(AsyncIterator[Any]):
         call: StreamCall,
         seconds: float | None,
         on_progress: OnProgress | None = None,
-        pause: PauseBeforeRepeat = lambda error, attempt, left: None,
+        pause: PauseBeforeRepeat = lambda error, left: None,
     ) -> None:
         self.method = call.method
         #: What the generator returned; None until the stream has ended.
@@ -101,16 +101,14 @@ class Stream(AsyncIterator[Any]):
     async def __anext__(self) -> Any:
         if self._has_ended:
             raise StopAsyncIteration
-        attempt = 1
         while True:
             try:
                 return await self._next(self._pending or await self._start())
-            except (CallCancelled, ConnectionLost, ProviderGone) as error:
-                pause = self._pause_before_repeat(error, attempt)
+            except (CallCancelled, ConnectionLost, MethodNotFound, ProviderGone) as error:
+                pause = self._pause_before_repeat(error)
                 if pause is None:
                     raise
             self._pending, self._has_ended = None, False
-            attempt += 1
             await asyncio.sleep(pause)
 
     async def _next(self, pending: PendingStream) -> Any:
@@ -170,11 +168,11 @@ class Stream(AsyncIterator[Any]):
         self._calls, self._pending = calls, pending
         return pending
 
-    def _pause_before_repeat(self, error: Exception, attempt: int) -> float | None:
+    def _pause_before_repeat(self, error: Exception) -> float | None:
         """Seconds until the call is made again that failed with this error; None if it is not."""
         if self._has_begun or self._loop is None or not self._call.is_repeatable:
             return None
-        return self._pause(error, attempt, self._deadline - self._loop.time())
+        return self._pause(error, self._deadline - self._loop.time())
 
     def _abandon(self) -> None:
         if not self._has_ended:

@@ -65,7 +65,6 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         return None if before(error, attempt, retries) is None else 0.0
 
     monkeypatch.setattr(retry, "pause_before_retry", at_once)
-    monkeypatch.setattr("rpcstream.client.sync_engine.pause_before_retry", at_once)
 
 
 # -- what was not read is made again -----------------------------------------------------------------------------------

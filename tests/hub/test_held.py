@@ -410,7 +410,12 @@ def test_a_provider_that_takes_no_more_calls(with_hub: Any) -> None:
         provider, caller = connect(), connect()
         await provider.offers("p", "work")
         next(iter(hub.directory.by_name.values())).session.streams.end()
-        assert (await caller.ask("work"))["error"]["data"] == {"method": "work", "client": "p", "no_provider": True}
+        assert (await caller.ask("work"))["error"]["data"] == {
+            "method": "work",
+            "client": "p",
+            "executed": False,
+            "no_provider": True,
+        }
 
     with_hub(main, **QUIET)
 
