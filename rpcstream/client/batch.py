@@ -90,7 +90,7 @@ class BatchCall:
             reply: the response object.
             total: counts the images in the replies of the whole batch against its limits.
         """
-        self._has_ended = True
+        self._has_ended, self._error = True, None
         try:
             if self._returns is NOT_GIVEN and not total.is_tagged:
                 self._value = marshaller.value_in(self.method, reply, tagged=False)

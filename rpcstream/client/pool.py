@@ -49,7 +49,10 @@ WRITE_MAX = 256 * 1024
 TURNS = 5
 
 #: Seconds after which a connection counts as a good one: the next pause before connecting is a short one again.
-STABLE = 1.0
+STABLE = 0.5
+
+#: Seconds between two looks at a first attempt to connect that takes longer than its call waits.
+CHECK = 0.05
 
 #: Connections that the server is leaving and that are kept until it closes them.
 LEAVING_MAX = 4
@@ -190,14 +193,14 @@ class ConnectionPool:
             return None
         return connection
 
-    async def get(self, method: str, deadline: float, until: float | None = None) -> ClientConnection:
+    async def get(self, method: str, deadline: float, until: float | None = NOT_GIVEN) -> ClientConnection:
         """Wait for a connection on which a call can be sent.
 
         Args:
             method: the method that is called, for errors.
             deadline: loop time, seconds; may be infinite.
             until: so long (loop time, seconds) a server that is not there is waited for. None: not at all; or with
-                `reconnect` until the deadline.
+                `reconnect` until the deadline. By default for the seconds of the option `wait_for`.
 
         Raises:
             ConnectFailed, CallTimeout, Unsent: there is none.
@@ -205,6 +208,9 @@ class ConnectionPool:
             RuntimeError: the client is closed.
         """
         loop = asyncio.get_running_loop()
+        if until is NOT_GIVEN:
+            seconds = self._settings.wait_for
+            until = None if seconds is None else loop.time() + seconds
         try:
             async with asyncio.timeout_at(None if deadline == INFINITE else deadline):
                 while True:
@@ -213,15 +219,8 @@ class ConnectionPool:
                     slot = self._only or choose_slot(self._slots)
                     connection = await self._open(slot, loop, until)
                     if not connection.is_open:
-                        if self._settings.reconnect is not None:
-                            continue
-                        if until is not None and loop.time() < until:  # it may be stopping, or starting
-                            await asyncio.sleep(min(WAITING.pause(slot.failures), until - loop.time()))
-                            continue
-                        if connection.session.peer_is_leaving:
-                            raise Unread("the server reads no more requests")
-                        reason = connection.reason() or "the peer closed the connection at once"
-                        raise Unsent(connection.session.pending.explained(reason))
+                        await self._wait_for_another(slot, connection, until)
+                        continue
                     await self._catch_up(connection)
                     if connection.is_open:
                         return connection
@@ -238,6 +237,22 @@ class ConnectionPool:
         except TimeoutError:
             reason = "no connection in time" + (f"; {self._failure}" if self._failure is not None else "")
             raise CallTimeout(reason, method=method, address=self.address) from None
+
+    async def _wait_for_another(self, slot: Slot, connection: ClientConnection, until: float | None) -> None:
+        """Pause before another attempt, after a connection was closed at once.
+
+        Raises:
+            Unread, Unsent: there is to be no other attempt.
+        """
+        if self._settings.reconnect is not None:
+            return
+        if until is not None and (left := until - connection.loop.time()) > 0:  # it may be stopping, or starting
+            await asyncio.sleep(min(WAITING.pause(slot.failures), left))
+            return
+        if connection.session.peer_is_leaving:
+            raise Unread("the server reads no more requests")
+        reason = connection.reason() or "the peer closed the connection at once"
+        raise Unsent(connection.session.pending.explained(reason))
 
     def greet(self, hello: Callable[[Peer], Awaitable[object]]) -> None:
         """Run a user's function on each new connection: after authentication, before anything else."""
@@ -344,15 +359,17 @@ class ConnectionPool:
         if self._settings.reconnect is None:
             return await self._attempt_again(slot, loop, until)
         slot.hurry(until)
-        limit, attempt = until, self._settings.connect_timeout
-        if not slot.failures:  # one attempt is never cut short
-            limit = INFINITE if attempt is None else max(until, loop.time() + attempt)
         try:
-            async with asyncio.timeout_at(None if limit == INFINITE else limit):
+            async with asyncio.timeout_at(until):
                 return await self._attempt(slot, loop)
         except TimeoutError:
-            reason = f"no connection in the time to wait for one (wait_for); {self._failure or 'the attempt goes on'}"
-            raise ConnectFailed(reason, address=self.address) from None
+            pass
+        while not slot.failures and slot.connecting is not None:  # the first attempt is never cut short
+            await asyncio.wait([slot.connecting], timeout=CHECK)
+        if slot.connection is not None and slot.is_open:
+            return slot.connection
+        reason = f"no connection in the time to wait for one (wait_for); {self._failure}"
+        raise ConnectFailed(reason, address=self.address)
 
     async def _attempt_again(self, slot: Slot, loop: asyncio.AbstractEventLoop, until: float) -> ClientConnection:
         """Connect, and try again until a loop time if that fails; all calls that wait share the attempts."""
@@ -495,8 +512,10 @@ class ConnectionPool:
             self._let_go(slot, connection)
         self._report_change()
         connection.probe_until_closed()
-        # A connection that was lost soon counts as a failed attempt, unless the server has said that it stops.
-        is_good = connection.session.peer_is_leaving or connection.loop.time() - slot.since > STABLE
+        # A connection that was lost soon counts as a failed attempt, unless it was of use, or the server has said that
+        # it stops.
+        session = connection.session
+        is_good = session.peer_is_leaving or session.was_asked or connection.loop.time() - slot.since > STABLE
         slot.failures = 1 if is_good else slot.failures + 1
         backoff = self._settings.reconnect
         if backoff is None or self._is_leaving or connection.loop.is_closed():

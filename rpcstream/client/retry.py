@@ -87,7 +87,7 @@ def is_awaited(error: BaseException) -> bool:
     """Tell whether a call was not begun since there is no server now, or at a hub no provider: `wait_for` waits."""
     if isinstance(error, ConnectFailed):
         return not error.is_permanent
-    if isinstance(error, MethodNotFound | ProviderGone):
+    if isinstance(error, MethodNotFound):
         return isinstance(error.data, dict) and error.data.get("no_provider") is True
     return isinstance(error, Unsent | ClosedAtOnce) or was_not_begun(error)
 

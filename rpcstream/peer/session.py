@@ -178,6 +178,11 @@ class Session(ConversationState):
         return bool(self.running or self._outbox or (not self._is_calm and self.queue))
 
     @property
+    def was_asked(self) -> bool:
+        """Whether the peer has sent a request, which was handled."""
+        return self._last_id is not None
+
+    @property
     def is_draining(self) -> bool:
         """Whether no more requests are taken, and the connection is closed once those that were are answered."""
         return self._ending
