@@ -13,8 +13,8 @@ import pytest
 
 from rpcstream import AsyncClient, Client, Codec, Server
 from rpcstream.client.connection import ClientConnection
-from rpcstream.client.pool import Slot
 from rpcstream.client.running import ServingClient
+from rpcstream.client.slots import Slot
 from rpcstream.client.sync_connection import SyncConnection
 from rpcstream.codec import dtypes
 from rpcstream.events.patterns import PatternTable

@@ -22,9 +22,9 @@ DEFAULT_TIMEOUT = 60.0
 MAX_MESSAGE_SIZE = 1024 * 1024 * 1024
 
 #: Options of `Client` with the same name on the command line.
-_SAME = ("timeout", "token", "token_file", "ca", "certificate", "key")
+_SAME = ("timeout", "wait_for", "token", "token_file", "ca", "certificate", "key")
 #: Those that one call needs, of all that a configuration may have. (A name, for one, is that of a program at a hub.)
-_USED = ("address", "connect_timeout", "retries", "retry", "limits", "timeout", "token", "ca", "certificate", "key")
+_USED = ("address", "connect_timeout", "retries", "retry", "limits", *(name for name in _SAME if name != "token_file"))
 #: Environment variables that are not for a client.
 _NOT_OURS = ("RPCSTREAM_HUB_", "RPCSTREAM_LOOP")
 
@@ -106,6 +106,7 @@ def _add_call_options(group: _Group) -> None:
     waiting = f"to wait for the answer (default {DEFAULT_TIMEOUT:g}; 0: no limit)"
     add("--no-schema", action="store_true", help="do not ask what METHOD takes")
     add("--timeout", metavar="SECONDS", type=parse_seconds, help=waiting)
+    add("--wait-for", metavar="SECONDS", type=parse_seconds, help="for a server or provider not there yet")
     add("--notify", action="store_true", help="send a notification: no answer comes")
     add("--stream", action="store_true", help="show each item of METHOD's stream as it comes")
     bar = "show what METHOD reports (if on a terminal)"
@@ -230,6 +231,7 @@ def connection_options(options: argparse.Namespace) -> tuple[str, dict[str, Any]
             found["token"] = os.environ[TOKEN_VARIABLE]
     else:
         found = _configured(options, given)
+    found["wait_for"] = found.get("wait_for") or None
     timeout = found.pop("timeout", DEFAULT_TIMEOUT) or None
     found.update(timeout=timeout, connect_timeout=min(found.pop("connect_timeout", None) or 10.0, timeout or 10.0))
     return found.pop("address", f"{DEFAULT_HOST}:{DEFAULT_PORT}"), found

@@ -30,6 +30,7 @@ _FREE = (
     "--port",
     "--token",
     "--timeout",
+    "--wait-for",
     "--positional",
     "--profile",
     "--subscribe",

@@ -7,8 +7,7 @@ Of calls it knows only how many wait on which connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
 from weakref import WeakSet
 
 from ..errors import (
@@ -34,6 +33,7 @@ from .connection import ClientConnection, GetDispatcher, Keepalive
 from .faults import failure, is_permanent_failure
 from .options import Settings
 from .retry import WAITING, Backoff, Unsent, is_permanent, retrieve_exception
+from .slots import Fault, Slot, choose_slot
 
 log = get_logger("rpcstream.client")
 
@@ -59,82 +59,6 @@ LEAVING_MAX = 4
 
 #: Called with a new connection, before any call is sent on it.
 Greeting = Callable[[ClientConnection], Awaitable[object]]
-
-
-class Fault(NamedTuple):
-    """Why there is no connection, and will be none before something is changed.
-
-    Attributes:
-        error: of the attempt to connect.
-        loop: the event loop in which it was made.
-        timer: of the next attempt.
-    """
-
-    error: ConnectFailed | RpcError
-    loop: asyncio.AbstractEventLoop
-    timer: asyncio.TimerHandle
-
-
-class Slot:
-    """One place for a connection in the pool; the connection may be missing, or still being made."""
-
-    __slots__ = ("_wake", "connecting", "connection", "failures", "fault", "leaving", "since", "tried", "wanted_until")
-
-    def __init__(self) -> None:
-        self.connection: ClientConnection | None = None
-        #: The task that makes it.
-        self.connecting: asyncio.Task[ClientConnection] | None = None
-        #: Attempts since the last good connection that failed, or whose connection was soon lost.
-        self.failures = 0
-        #: When the connection was made (loop time).
-        self.since = 0.0
-        #: When an attempt failed that was the last until now (loop time).
-        self.tried = -INFINITE
-        #: Until when calls wait for the connection (loop time); ends its pauses.
-        self.wanted_until = -INFINITE
-        self._wake: asyncio.Future[None] | None = None
-        #: Connections before this one that the server is leaving, and has not closed yet.
-        self.leaving: list[ClientConnection] = []
-        #: While attempts are suspended: why.
-        self.fault: Fault | None = None
-
-    @property
-    def load(self) -> int:
-        """Calls that wait for their reply on this connection."""
-        return 0 if self.connection is None else len(self.connection.session.pending)
-
-    def forget_fault(self) -> None:
-        """Connect at once when a connection is wanted."""
-        if self.fault is not None:
-            self.fault.timer.cancel()
-            self.fault = None
-
-    async def rest(self, seconds: float) -> None:
-        """Pause before the next attempt; not for so long while calls wait for it (`hurry`)."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        while (now := loop.time()) < end:
-            if now < self.wanted_until:
-                end = min(end, now + WAITING.pause(self.failures))
-            self._wake = loop.create_future()
-            await asyncio.wait([self._wake], timeout=end - now)
-
-    def hurry(self, until: float) -> None:
-        """Note that a call waits for the connection, until this loop time."""
-        if until > self.wanted_until:
-            self.wanted_until = until
-            if self._wake is not None and not self._wake.done() and self._wake.get_loop() is asyncio.get_running_loop():
-                self._wake.set_result(None)
-
-    @property
-    def is_open(self) -> bool:
-        """The connection is there and open."""
-        return self.connection is not None and self.connection.is_open
-
-
-def choose_slot(slots: Sequence[Slot]) -> Slot:
-    """The slot with the fewest waiting calls, an open one first: another connection is made when all are busy."""
-    return min(slots, key=lambda slot: (slot.load, not slot.is_open))
 
 
 class ConnectionPool:
@@ -380,8 +304,9 @@ class ConnectionPool:
                 left = until - loop.time()
                 if error.is_permanent or left <= 0 or self.is_closed:
                     raise
-            pause = slot.tried + WAITING.pause(slot.failures) - loop.time()
-            await asyncio.sleep(min(max(pause, 0.0), left))
+            while left > 0 and (pause := slot.next_attempt - loop.time()) > 0:
+                await asyncio.sleep(min(pause, left))
+                left = until - loop.time()
 
     async def _attempt(self, slot: Slot, loop: asyncio.AbstractEventLoop) -> ClientConnection:
         """The connection of a slot; made once for all calls that wait for it."""
@@ -422,7 +347,8 @@ class ConnectionPool:
                     break
                 except (ConnectFailed, RpcError) as error:
                     if backoff is None:
-                        slot.failures, slot.tried = slot.failures + 1, asyncio.get_running_loop().time()
+                        slot.failures += 1
+                        slot.next_attempt = asyncio.get_running_loop().time() + WAITING.pause(slot.failures)
                         self._set_state("idle", slot)
                         raise
                     if is_permanent(error):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rpcstream import AsyncClient, CallTimeout, Client, ConnectionLost, Context, Server
-from rpcstream.client.pool import choose_slot
+from rpcstream.client.slots import choose_slot
 from rpcstream.testing import serve_in_thread
 
 from ..internals import engine_of, socket_of, threads_in_line

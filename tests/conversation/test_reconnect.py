@@ -1124,3 +1124,53 @@ async def test_a_client_that_is_closed_makes_no_other_attempt(door: Door) -> Non
                 await client.ping()
         await asyncio.sleep(100)
         assert door.attempts == [0, 0]
+
+
+# -- calls that wait so long, and no longer -------------------------------------------------------------------------
+
+
+@pytest.mark.fake_time
+async def test_a_call_that_waits_ends_long_pauses(door: Door, fake_time: FakeTimeLoop) -> None:
+    """Of a client that connects again by itself, and would make its next attempt in an hour."""
+    door.receive = door.refuse
+    patient = {"reconnect": Backoff(first=3600, longest=3600), "wait_for": 5}
+    async with door.serving(ponging()), door.client(**patient) as client:
+        await asyncio.sleep(1)
+        assert door.attempts == [0]
+        with pytest.raises(ConnectFailed, match=r"time to wait for one \(wait_for\); .*Connection refused"):
+            await client.ping()
+        assert fake_time.time() == 6
+        assert len(door.attempts) > 5
+        so_far = len(door.attempts)
+        await asyncio.sleep(100)  # nobody waits any more
+        assert len(door.attempts) <= so_far + 1
+        waiting = client.submit.ping()
+        await asyncio.sleep(0)
+        door.receive = door.welcome
+        assert await waiting == "pong"
+        assert fake_time.time() <= 107
+
+
+@pytest.mark.fake_time
+async def test_a_first_attempt_is_not_cut_short(door: Door, fake_time: FakeTimeLoop) -> None:
+    """A connection that takes its time is no reason to fail for those who would wait."""
+    for reconnect in (True, False):
+        door.receive = door.ignore
+        client = door.client(reconnect=reconnect, wait_for=1, connect_timeout=4)
+        began = fake_time.time()
+        with pytest.raises(ConnectFailed, match="could not connect within 4 s"):
+            await client.ping()
+        assert fake_time.time() - began == pytest.approx(4, abs=0.1)
+
+
+@pytest.mark.fake_time
+async def test_calls_that_wait_share_their_attempts(door: Door, fake_time: FakeTimeLoop) -> None:
+    door.receive = door.refuse
+    async with door.serving(ponging()):
+        client = door.client(wait_for=60)
+        tasks = [client.submit.ping() for _ in range(100)]
+        await asyncio.sleep(10)
+        assert len(door.attempts) < 50
+        door.receive = door.welcome
+        assert await asyncio.gather(*tasks) == ["pong"] * 100
+        assert len(door.inside) == 1

@@ -56,10 +56,12 @@ class Load:
 
     Attributes:
         calls: that had a result; errors: what the others had, with how often.
+        away: the longest time (s) for which there was no hub.
     """
 
     def __init__(self) -> None:
         self.calls = 0
+        self.away = 0.0
         self.errors: Counter[str] = Counter()
         self.is_over = False
 
@@ -131,8 +133,10 @@ async def run(restarts: int, *, kills: bool = False, interval: float = 1.0, loop
             thread.start()
         for _ in range(restarts):
             await asyncio.sleep(interval)
+            ends = time.monotonic()
             await hub.end(signal.SIGKILL if kills else signal.SIGTERM)
             await hub.start()
+            load.away = max(load.away, time.monotonic() - ends)
         await asyncio.sleep(interval)
         load.is_over = True
         await asyncio.gather(*tasks)
@@ -152,7 +156,8 @@ def main() -> int:
     began = time.monotonic()
     load = asyncio.run(run(options.restarts, kills=options.kill, interval=options.interval))
     failed = load.errors.total()
-    print(f"{options.restarts} restarts in {time.monotonic() - began:.0f} s: {load.calls} calls, {failed} errors")
+    print(f"{options.restarts} restarts in {time.monotonic() - began:.0f} s, no hub for {load.away:.1f} s at most")
+    print(f"{load.calls} calls, {failed} errors")
     for text, count in load.errors.most_common():
         print(f"  {count} x {text}")
     return int(failed > 0)

@@ -84,6 +84,8 @@ def sync_calls(client: Client) -> None:
     assert_type(client.call("add", 1, 2, timeout=3.0, returns=list[int]), list[int])
     assert_type(client.request("add", [1, 2], returns=int), int)
     client.vision.vectorize(description="x", timeout=1.0)
+    assert_type(client.call("add", 1, 2, wait_for=10.0, returns=int), int)
+    client.request("add", [1, 2], wait_for=None)
     client.notify.add(1, 2)
     client.submit.add(1, 2)
     with client.batch() as batch:
