@@ -38,7 +38,7 @@ from .show import (
 if TYPE_CHECKING:
     from ..client.loop_bridge import ClientStream
     from ..client.sync import Client
-    from .diagnostics import StatusLine
+    from .diagnostics import StatusLine, Timeline
     from .params import GivenParams, Params
 
 
@@ -95,25 +95,68 @@ def _show_help(arguments: Sequence[str]) -> int | None:
     return OK
 
 
+class _Setting:
+    """What all calls of one command share: the server, and what is shown while they go on.
+
+    Attributes:
+        address: of the server.
+        access: the options of a client.
+        line: shows the progress; None where that is switched off.
+        timeline: shows messages and times; None without -v.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        from .call_options import connection_options
+
+        self.address, self.access = connection_options(options)
+        self.line = _status_line(options)
+        self.timeline: Timeline | None = None
+        if options.verbose:
+            from .diagnostics import Timeline, make_tracer
+
+            terminal = terminal_of(sys.stderr)
+            self.timeline = Timeline(sys.stderr, terminal, make_tracer(sys.stderr, terminal))
+
+    def make_client(self, **options: Any) -> Client:
+        """A client whose results are plain JSON data, rich values still tagged."""
+        from ..client.sync import Client
+
+        if self.timeline is not None:
+            shown: dict[str, Any] = {"on_send": self.timeline.on_send, **self.traced()}
+        elif self.line is not None and sys.stderr.isatty():
+            from .diagnostics import UploadBar
+
+            shown = {"on_send": UploadBar(self.line)}
+        else:
+            shown = {}
+        try:
+            return Client(self.address, **{"codec": TaggedCodec(), **shown, **self.access, **options})
+        except (ValueError, OSError) as error:
+            raise UsageError(option_fault(error)) from error
+
+    def traced(self) -> dict[str, Any]:
+        """The options of a client that shows its messages, if that is asked for."""
+        timeline = self.timeline
+        return {} if timeline is None else {"trace": timeline.trace, "on_receive": timeline.on_receive}
+
+
 def _run(options: argparse.Namespace) -> int:
-    from .call_options import connection_options
-
-    address, access = connection_options(options)
-    line = _status_line(options)
+    setting = _Setting(options)
     if options.shell:
-        return _run_shell(options, address, access, line)
-    return _reported(lambda: _perform(options, address, access, line))
+        return _run_shell(options, setting)
+    return _reported(lambda: _perform(options, setting))
 
 
-def _run_shell(options: argparse.Namespace, address: str, access: dict[str, Any], line: StatusLine | None) -> int:
+def _run_shell(options: argparse.Namespace, setting: _Setting) -> int:
     from .shell import Shell
 
-    def perform(asked: argparse.Namespace) -> int:
-        return _reported(lambda: _perform(asked, address, access, line, client))
-
-    with _make_client(options, address, access, line) as client:
-        shell = Shell(options, perform, lambda: client.request("rpc.discover"))
-        return _reported(lambda: shell.run(address))
+    with setting.make_client() as client:
+        shell = Shell(
+            options,
+            lambda asked: _reported(lambda: _perform(asked, setting, client)),
+            lambda: client.request("rpc.discover"),
+        )
+        return _reported(lambda: shell.run(setting.address))
 
 
 def _reported(work: Callable[[], int]) -> int:
@@ -135,34 +178,29 @@ def _reported(work: Callable[[], int]) -> int:
         raise UsageError(str(error)) from error
 
 
-def _perform(
-    options: argparse.Namespace,
-    address: str,
-    access: dict[str, Any],
-    line: StatusLine | None,
-    shared: Client | None = None,
-) -> int:
+def _perform(options: argparse.Namespace, setting: _Setting, shared: Client | None = None) -> int:
     """Do what the command line asks for; returns the exit status.
 
     Args:
         options: of the command line.
-        address: of the server.
-        access: options of a client.
-        line: shows the progress.
+        setting: the server, and what is shown.
         shared: a client to use, and to leave open; None for one of its own.
     """
     _check_output(options)
     if options.subscribe is not None:
         from .events import subscribe
 
-        return subscribe(options, address, {**access, "trace": _trace(options)})
+        return subscribe(options, setting.address, {**setting.access, **setting.traced()})
     from .params import fitted_call
 
     given = _params(options)
     if options.repeat:
-        return _measure(options, address, access, line, given)
-    made = _make_client(options, address, access, line) if shared is None else nullcontext(shared)
-    with made as client:
+        return _measure(options, setting, given)
+    line, timeline = setting.line, setting.timeline
+    if timeline is not None:
+        timeline.begin()
+    made = setting.make_client() if shared is None else nullcontext(shared)
+    with made as client, timeline or nullcontext():
         if options.stream:
             shown = fitted_call(client, options, given, lambda params: _show_stream(client, options, params, line))
             return int(shown)
@@ -174,20 +212,17 @@ def _perform(
     return show(options, result)
 
 
-def _measure(
-    options: argparse.Namespace, address: str, access: dict[str, Any], line: StatusLine | None, given: GivenParams
-) -> int:
+def _measure(options: argparse.Namespace, setting: _Setting, given: GivenParams) -> int:
     from .measure import measure
     from .params import fitted_call
 
     count = options.concurrency or 1
-    # A call that is made again would hide a failure.
-    access = {**access, "pool": count, "http_connections": count, "retries": 0}
     limit = {"timeout": options.timeout} if options.timeout else {}
-    with _make_client(options, address, access, None) as client:
+    # A call that is made again would hide a failure.
+    with setting.make_client(pool=count, http_connections=count, retries=0, on_send=None) as client:
 
         def measured(params: Params) -> int:
-            return measure(options, lambda: client.request(options.method, params, **limit), client.close, line)
+            return measure(options, lambda: client.request(options.method, params, **limit), client.close, setting.line)
 
         return int(fitted_call(client, options, given, measured))
 
@@ -209,29 +244,6 @@ def _check_output(options: argparse.Namespace) -> None:
 
         is_numbered = options.stream or options.subscribe is not None
         check_writable(item_path(options.output, 1) if is_numbered else options.output)
-
-
-def _trace(options: argparse.Namespace) -> Callable[[str, bytes], None] | None:
-    if not options.verbose:
-        return None
-    from .diagnostics import make_tracer
-
-    return make_tracer(sys.stderr, terminal_of(sys.stderr))
-
-
-def _make_client(options: argparse.Namespace, address: str, access: dict[str, Any], line: StatusLine | None) -> Client:
-    """A client whose results are plain JSON data, rich values still tagged."""
-    from ..client.sync import Client
-
-    on_send: Callable[[int, int], None] | None = None
-    if line is not None and sys.stderr.isatty():
-        from .diagnostics import UploadBar
-
-        on_send = UploadBar(line)
-    try:
-        return Client(address, codec=TaggedCodec(), trace=_trace(options), on_send=on_send, **access)
-    except (ValueError, OSError) as error:
-        raise UsageError(option_fault(error)) from error
 
 
 def _request(client: Client, options: argparse.Namespace, params: Params, line: StatusLine | None) -> Any:

@@ -113,7 +113,7 @@ def _add_call_options(group: _Group) -> None:
     add("--progress", action=argparse.BooleanOptionalAction, help=bar)
     add("--list", action="store_true", help="show the methods of the server")
     add("--describe", action="store_true", help="show METHOD's parameters and documentation")
-    add("-v", "--verbose", action="store_true", help="show the messages on standard error")
+    add("-v", "--verbose", action="store_true", help="show messages and times on standard error")
     add("-o", "--output", metavar="FILE", help="save the result")
     forms = "auto (default), text, table, json or raw"
     add("--format", metavar="FORM", choices=("auto", "text", "table", "json", "raw"), default="auto", help=forms)

@@ -10,6 +10,7 @@ import json
 import re
 from _thread import allocate_lock
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, TextIO
 
 from ..text import visible
@@ -72,6 +73,65 @@ class StatusLine:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+
+class Timeline:
+    """When a call got how far: with -v a line about it at the end of the `with` block, unless Ctrl-C ended it.
+
+    Its methods are options of a client (`trace`, `on_send`, `on_receive`).
+
+    Args:
+        stream: standard error.
+        terminal: with or without colours.
+        show: shows the messages as well, see `make_tracer`.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        terminal: Terminal,
+        show: Callable[[str, bytes], None],
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._stream = stream
+        self._terminal = terminal
+        self._show = show
+        self._clock = clock
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew, with the next call."""
+        self._began = self._clock()
+        self._connected = self._sent = self._answered = 0.0
+
+    def trace(self, direction: str, message: bytes) -> None:
+        """Show a message. The first one that is sent shows that there is a connection; the last one is the call."""
+        if direction == "send":
+            self._sent, self._answered = self._clock(), 0.0
+            self._connected = self._connected or self._sent
+        self._show(direction, message)
+
+    def on_send(self, sent: int, total: int) -> None:
+        """Note when a long message was sent."""
+        if sent >= total:
+            self._sent = self._clock()
+
+    def on_receive(self, _size: int) -> None:
+        """Note when the answer begins: the first bytes after the call was sent."""
+        if self._sent and not self._answered:
+            self._answered = self._clock()
+
+    def __enter__(self) -> Timeline:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            return
+        steps = {"connect": self._connected, "sent": self._sent, "first byte": self._answered, "done": self._clock()}
+        texts = [f"{name} {1000 * (at - self._began):.2f} ms" for name, at in steps.items() if at]
+        self._stream.write(f"{self._terminal.paint('dim', '*')} {', '.join(texts)}\n")
+        self._stream.flush()
 
 
 class UploadBar:

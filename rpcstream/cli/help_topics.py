@@ -146,7 +146,12 @@ are exact to 1 %.
 
 Calls that failed are counted by kind, and the exit status is that of the worst
 one. Ctrl-C shows what was measured so far. --timeout is for each call.
---format json gives the report as JSON: times in milliseconds.""",
+--format json gives the report as JSON: times in milliseconds.
+
+-v shows of one call, in milliseconds from its beginning, when there was a
+connection, when the message was sent, when the first byte of an answer came,
+and when all of it was there. Over TLS, HTTP and WebSocket, and for streams, a
+message counts as sent when the event loop has taken it.""",
     ),
     "shell": (
         "--shell: lines in place of command lines",

@@ -61,6 +61,8 @@ class ClientOptions(TypedDict, total=False):
         limits: `max_message_size` applies to messages sent and received; images have limits of their own.
         delimiter: the bytes that end each message on a line stream; the server must use the same.
         trace: called with "send" or "receive" and the bytes of each message. A token is not shown.
+        on_receive: called with the number of bytes whenever some have come, before they are handled: to measure when an
+            answer begins. In the thread that reads them.
         token: authenticates the client: sent first on each new connection of a line stream, and as
             `Authorization: Bearer` with each HTTP request and WebSocket handshake. Never logged or shown.
         ca: a PEM file with the certificate authorities to trust instead of the system's. The server's certificate and
@@ -87,6 +89,7 @@ class ClientOptions(TypedDict, total=False):
     limits: Limits
     delimiter: bytes
     trace: Trace | None
+    on_receive: Callable[[int], object] | None
     token: str | None
     ca: File | None
     certificate: File | None
@@ -134,6 +137,7 @@ DEFAULTS: Mapping[str, Any] = {
     "limits": DEFAULT_LIMITS,
     "delimiter": b"\n",
     "trace": None,
+    "on_receive": None,
     "token": None,
     "ca": None,
     "certificate": None,
@@ -176,6 +180,7 @@ class Settings:
     limits: Limits
     delimiter: bytes
     trace: Trace | None
+    on_receive: Callable[[int], object] | None
     token: str | None = field(repr=False)
     tls: ssl.SSLContext | None = field(repr=False)
     http_connections: int

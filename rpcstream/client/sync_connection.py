@@ -97,7 +97,7 @@ class SyncConnection:
         self._is_left = False
         self.reporting: int | None = None
         self._socket = sock
-        self._receive = sock.recv
+        self._receive = sock.recv if settings.on_receive is None else _reporting(sock.recv, settings.on_receive)
         self._wait_readable = waiter(sock, read=True)
         self._marshaller = marshaller
         self._address = marshaller.address
@@ -449,6 +449,18 @@ class SyncConnection:
             get_logger("rpcstream.client").exception("on_progress of a call of %r failed", pending.method)
         finally:
             self.reporting = None
+
+
+def _reporting(receive: Callable[[int], bytes], on_receive: Callable[[int], object]) -> Callable[[int], bytes]:
+    """The receive function of a socket that tells how many bytes came."""
+
+    def received(size: int) -> bytes:
+        data = receive(size)
+        if data:  # none at the end of the connection
+            on_receive(len(data))
+        return data
+
+    return received
 
 
 def _silence(address: Address) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -22,6 +23,9 @@ from PIL import Image
 from rpcstream.cli.call import main
 
 from .conftest import environment
+
+#: The line of -v about the times of a call.
+TIMES = re.compile(r"\* connect ([\d.]+) ms, sent ([\d.]+) ms, first byte ([\d.]+) ms, done ([\d.]+) ms")
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -302,12 +306,27 @@ class TestDescription:
 def test_verbose_shows_the_wire_shortened(run: Run) -> None:
     status, out, err = run("-v", "say", "text:str=" + "x" * 500)
     assert (status, len(out)) == (0, 503)
-    sent, received = err.splitlines()
+    sent, received, times = err.splitlines()
     assert sent.startswith('> {"jsonrpc":"2.0"')
     assert '"method":"say"' in sent
     assert sent.endswith('"text":"' + "x" * 60 + '..." (500 characters)}}')
     assert received.startswith("< {")
     assert "(500 characters)" in received
+    assert TIMES.fullmatch(times)
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "http", "ws"])
+def test_verbose_shows_times_over_each_transport(scheme: str, address: str, run: Run) -> None:
+    *_, times = run("-v", "sum", "a=1", uri=f"{scheme}://{address}")[2].splitlines()
+    found = TIMES.fullmatch(times)
+    assert found is not None, times
+    steps = [float(text) for text in found.groups()]
+    assert steps == sorted(steps)
+
+
+def test_verbose_shows_times_of_failures(run: Run) -> None:
+    assert TIMES.search(run("-v", "nothing")[2])
+    assert "first byte" not in run("-v", "never", "--timeout", "0.01")[2].splitlines()[1]
 
 
 # -- as processes ---------------------------------------------------------------------------------------------------

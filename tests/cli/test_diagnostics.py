@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from rpcstream import Context, Server
-from rpcstream.cli.diagnostics import HandlerProgress, StatusLine, UploadBar, progress_text
+from rpcstream.cli.diagnostics import HandlerProgress, StatusLine, Timeline, UploadBar, progress_text
+from rpcstream.cli.output import Terminal
 from rpcstream.testing import serve_in_thread
 
 from .conftest import environment
@@ -133,6 +134,40 @@ class TestStatusLine:
         assert seen(out.getvalue()) == HALF
         line.clear()
         assert seen(out.getvalue()) == ""
+
+
+class TestTimeline:
+    @pytest.fixture
+    def out(self) -> io.StringIO:
+        return io.StringIO()
+
+    @pytest.fixture
+    def timeline(self, out: io.StringIO) -> Timeline:
+        ticks = iter(range(100))
+        return Timeline(out, Terminal(), lambda direction, message: None, clock=lambda: next(ticks) / 1000)
+
+    def test_the_last_message_that_was_sent_is_the_call(self, timeline: Timeline, out: io.StringIO) -> None:
+        with timeline:
+            timeline.on_receive(5)  # of the handshake
+            timeline.trace("send", b"rpc.authenticate")
+            timeline.on_receive(5)
+            timeline.trace("receive", b"welcome")
+            timeline.trace("send", b"a call")
+            timeline.on_send(1, 2)
+            timeline.on_send(2, 2)
+            timeline.on_receive(5)
+            timeline.on_receive(5)
+        assert out.getvalue() == "* connect 1.00 ms, sent 4.00 ms, first byte 5.00 ms, done 6.00 ms\n"
+
+    def test_what_did_not_come_is_left_out(self, timeline: Timeline, out: io.StringIO) -> None:
+        with pytest.raises(ValueError, match="no"), timeline:
+            raise ValueError("no")
+        assert out.getvalue() == "* done 1.00 ms\n"
+
+    def test_nothing_is_said_after_ctrl_c(self, timeline: Timeline, out: io.StringIO) -> None:
+        with pytest.raises(KeyboardInterrupt), timeline:
+            raise KeyboardInterrupt
+        assert out.getvalue() == ""
 
 
 class TestCommand:

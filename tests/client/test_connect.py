@@ -321,6 +321,24 @@ def test_a_token_is_not_traced(guarded: dict[str, Place], make_client: MakeClien
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_bytes_that_come_are_told_before_they_are_handled(
+    places: dict[str, Place], make_client: MakeClient, kind: str
+) -> None:
+    told: list[str] = []
+    place = places[kind]
+    client = make_client(
+        place.uri,
+        on_receive=lambda size: told.append("some" if size > 0 else "none"),
+        trace=lambda direction, _: told.append(direction),
+        **place.options,
+    )
+    assert client.call("add", 1, 1) == 2
+    answer = told[told.index("send") + 1 :]
+    assert answer[0] == "some"
+    assert "none" not in told
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_command_line_and_the_token(
     guarded: dict[str, Place], kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
