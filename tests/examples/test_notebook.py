@@ -44,12 +44,13 @@ def test_the_cells_give_what_is_stored_with_them(monkeypatch: pytest.MonkeyPatch
             assert stored is None or repr(namespace["_"]).partition(" at 0x")[0] == stored.removesuffix(">")
 
 
+@pytest.mark.timeout(180)
 def test_nbconvert_executes_it(tmp_path: Path) -> None:
     for package in ("nbconvert", "ipykernel"):
         pytest.importorskip(package, reason=f"{package} is not installed: pip install rpcstream[notebook]")
     command = ["-m", "nbconvert", "--to", "notebook", "--execute", "--output-dir", str(tmp_path), str(NOTEBOOK)]
     environment = {**os.environ, "PYTHONPATH": str(Path(rpcstream.__file__).parents[1])}
-    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=50)
+    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
     executed = json.loads((tmp_path / NOTEBOOK.name).read_text())
     [picture] = [
