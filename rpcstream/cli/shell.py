@@ -7,7 +7,6 @@ Owns the reading of lines, what Ctrl-C and Ctrl-D do, and what may be completed.
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -112,7 +111,8 @@ class Shell:
 
     def suggestions(self, text: str) -> list[Suggestion]:
         """What the last word of a line may become."""
-        head, last = re.fullmatch(r"(.*?)(\S*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+        last = text.rsplit(maxsplit=1)[-1] if text and not text[-1].isspace() else ""  # a regex is slow for a long word
+        head = text[: len(text) - len(last)]
         try:
             words = shlex.split(head)
         except ValueError:  # within quotes
