@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import select
 import sys
 from typing import Any
 
@@ -26,6 +27,9 @@ _LASTING = {"http": "ws", "https": "wss", "http+unix": "unix"}
 
 #: What makes a pattern; no topic may have one of these.
 _WILDCARDS = frozenset("*>")
+
+#: Seconds between two looks whether standard output is still read.
+_LOOK_AGAIN = 0.5
 
 # -- publish ------------------------------------------------------------------------------------------------------
 
@@ -86,6 +90,16 @@ def _check_lasting(address: str) -> None:
         raise UsageError(f"--subscribe needs a connection that lasts, which HTTP has not: use --uri {other}")
 
 
+async def _wait_for_broken_pipe() -> None:
+    """Return when the reader of standard output has left; never where the system does not tell (Windows)."""
+    if not hasattr(select, "poll"):
+        await asyncio.Event().wait()
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)  # errors are reported in any case
+    while not any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0)):
+        await asyncio.sleep(_LOOK_AGAIN)
+
+
 class _Watch:
     """One subscription of the command line.
 
@@ -115,13 +129,29 @@ class _Watch:
             raise UsageError(option_fault(error)) from error
         try:
             async with asyncio.timeout(options.timeout or None), client:
-                await self._show_events(client)
+                await self._show_until_reader_leaves(client)
         except TimeoutError as error:
             if type(error) is not TimeoutError:  # a CallTimeout, while it connected
                 raise
             print_error(f"the time-out of {options.timeout:g} s has passed, after {self.count} events")
             return TIME_OUT
         return self.status
+
+    async def _show_until_reader_leaves(self, client: AsyncClient) -> None:
+        """Show events; raises BrokenPipeError when nothing reads standard output any more, also while none comes."""
+        main = asyncio.current_task()
+        assert main is not None
+        watching = asyncio.create_task(_wait_for_broken_pipe())
+        watching.add_done_callback(lambda task: None if task.cancelled() else main.cancel())
+        try:
+            await self._show_events(client)
+        except asyncio.CancelledError:
+            if not watching.done():
+                raise
+            main.uncancel()
+            raise BrokenPipeError from None
+        finally:
+            watching.cancel()
 
     async def _show_events(self, client: AsyncClient) -> None:
         most = self._options.max_events

@@ -130,6 +130,14 @@ class TestEnds:
             time.sleep(0.01)
         assert (process.returncode, process.stderr.read()) == (141, "")
 
+    def test_a_reader_who_leaves_while_nothing_comes(self, started: Callable[..., subprocess.Popen[str]]) -> None:
+        process = started("--subscribe", "plain")
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(30)) == ("", 141)
+
     @pytest.mark.parametrize("again", [False, True])
     def test_a_lost_connection(
         self, again: bool, hub: tuple[Hub, str], started: Callable[..., subprocess.Popen[str]]
