@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConnectionLost
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 #: Seconds between two checks whether a server that has stopped sending still reads.
 PROBE_INTERVAL = 2.0
+
+#: Seconds in which the requests of the server that wait are refused when the connection is closed.
+REFUSING = 0.25
 
 #: Gives the dispatcher of the methods that the server may call; None while there are none.
 GetDispatcher = Callable[[], "Dispatcher | None"]
@@ -62,6 +66,7 @@ class ClientConnection:
         self.reason: Callable[[], str | None] = lambda: None
         self.refresh: Callable[[], Awaitable[object]] | None = None
         self._address = marshaller.address
+        self._get_dispatcher = get_dispatcher
         self._session_lost: asyncio.Future[None] = self.loop.create_future()
         self.closed: asyncio.Future[None] = self._session_lost
         self.force_close: Callable[[str], object] = self.abort
@@ -93,6 +98,9 @@ class ClientConnection:
         self.calls.cancel([call_id for call_id, _ in pending.items()])
         pending.fail_all(lambda method: ConnectionLost(reason, method=method, address=self._address))
         self.session.running.abandon(lambda message: False)
+        if self._get_dispatcher() is not None:
+            self.session.go_away(reason)
+            self.session.refuse_waiting(perf_counter() + REFUSING)
         self.session.end(lambda method: ConnectionLost(reason, method=method, address=self._address))
 
     async def wait_closed(self, seconds: float) -> None:

@@ -12,6 +12,7 @@ from time import perf_counter
 from ..errors import RpcError
 from ..process import join_names
 from ..text import get_logger
+from .connection import REFUSING
 from .hub import HubRegistration
 from .pool import ConnectionPool
 
@@ -20,8 +21,8 @@ log = get_logger("rpcstream.client")
 #: Why a client reads no more requests on its connections.
 LEAVING = "the client is stopping"
 
-#: Seconds in which requests that wait are refused when the time is up; and that the refusals have to leave.
-REFUSING, FAREWELL = 0.25, 0.05
+#: Seconds that the last replies have to leave when the time is up.
+FAREWELL = 0.05
 
 
 class ServingClient:

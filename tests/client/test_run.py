@@ -211,3 +211,20 @@ async def test_wrong_use() -> None:
         await AsyncClient("127.0.0.1:1").run(drain_timeout=-1)
     with pytest.raises(ConnectionLost, match="no connection"):
         await AsyncClient("127.0.0.1:1").run()
+
+
+async def test_a_provider_that_is_closed_has_others_do_what_it_has_not_begun() -> None:
+    async with Hub().listening(port=0) as address, AsyncClient(address) as caller:
+        work, other = Work(), Work()
+        first = await provider(address, "first", work, limits=Limits(max_calls=1))
+        calls = [asyncio.ensure_future(caller.call("work", number)) for number in range(3)]
+        await until(lambda: work.begun)
+        second = await provider(address, "second", other)
+        other.go_on.set()
+        await first.close()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(outcomes[0], ProviderGone)
+        assert outcomes[0].executed is None
+        assert outcomes[1:] == [1, 2]
+        assert (work.begun, other.begun) == (1, 2)
+        await second.close()
