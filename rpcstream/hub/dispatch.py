@@ -30,11 +30,11 @@ from ..nearest import NameIndex
 from ..peer.deadline import INFINITE, timeout_of
 from ..peer.flow_control import CREDIT_MAX, credit_of
 from ..peer.interfaces import Later
+from ..peer.memory import COUNTED
 from ..peer.state import NOT_BEGUN, ConversationState
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.envelope import VERSION
-from ..wire.framing import LONG
 from . import passthrough
 from .directory import COMPARED, Balance, Directory, Route
 from .held import AwayMethod, HeldCall, HeldCalls
@@ -240,7 +240,7 @@ class HubDispatcher(Dispatcher):
                 provider,
                 deadline=deadline,
                 forwarder=self,
-                line=line if type(line) is bytes and len(line) < LONG else None,
+                line=line if type(line) is bytes and len(line) < COUNTED else None,
                 message=message,
             )
             relay.future = future

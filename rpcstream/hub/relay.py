@@ -55,7 +55,7 @@ class Relay(ForwardedCall, PendingCall):
         deadline: loop time, s; may be infinite.
         forwarder: writes errors of the hub, and sends it to another provider if this one has not begun it.
         message: the request, which was checked.
-        line: its text, to send it again; None for a long one, which is not kept.
+        line: its text, to send it again; None for one whose memory would have to be counted: it is not kept.
 
     Attributes:
         pending_id: its id at the provider.
