@@ -121,7 +121,7 @@ def _add_call_options(group: _Group) -> None:
 
 def _add_event_options(group: _Group) -> None:
     add = group.add_argument
-    add("--subscribe", metavar="PATTERN", help="show the events of a topic, or of a pattern (* and >)")
+    add("--subscribe", metavar="PATTERN", help="show the events of a topic or pattern (* and >)")
     add("--max-events", metavar="N", type=parse_count, help="with --subscribe: end after so many")
     add("--reconnect", action="store_true", help="with --subscribe: when the connection is lost, too")
     add("--publish", metavar="TOPIC", help="send VALUE, or an object of ITEMs, to a hub's topic")

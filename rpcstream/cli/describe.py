@@ -39,6 +39,11 @@ def list_text(methods: list[dict[str, Any]], terminal: Terminal) -> str:
     return "\n".join(lines)
 
 
+def rows_of(methods: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The methods as rows of a table: signatures and summaries."""
+    return [{"method": signature_text(method), "summary": str(method.get("summary") or "")} for method in methods]
+
+
 def method_text(method: dict[str, Any], document: Any, terminal: Terminal) -> str:
     """The signature and the documentation of one method, and the definitions of the named types in it."""
     text = _painted(method, signature_text(method), terminal)

@@ -33,7 +33,7 @@ def show_description(options: argparse.Namespace, document: Any) -> int:
 
 def _show_methods(options: argparse.Namespace, document: Any) -> int:
     from ..client.discovery import methods_of
-    from .describe import list_text, method_text
+    from .describe import list_text, method_text, rows_of
 
     methods = methods_of(document)
     is_for_people = options.output is None and options.format in ("auto", "text")
@@ -43,7 +43,7 @@ def _show_methods(options: argparse.Namespace, document: Any) -> int:
         elif is_for_people:
             print(list_text(methods, terminal_of(sys.stdout, _WHOLE_LINES)))
         else:
-            return show(options, methods)
+            return show(options, rows_of(methods) if options.format == "table" else methods)
         return OK
     for method in methods:
         if method["name"] == options.method:
