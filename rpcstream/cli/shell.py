@@ -39,6 +39,8 @@ _OF_START = ("uri", "port", "token", "token_file", "ca", "certificate", "key", "
 _WITH_FILES = frozenset(("-o", "--output", "-i", "--image", "-f", "--file"))
 #: Suggestions at most.
 _MAX_SUGGESTIONS = 1000
+#: Characters of a line beyond which nothing is suggested: to read its words would take long with each key.
+_MAX_LINE = 10_000
 #: Characters of what stands beside a suggestion.
 _MAX_REMARK = 100
 
@@ -111,7 +113,9 @@ class Shell:
 
     def suggestions(self, text: str) -> list[Suggestion]:
         """What the last word of a line may become."""
-        last = text.rsplit(maxsplit=1)[-1] if text and not text[-1].isspace() else ""  # a regex is slow for a long word
+        if len(text) > _MAX_LINE:
+            return []
+        last = text.rsplit(maxsplit=1)[-1] if text and not text[-1].isspace() else ""
         head = text[: len(text) - len(last)]
         try:
             words = shlex.split(head)

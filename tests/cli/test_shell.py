@@ -255,7 +255,8 @@ def suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
         ("paint --ur", []),
         ("nothing ", []),
         ("paint 'colour=", []),
-        ("x" * 1_000_000 + " paint ", ["colour=", "fill=", "photo="]),
+        ("x" * 8_000 + " paint ", ["colour=", "fill=", "photo="]),
+        ("x" * 10_000_000 + " paint ", []),
     ],
     ids=lambda value: str(value)[:20],
 )
