@@ -339,7 +339,7 @@ class ConnectionPool:
             while True:
                 if slot.failures and backoff is not None:
                     self._set_state("waiting", slot)
-                    await slot.rest(backoff.pause(slot.failures))
+                    await slot.rest(backoff.pause(slot.failures), backoff.first)
                 self._set_state("connecting", slot)
                 try:
                     slot.connection = connection = await self._make()
@@ -443,6 +443,8 @@ class ConnectionPool:
         session = connection.session
         is_good = session.peer_is_leaving or session.was_asked or connection.loop.time() - slot.since > STABLE
         slot.failures = 1 if is_good else slot.failures + 1
+        if is_good:
+            slot.lost_good = connection.loop.time()
         backoff = self._settings.reconnect
         if backoff is None or self._is_leaving or connection.loop.is_closed():
             self._set_state("idle", slot)

@@ -15,6 +15,10 @@ from ..peer.deadline import INFINITE
 from .connection import ClientConnection
 from .retry import WAITING
 
+#: Seconds after the loss of a good connection for which its server is likely to be restarting; and the longest pause
+#: between attempts meanwhile, so that a program that others wait for is back soon.
+RESTART_TIME, RESTART_PAUSE = 15.0, 1.0
+
 
 class Fault(NamedTuple):
     """Why there is no connection, and will be none before something is changed.
@@ -40,6 +44,7 @@ class Slot:
         "failures",
         "fault",
         "leaving",
+        "lost_good",
         "next_attempt",
         "since",
         "wanted_until",
@@ -53,6 +58,8 @@ class Slot:
         self.failures = 0
         #: When the connection was made (loop time).
         self.since = 0.0
+        #: When a connection was lost that had been a good one (loop time).
+        self.lost_good = -INFINITE
         #: When calls that wait make the next attempt, all together (loop time).
         self.next_attempt = -INFINITE
         #: Until when calls wait for the connection (loop time); ends its pauses.
@@ -74,10 +81,17 @@ class Slot:
             self.fault.timer.cancel()
             self.fault = None
 
-    async def rest(self, seconds: float) -> None:
-        """Pause before the next attempt; not for so long while calls wait for it (`hurry`)."""
+    async def rest(self, seconds: float, least: float) -> None:
+        """Pause before the next attempt; not for so long while a restart is likely, or calls wait for it (`hurry`).
+
+        Args:
+            seconds: the pause otherwise.
+            least: no pause needs to be shorter, but for such calls.
+        """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
+        if loop.time() < self.lost_good + RESTART_TIME:
+            end = min(end, loop.time() + max(RESTART_PAUSE, least))
         while (now := loop.time()) < end:
             if now < self.wanted_until:
                 end = min(end, now + WAITING.pause(self.failures))

@@ -120,11 +120,18 @@ async def test_a_name_that_is_taken_is_no_connection(hub: FakeHub, address: str)
         assert await second.who() == "gpu-1"
 
 
-async def test_with_reconnect_the_name_is_waited_for(hub: FakeHub, address: str) -> None:
+async def test_with_reconnect_a_name_that_is_taken_is_told_at_once(
+    hub: FakeHub, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, however often it is tried again; and the client has it as soon as it is free."""
     hub.refused.add("gpu-1")
     async with AsyncClient(address, name="gpu-1", reconnect=AT_ONCE) as client:
         with pytest.raises(ConnectFailed, match="gpu-1 is taken"):
             await client.who()
+        tried = len(hub.said)
+        await until(lambda: len(hub.said) > tried + 3)
+        warnings = [record.getMessage() for record in caplog.records if record.name == "rpcstream.client"]
+        assert [("gpu-1 is taken" in text, "attempt is made in" in text) for text in warnings] == [(True, True)]
         hub.refused.clear()
         await until(lambda: client.state == "connected")
         assert await client.who() == "gpu-1"

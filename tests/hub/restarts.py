@@ -16,10 +16,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from typing import Any
 
-from rpcstream import AsyncClient, Client
+from rpcstream import AsyncClient, Client, Hub
+from rpcstream.testing import serve_in_thread
 
 #: Seconds for which the calls of one kind wait for the hub and its providers.
 WAIT_FOR = 10.0
@@ -49,6 +50,23 @@ class HubProcess:
         if self._process.returncode is None:
             self._process.send_signal(number)
             await self._process.communicate()
+
+
+class HubThread(HubProcess):
+    """A hub in a thread, which starts sooner; it is always stopped in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._running: AbstractContextManager[str] | None = None
+
+    async def start(self) -> None:
+        self._running = serve_in_thread(Hub(), port=self.port)
+        await asyncio.to_thread(self._running.__enter__)
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await asyncio.to_thread(running.__exit__, None, None, None)
 
 
 class Load:
@@ -104,7 +122,9 @@ async def provide(stack: AsyncExitStack, address: str, name: str) -> None:
     await client.offer()
 
 
-async def run(restarts: int, *, kills: bool = False, interval: float = 1.0, loops: int = 8) -> Load:
+async def run(
+    restarts: int, *, kills: bool = False, interval: float = 1.0, loops: int = 8, hub: HubProcess | None = None
+) -> Load:
     """Restart a hub so often under load.
 
     Args:
@@ -112,8 +132,9 @@ async def run(restarts: int, *, kills: bool = False, interval: float = 1.0, loop
         kills: with SIGKILL, and the calls are of methods that may be repeated.
         interval: seconds between two restarts.
         loops: calls at once of each client.
+        hub: None: a process.
     """
-    hub, load = HubProcess(), Load()
+    hub, load = hub or HubProcess(), Load()
     options: dict[str, Any] = {"wait_for": WAIT_FOR}
     if kills:
         options |= {"retries": 3, "retry": "idempotent"}
