@@ -284,7 +284,7 @@ def test_a_server_that_does_not_come(tmp_path: Path, make_client: MakeClient, re
     began = time.monotonic()
     with pytest.raises(ConnectFailed, match=r"could not connect: .*No such file.*method 'work'") as caught:
         client.call("work")
-    assert time.monotonic() - began >= 0.05
+    assert time.monotonic() - began > 0.04  # the clock of an event loop stands still for a turn
     assert not caught.value.is_permanent
     with pytest.raises(ConnectFailed):
         client.notify("work")
