@@ -6,7 +6,6 @@ import asyncio
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -333,15 +332,22 @@ async def test_connections_that_are_left_and_not_closed_are_few(scripted: Script
 
 
 def test_repeats_end_with_the_time_out(scripted: Scripted, make_client: MakeClient) -> None:
+    asked, is_over, has_said = threading.Event(), threading.Event(), threading.Event()
+
     def leaving(connection: ScriptedConnection) -> None:
         connection.read()
-        time.sleep(0.05)
+        asked.set()
+        is_over.wait(20)
         connection.say(go_away(None))
+        has_said.set()
 
     connections = Connections(leaving)
     with pytest.raises((ConnectionLost, TimeoutError)):
-        make_client(scripted(connections)).call("a", timeout=0.01)
-    assert connections.count == 1
+        make_client(scripted(connections)).call("a", timeout=0.1)
+    is_over.set()
+    if asked.is_set():  # else there was no time to send it
+        assert has_said.wait(20)
+    assert connections.count <= 1
 
 
 # -- calls of the server -----------------------------------------------------------------------------------------------
