@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import pty
+import queue
 import re
 import select
+import shlex
 import signal
 import stat
 import subprocess
@@ -17,13 +19,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
 
 from rpcstream import Context, Server
 from rpcstream.cli.call_options import make_parser, parse
-from rpcstream.cli.shell import Shell
+from rpcstream.cli.shell import Shell, split_line
 from rpcstream.testing import serve_in_thread
 
 from .conftest import environment
+
+#: Calls of `hang` that were cancelled.
+given_up: queue.SimpleQueue[int] = queue.SimpleQueue()
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +60,14 @@ def address() -> Iterator[str]:
         import asyncio
 
         ctx.progress("hanging")
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.put(1)
+
+    @server
+    def square(side: int = 4) -> Image.Image:
+        return Image.new("RGB", (side, side), (255, 0, 0))
 
     with serve_in_thread(server) as where:
         yield where
@@ -71,6 +86,12 @@ class TestScripts:
     def test_lines_are_carried_out_one_after_the_other(self, address: str) -> None:
         lines = "add a=1\n\n  --stream count upto=2\npaint 'colour=red' fill=true\nexit\nadd a=5\n"
         assert self.run(address, lines) == (0, '3\n0\n1\n"red True"\n', "")
+
+    def test_results_are_saved(self, address: str, tmp_path: Path) -> None:
+        path = tmp_path / "x.png"
+        assert self.run(address, f"square side=3 -o '{path}'\n") == (0, "", "")
+        with Image.open(path) as image:
+            assert image.size == (3, 3)
 
     def test_wrong_lines_do_not_end_it(self, address: str) -> None:
         lines = "add a\nadd 'a=1\nnothing\nadd --frobnicate\nadd a=1 --uri x\nadd a=1\n"
@@ -114,7 +135,7 @@ class Terminal:
 
     def __init__(self, address: str, home: Path, *command: str) -> None:
         self._ours, theirs = pty.openpty()
-        env = environment(TERM="xterm", HOME=str(home), PROMPT_TOOLKIT_NO_CPR="1", XDG_STATE_HOME="", NO_COLOR="1")
+        env = environment(TERM="xterm", HOME=str(home), PROMPT_TOOLKIT_NO_CPR="1", XDG_STATE_HOME="", LC_ALL="C.UTF-8")
         argv = [*(command or (sys.executable, "-m", "rpcstream")), "--shell", "--progress", "--uri", address]
         self.process = subprocess.Popen(
             argv,
@@ -185,13 +206,16 @@ class TestTerminal:
         shell.wait_for("hanging")
         shell.process.send_signal(signal.SIGINT)
         shell.wait_for("given up\n(.|\n)*rpcstream>")
+        given_up.get(timeout=20)
+        shell.type("square\r")
+        shell.wait_for("image PNG 4 x 4 RGB\n +\u2580{4}\n +\u2580{4}\n(.|\n)*rpcstream>")
         shell.type(" add a=7\r")
         shell.wait_for("9\n(.|\n)*rpcstream>")
         shell.type("half a line\x03")
         shell.wait_for("rpcstream>")
         assert shell.end() == 0
         history = tmp_path / ".local" / "state" / "rpcstream" / "history"
-        assert history.read_text() == "add a=40\npaint colour=red fill=true\nhang\n"
+        assert history.read_text() == "add a=40\npaint colour=red fill=true\nhang\nsquare\n"
         assert stat.S_IMODE(history.stat().st_mode) == 0o600
         assert stat.S_IMODE(history.parent.stat().st_mode) == 0o700
 
@@ -262,6 +286,17 @@ def suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 )
 def test_suggestions(text: str, words: list[str], suggested: Callable[[str], list[str]]) -> None:
     assert suggested(text) == words
+
+
+@given(st.text(alphabet="ab'\"\\ \t\n=\u00e9#", max_size=20))
+def test_a_line_is_split_as_in_a_shell(text: str) -> None:
+    try:
+        expected = shlex.split(text)
+    except ValueError:
+        with pytest.raises(ValueError, match=r"No (closing quotation|escaped character)"):
+            split_line(text)
+    else:
+        assert split_line(text) == expected
 
 
 def test_the_history_is_bounded_and_private(tmp_path: Path) -> None:
