@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import msgspec
 import orjson
 
 from rpcstream import Server
@@ -64,6 +65,23 @@ def slow() -> Server:
     async def work_async(value: Any = None) -> Any:
         spin(SLOW)
         return value
+
+    return server
+
+
+class Tree(msgspec.Struct):
+    """Contains itself in two ways, so that a path into it may lead to 2 ** 60 places of the class."""
+
+    leaf: int | None = None
+    branches: list[Tree] | dict[str, Tree] | None = None
+
+
+def nested() -> Server:
+    server = Server()
+
+    @server
+    def climb(tree: Tree) -> int:
+        return 1
 
     return server
 
@@ -274,3 +292,20 @@ async def behind_a_reply(target: ServerUnderAttack) -> None:
     assert heard.index({"jsonrpc": "2.0", "method": "subscription", "params": ["0xabc"]}) > 0
     assert "result" in await raw.call("subscribe")
     assert (await raw.reply())["params"] == ["0xabc"]
+
+
+@attack(
+    34,
+    "a wrong value deep inside a class that contains itself in two ways",
+    server=nested,
+    budget=Budget(memory=32 * MIB),
+    in_suite=False,
+)
+async def deep_inside(target: ServerUnderAttack) -> None:
+    tree: Any = {"leaf": "x"}
+    for depth in range(60):
+        tree = {"branches": [tree] if depth % 2 else {"a": tree}}
+    raw = await target.connect()
+    for _ in range(200 if target.whole else 20):
+        reply = await raw.call("climb", {"tree": tree})
+        assert reply["error"]["code"] == -32602, reply

@@ -29,6 +29,11 @@ def hub_with_rules() -> Hub:
     return Hub(rules=[CAMERA, SENSORS, GPU, CALLER], authenticate=lambda credentials: credentials.token)
 
 
+def holding_hub() -> Hub:
+    """Holds calls until their provider is there, for long enough that all of the attack come in time."""
+    return Hub(keepalive_timeout=None, grace=4)
+
+
 def small_hub() -> Hub:
     """What waits for slow connections has little room here, so that the attack need not be large."""
     return Hub(keepalive_timeout=None, limits=limits(max_waiting_total=64 * MIB))
@@ -283,3 +288,72 @@ async def tagged_registrations(target: ServerUnderAttack) -> None:
         for _ in range(20):
             reply = await raw.call("rpc.register", bad)
             must(error_of(reply) == -32602, f"{bad}: {reply}")
+
+
+@attack(
+    31,
+    "a provider says that it has read none of 20,000 calls, again and again; others offer the same",
+    server=hub,
+    budget=Budget(memory=192 * MIB),
+    in_suite=False,
+)
+async def calls_that_are_not_read(target: ServerUnderAttack) -> None:
+    callers = await target.connect_many(20 if target.whole else 4)
+    providers = [await shared(target, "p0")]
+    reading = [asyncio.ensure_future(_drain(providers[0]))]
+    for raw in callers:
+        raw.write(b"".join([request("work", [], each, timeout=600) for each in range(1000)]))
+        must((await raw.call("rpc.ping", call_id="ping"))["result"] == "pong", "all are under way")
+    for number in range(1, 4):
+        providers.append(await shared(target, f"p{number}"))
+        reading.append(asyncio.ensure_future(_drain(providers[-1])))
+        providers[-2].write(request("$/goAway", {"last": None}, None) * 100)
+        must((await callers[0].call("rpc.ping", call_id="ping"))["result"] == "pong", "the others go on")
+    providers[-1].write(request("$/goAway", {"last": None}, None))
+    for raw in callers:
+        must(error_of(await raw.reply()) == -32007, "none is left that would take them")
+    for each in reading:
+        each.cancel()
+
+
+async def shared(target: ServerUnderAttack, name: str) -> RawConnection:
+    raw = await target.connect()
+    await raw.result("rpc.register", {"name": name, "methods": [{"name": "work", "shared": True}]})
+    return raw
+
+
+@attack(
+    32,
+    "10,000 calls of names that were never offered are held, and end together",
+    server=holding_hub,
+    budget=Budget(memory=96 * MIB),
+    in_suite=False,
+)
+async def calls_held_in_vain(target: ServerUnderAttack) -> None:
+    callers = await target.connect_many(42)
+    for number, raw in enumerate(callers):
+        names = [f"c{number}m{each}" if each % 2 else "work" for each in range(256)]
+        raw.write(b"".join([request(name, [], each) for each, name in enumerate(names)]))
+        must((await raw.call("rpc.ping", call_id="ping")) is not None, "they are read")
+    held = (await callers[0].call("rpc.stats", call_id="stats"))["result"]
+    must(held.get("calls_held", 0) <= 10_000, f"{held}")
+    await asyncio.sleep(5)
+    for raw in callers[1:3]:
+        must(error_of(await raw.reply()) == -32601, "they are refused")
+
+
+@attack(
+    33,
+    "unknown names by the thousand at a hub with 40,000 methods that change all the time",
+    server=hub,
+    budget=Budget(memory=192 * MIB, log=512 * KIB),
+    in_suite=False,
+)
+async def unknown_names(target: ServerUnderAttack) -> None:
+    for number in range(40 if target.whole else 4):
+        await registered(target, f"client-{number}", [f"method-{number}-{each}" for each in range(1000)])
+    changing, raw = await target.connect(), await target.connect()
+    for turn in range(20):
+        await changing.send(request("rpc.register", {"name": "changing", "methods": [f"m{turn}"]}))
+        await raw.send(b"".join([request(f"methd-{each}-{each}", [], each) for each in range(1000)]))
+        must(all(error_of(reply) == -32601 for reply in await raw.replies(1000)), "each is answered")
