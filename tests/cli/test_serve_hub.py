@@ -184,7 +184,8 @@ class TestHub:
 
     def test_times_by_options(self, tmp_path: Path, start_server: StartServer) -> None:
         server = start_server(
-            "--hub", "-p", "0", "--call-timeout", "0.05", "--registration-timeout", "0.2", cwd=tmp_path
+            *("--hub", "-p", "0", "--call-timeout", "0.05", "--registration-timeout", "0.2", "--grace", "60"),
+            cwd=tmp_path,
         )
         with Client(server.address, name="slow") as slow, Client(server.address) as caller:
 
@@ -194,9 +195,13 @@ class TestHub:
 
                 await asyncio.Event().wait()
 
+            held = caller.submit.later()
             slow.offer()
             with pytest.raises(DeadlineExceeded):
                 caller.never()
+            slow(lambda: "at last", name="later")
+            slow.offer()
+            assert held.result(20) == "at last"
         with socket.create_connection(("127.0.0.1", server.port), 20) as idle:
             assert idle.recv(1000) == b""
         ended(server)

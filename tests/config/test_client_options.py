@@ -62,6 +62,7 @@ class TestClient:
         timeout = 5
         connect_timeout_ms = 500
         keepalive_timeout = 20
+        wait_for = 10
         registration_timeout = 7
         reconnect = true
         retries = 2
@@ -78,6 +79,7 @@ class TestClient:
             "timeout": 5.0,
             "connect_timeout": 0.5,
             "keepalive": 20.0,
+            "wait_for": 10.0,
             "registration_timeout": 7.0,
             "reconnect": True,
             "retries": 2,
@@ -91,6 +93,7 @@ class TestClient:
 
     def test_times_without_limit(self) -> None:
         assert client({"timeout": 0, "connect_timeout": None}) == {"timeout": None, "connect_timeout": None}
+        assert client({"wait_for": 0}) == {"wait_for": None}
 
     def test_what_only_a_program_can_say_is_passed_on(self) -> None:
         codec, backoff = object(), object()

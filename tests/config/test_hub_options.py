@@ -61,6 +61,7 @@ class TestHub:
         path = ["/", "/rpc"]
         drain_timeout = 0
         drain_delay = 1
+        grace = 5
         event_queue = 5
         event_policy = "disconnect"
         title = "gpus"
@@ -85,6 +86,7 @@ class TestHub:
             "path": ["/", "/rpc"],
             "drain_timeout": 0.0,
             "drain_delay": 1.0,
+            "grace": 5.0,
             "event_queue": 5,
             "event_policy": "disconnect",
             "title": "gpus",
