@@ -196,7 +196,9 @@ class StopNow(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def stop_on_signals(server: Stoppable, loop: asyncio.AbstractEventLoop | None = None) -> Iterator[list[int]]:
+def stop_on_signals(
+    server: Stoppable, loop: asyncio.AbstractEventLoop | None = None, *, raises: bool = True
+) -> Iterator[list[int]]:
     """Handle SIGINT and SIGTERM: the first stops the server, the second leaves the event loop at once.
 
     A handler that blocks the loop for so long that the server cannot stop in time counts as a second signal; if it
@@ -206,6 +208,8 @@ def stop_on_signals(server: Stoppable, loop: asyncio.AbstractEventLoop | None = 
     Args:
         server: what is stopped.
         loop: where it runs; None: in the running loop of this thread.
+        raises: the second signal raises StopNow in the main thread. Not where nothing could catch it, as in a coroutine
+            of a loop that others run.
 
     Yields:
         The numbers of the signals so far.
@@ -226,7 +230,8 @@ def stop_on_signals(server: Stoppable, loop: asyncio.AbstractEventLoop | None = 
             threading.Thread(target=enforce, name="rpcstream-stop", daemon=True).start()
         else:
             server.abort()
-            raise StopNow(number)
+            if raises:
+                raise StopNow(number)
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

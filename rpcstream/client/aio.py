@@ -252,15 +252,15 @@ class AsyncClient(BaseClient):
         await self._pool.wait_closed()
 
     async def run(self, *, drain_timeout: float = 10.0) -> None:
-        from ..process import StopNow, stop_on_signals
+        from ..process import stop_on_signals
 
         try:
-            with stop_on_signals(serving := self._serving(drain_timeout)):
+            with stop_on_signals(serving := self._serving(drain_timeout), raises=False) as signals:
                 await serving.serve()
-        except StopNow as now:
-            raise SystemExit(128 + now.number) from None
         finally:
             await self.close()
+        if len(signals) > 1:
+            raise SystemExit(128 + signals[-1])
 
     def _serving(self, drain_timeout: float) -> ServingClient:
         """Begin to serve, for `run`."""

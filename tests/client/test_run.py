@@ -157,6 +157,28 @@ def test_a_signal_ends_the_sync_one() -> None:
 
 
 @needs_signals
+async def test_a_second_signal_ends_the_async_one_at_once() -> None:
+    async with Hub().listening(port=0) as address, AsyncClient(address) as caller:
+        work = Work()
+        client = await provider(address, "first", work)
+
+        async def run() -> None:
+            with pytest.raises(SystemExit) as caught:
+                await client.run(drain_timeout=1000)
+            assert caught.value.code == 128 + signal.SIGTERM
+
+        running = asyncio.ensure_future(run())
+        begun = asyncio.ensure_future(caller.call("work", 1))
+        await until(lambda: work.begun)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: client.state == "idle")
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(ProviderGone):
+            await begun
+        await running
+
+
+@needs_signals
 def test_a_second_signal_ends_it_at_once() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
