@@ -8,7 +8,7 @@ sync client does without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from inspect import Signature
 from typing import Any, Protocol
@@ -101,12 +101,42 @@ class Method(partial[Any]):
         make_call, (own_name,) = _make_call(self), _bound(self)
         return Method(make_call, f"{own_name}.{remote_name(self, name)}")
 
-    func = property(lambda self: self.__getattr__("func"))  # pyright: ignore[reportIncompatibleMethodOverride]
-    args = property(lambda self: self.__getattr__("args"))  # pyright: ignore[reportIncompatibleMethodOverride]
-    keywords = property(lambda self: self.__getattr__("keywords"))  # pyright: ignore[reportIncompatibleMethodOverride]
+    func = property(lambda self: _Part(self.__getattr__("func")))  # pyright: ignore[reportIncompatibleMethodOverride]
+    args = property(lambda self: _Part(self.__getattr__("args")))  # pyright: ignore[reportIncompatibleMethodOverride]
+    keywords = property(lambda self: _Part(self.__getattr__("keywords")))  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __repr__(self) -> str:
         return f"<remote method {_bound(self)[0]!r}>"
+
+
+class _Part:
+    """A remote method called `func`, `args` or `keywords`, as the parts of a `partial` are.
+
+    `inspect` and asyncio unwrap a `partial` until they come to what is none: this is none, and empty as arguments are.
+    """
+
+    __slots__ = ("_method",)
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._method(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+    def __len__(self) -> int:
+        return 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __dir__(self) -> list[str]:
+        return dir(self._method)
+
+    def __repr__(self) -> str:
+        return repr(self._method)
 
 
 _make_call = partial.func.__get__

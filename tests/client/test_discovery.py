@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
@@ -101,6 +103,38 @@ def test_a_schema_that_would_be_read_any_number_of_times() -> None:
     for _ in range(60):
         schema = {"type": ["object", "object", ["object"], "null"], "additionalProperties": schema}
     assert type_text(schema).count("dict[str, ") == 60
+
+
+def test_what_looks_into_callables_comes_to_an_end() -> None:
+    """Remote methods are `partial`s, which inspect and asyncio unwrap."""
+    with Client("127.0.0.1:1") as client:
+        for method in (client.add, client.add.func, client.args):
+            assert not inspect.iscoroutinefunction(method)
+            assert list(inspect.signature(method).parameters) == ["args", "kwargs"]
+    loop = asyncio.new_event_loop()
+    try:
+        assert "remote method" in repr(loop.call_soon(client.add))
+    finally:
+        loop.close()
+
+
+def test_methods_named_like_the_parts_of_a_partial() -> None:
+    server = Server()
+    for name in ("func", "vision.func", "vision.args", "vision.keywords.deep"):
+        server.add(_echo(name), name=name)
+    with serve_in_thread(server) as address, Client(address) as client:
+        assert client.func(1) == ["func", 1]
+        assert client.vision.func(2) == ["vision.func", 2]
+        assert client.vision.args(value=3) == ["vision.args", 3]
+        assert client.vision.keywords.deep(4) == ["vision.keywords.deep", 4]
+        assert repr(client.vision.func) == "<remote method 'vision.func'>"
+
+
+def _echo(name: str) -> Callable[[int], list[Any]]:
+    def echo(value: int) -> list[Any]:
+        return [name, value]
+
+    return echo
 
 
 def test_a_description_cannot_control_a_terminal() -> None:

@@ -60,7 +60,16 @@ def test_options_are_keywords() -> None:
 
 def test_configuration_files_have_the_clients_options() -> None:
     known = {name for name in DEFAULTS if name in CLIENT}
-    assert known == DEFAULTS.keys() - {"on_state", "codec", "limits", "delimiter", "trace", "on_send", "on_receive", "connect"}
+    assert known == DEFAULTS.keys() - {
+        "on_state",
+        "codec",
+        "limits",
+        "delimiter",
+        "trace",
+        "on_send",
+        "on_receive",
+        "connect",
+    }
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
