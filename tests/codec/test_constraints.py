@@ -488,3 +488,23 @@ def test_random_hints_say_what_they_say_in_python(seed: int) -> None:
             except ValueError:
                 is_accepted = False
             assert is_accepted == holds(value), (hint, value)
+
+
+#: Takes a second for 24 characters, and twice as long for each further one.
+_SLOW = "^(a+)+$"
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        Annotated[str, msgspec.Meta(pattern=_SLOW, max_length=10)],
+        Annotated[str, msgspec.Meta(pattern=_SLOW), at.MaxLen(10)],
+        Annotated[str, at.MaxLen(10), at.Predicate(re.compile(_SLOW).search)],
+        Annotated[str, at.Predicate(re.compile(_SLOW).search), at.MaxLen(10)],
+        Annotated[str, pydantic.Field(pattern=_SLOW, max_length=10)],
+        Annotated[str, pydantic.Field(pattern=_SLOW), pydantic.Field(max_length=10)],
+    ],
+)
+def test_the_length_of_a_text_is_checked_before_what_may_take_long(hint: Any) -> None:
+    with pytest.raises(ValueError, match="length <= 10"):
+        hint_checker(hint, codec)("a" * 100 + "b")
