@@ -22,7 +22,7 @@ from rpcstream.transports.stream import LineStream
 from ..internals import invoker_of, note_sessions, set_reading, thread_pool
 from ..stepped_loop import SteppedLoop
 from .call_actions import LIMIT, CallActions, SimulatedClient
-from .networks import MemoryNetwork, TcpNetwork
+from .networks import MemoryNetwork, RawPeer, TcpNetwork
 from .reference_model import ConnectionModel, ReferenceModel
 from .scripted_peer import ScriptedPeer
 from .service import CLIENT_LIMITS, SERVER_LIMITS, make_server, offered
@@ -109,8 +109,12 @@ class Simulation(CallActions):
         for function in offered(self.model, caller.name):
             caller.client(function)
 
-    async def _connected(self, near: asyncio.Protocol) -> Session:
-        """Connect a protocol to the server; returns the server's session."""
+    async def _connected(self, near: LineStream | RawPeer) -> Session:
+        """Connect a protocol to the server; returns the server's session.
+
+        Raises:
+            ConnectionResetError: the run has ended the connection before the server has seen it.
+        """
         known = len(self.sessions)
         address = await self.network.connect(near)
         while True:
@@ -118,6 +122,8 @@ class Simulation(CallActions):
                 # In memory all peers have the same address, and are connected at once.
                 if session.side == "server" and session.channel is not None and session.channel.address == address:
                     return session
+            if not near.is_open:
+                raise ConnectionResetError("ended before the server has seen it")
             await asyncio.sleep(0)
 
     # -- scripted peers ----------------------------------------------------------------------------------------------

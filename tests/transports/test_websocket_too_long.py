@@ -74,8 +74,8 @@ async def test_the_largest_message_and_no_larger() -> None:
         raw.send(frame(TEXT, exact + b" ", masked=True))
         assert await raw.reply() == too_long(LIMIT + 1)
         assert await is_alive(raw)
-    assert websocket_server.streams[0].reason is None
-    assert not websocket_server.streams[0].over_limit
+        assert websocket_server.streams[0].reason is None
+        assert not websocket_server.streams[0].over_limit
 
 
 @pytest.mark.parametrize("opcode", [TEXT, BINARY])
