@@ -12,8 +12,16 @@ from typing import Any
 from ..text import visible
 from .buffers import Encoded, parts_of
 
+#: Reason phrases of RFC 9110 that `http` has only from Python 3.13 on.
+_NEW_PHRASES = {
+    413: "Content Too Large",
+    414: "URI Too Long",
+    416: "Range Not Satisfiable",
+    422: "Unprocessable Content",
+}
+
 #: Status code and reason phrase of each status line.
-_REASONS = {int(status): f"{int(status)} {status.phrase}" for status in HTTPStatus}
+_REASONS = {int(each): f"{int(each)} {_NEW_PHRASES.get(each, each.phrase)}" for each in HTTPStatus}
 
 #: Statuses of responses without a body, whose heads give no length either (RFC 9110, 6.4.1).
 _BODILESS = frozenset((204, 304))

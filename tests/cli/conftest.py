@@ -20,8 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment for a command: this source tree, without the user's colour settings."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+    """The environment for a command: this source tree, without the user's colour settings and those of the tests."""
+    dropped = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "RPCSTREAM_TRANSPORTS", "RPCSTREAM_THOROUGH")
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "", **more}
 
