@@ -12,14 +12,11 @@ from typing import Any
 from ..codec import payloads
 from ..errors import ConnectionLost, InternalError, ParseError, Unread, error_from_wire
 from ..wire import envelope
-from ..wire.framing import LONG, Oversize
+from ..wire.framing import HEAD_SIZE, LONG, Oversize
 from .deadline import INFINITE
 
 #: Called with each value that a handler reports on its way to the result.
 OnProgress = Callable[[Any], object]
-
-#: Bytes at the beginning of a message in which its id is looked for if the rest cannot be read.
-HEAD = 512
 
 
 class PendingCall:
@@ -179,7 +176,7 @@ class PendingCalls:
 
     def settled_unreadable(self, line: bytes | bytearray, error: ParseError) -> bool:
         """Fail the call whose reply is not JSON (it may have a NaN in it); False if it does not begin like a reply."""
-        head = bytes(line[:HEAD])
+        head = bytes(line[:HEAD_SIZE])
         if not envelope.is_reply_head(head):
             return False
         told = InternalError("The reply is not JSON", error.data)

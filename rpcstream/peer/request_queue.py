@@ -1,7 +1,7 @@
 """Queue of the requests of one connection that wait until there is room for them.
 
 Owns their order, their limits, the time each came, and the cancels that came before their requests were read. Does not
-read messages; `overload` sorts out those that need not wait. Pure: the time is passed in.
+read messages; `incoming` sorts out those that need not wait. Pure: the time is passed in.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import orjson
 from ..errors import ServerBusy
 from ..limits import Limits
 from ..wire import envelope
-from ..wire.framing import LONG, Message, Oversize
+from ..wire.framing import HEAD_SIZE, LONG, Message, Oversize
 from .memory import MessageMemory
 
 #: Bytes that a message takes besides its own.
@@ -28,9 +28,6 @@ CANCELS = 4096
 
 #: Characters of an id up to which it is kept as it is; of a longer one a hash is kept.
 NAME_MAX = 100
-
-#: Bytes at the beginning of a long message in which its id is looked for.
-HEAD = 512
 
 #: Messages taken up at a time: those of them that are left are put back, which takes time for each.
 AT_ONCE = 64
@@ -390,15 +387,13 @@ def _size_of(messages: Iterable[Message]) -> int:
 def _request_in(line: Message) -> Any:
     """The request or batch in this message, an empty object if it is not known; None if it asks for no reply."""
     if isinstance(line, Oversize) or len(line) >= LONG:
-        head = line.head if isinstance(line, Oversize) else line[:HEAD]
+        head = line.head if isinstance(line, Oversize) else line[:HEAD_SIZE]
         return {"id": None if envelope.is_batch_head(head) else envelope.id_in_head(head)}
     try:
         message = orjson.loads(line)
     except orjson.JSONDecodeError:
         return {}
-    if envelope.is_reply(message) or (type(message) is dict and "id" not in message):
-        return None
-    return message if type(message) in (dict, list) else {}
+    return message if envelope.asks_for_reply(message) else None
 
 
 def name_of_id(call_id: Any) -> str:

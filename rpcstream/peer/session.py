@@ -208,8 +208,9 @@ class Session(ConversationState):
         """Say which request was read last, for this reason; then as `drain`."""
         if self.is_lasting and not self._ending and self.channel is not None:
             self.is_leaving = True
-            last = self.queue.last_request()
-            self._outbox.append(envelope.go_away(self._last_id if last is None else envelope.sayable_id(last), reason))
+            waits = self.queue.last_request()
+            last = self._last_id if waits is None else envelope.sayable_id(waits)
+            self._outbox.append(envelope.go_away(last, reason))
         self.drain()
 
     def refuse_waiting(self, until: float) -> bool:
@@ -275,9 +276,8 @@ class Session(ConversationState):
                         elif not control_messages.handle(self, message, line):
                             reply = self._answer(message, line, self)
                     elif not self.pending.settled(message, line):
-                        if last is not None:
-                            self._last_id = self._id_of(last)
-                        last, self._last_id = None, self._id_of(message)
+                        if envelope.asks_for_reply(message):
+                            last = message
                         reply = self._answer_batch(message, line)
                 if type(reply) is bytes:
                     replies.append(reply)
@@ -296,8 +296,8 @@ class Session(ConversationState):
         except Exception as error:
             self._broken(error)
         if last is not None:
-            call_id = last["id"]
-            self._last_id = call_id if type(call_id) is int else self._id_of(last)
+            is_plain = type(last) is dict and type(last["id"]) is int
+            self._last_id = last["id"] if is_plain else envelope.sayable_id(last)
         if now - began > self._long_read:
             self._count_turn(now - began)
         if position < len(messages):
@@ -306,12 +306,6 @@ class Session(ConversationState):
             if not self.has_room():
                 self._sort()
         return size
-
-    def _id_of(self, message: Any) -> Any:
-        """The id for `go_away` of a message that was read; that of the one before where it asks for no reply."""
-        if type(message) is list and not any(type(each) is dict and "id" in each for each in message):
-            return self._last_id
-        return envelope.sayable_id(message) if type(message) in (dict, list) else self._last_id
 
     def _count_turn(self, seconds: float) -> None:
         """Count the time that a read took; rest when several reads have taken a turn together.

@@ -24,11 +24,11 @@ JOIN_MAX = 64 * 1024
 #: is kept until the peer has read it. (The replies of one turn are at most `write_buffer` and one message more.)
 JOINED_MAX = 4 * 1024 * 1024
 
-#: Alerts of TLS about a certificate (RFC 8446, 6.2), as at the end of the names of errors of `ssl`.
 #: How the reason begins why a connection was lost to a server that wants a certificate, or another one.
 ASKS_FOR_CERTIFICATE = "the other end asks for a certificate"
 REFUSES_CERTIFICATE = "the other end does not take the certificate"
 
+#: Alerts of TLS about a certificate (RFC 8446, 6.2), as at the end of the names of errors of `ssl`.
 _REFUSALS = frozenset(
     (
         "BAD_CERTIFICATE",

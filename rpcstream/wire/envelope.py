@@ -308,6 +308,12 @@ def is_reply(message: Any) -> bool:
     return type(message) is dict and "method" not in message and ("result" in message or "error" in message)
 
 
+def asks_for_reply(message: Any) -> bool:
+    """Tell whether a message is a request with an id, valid or not, or a batch that has such a request in it."""
+    members = message if type(message) is list else [message]
+    return any(type(each) is dict and "id" in each and not is_reply(each) for each in members)
+
+
 def has_valid_id(message: dict[str, Any]) -> bool:
     """Tell whether the id, if there is one, is of a permitted type (section 4; `true` is no number)."""
     call_id = message.get("id")

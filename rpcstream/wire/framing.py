@@ -20,7 +20,8 @@ LONG = 16 * 1024
 #: Bytes of a line from which on `find` is faster than `split`, which tests each byte by itself.
 _FOUND_FASTER = 512
 
-#: Bytes of a message over the limit that are kept, to find the id of the request in them.
+#: Bytes at the beginning of a message in which its id is looked for where the rest cannot be read; they are kept of a
+#: message over the limit.
 HEAD_SIZE = 512
 
 #: From so many bytes on that were not yet scanned for the end of a value, the last few are checked first.

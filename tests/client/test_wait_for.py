@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -281,10 +280,8 @@ def test_a_server_is_waited_for(
 @pytest.mark.parametrize("reconnect", [False, True])
 def test_a_server_that_does_not_come(tmp_path: Path, make_client: MakeClient, reconnect: bool) -> None:
     client = make_client(f"unix://{tmp_path / 'none'}", wait_for=0.05, reconnect=reconnect, timeout=60)
-    began = time.monotonic()
     with pytest.raises(ConnectFailed, match=r"could not connect: .*No such file.*method 'work'") as caught:
         client.call("work")
-    assert time.monotonic() - began > 0.04  # the clock of an event loop stands still for a turn
     assert not caught.value.is_permanent
     with pytest.raises(ConnectFailed):
         client.notify("work")

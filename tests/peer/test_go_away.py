@@ -68,6 +68,8 @@ READS: list[tuple[str, list[list[bytes]], Any]] = [
     ("behind it notes and replies", [[call(5), NOTE, CREDIT], [REPLY], [batch(NOTE)]], 5),
     ("behind it, in the same read, what has no id", [[call(5), batch(NOTE, NOTE)], [call(6), b"[5]", b"5"]], 6),
     ("behind it, in the same read, a batch without replies", [[call(4)], [call(5), batch(NOTE)]], 5),
+    ("behind it a batch of notes and replies", [[call(5)], [batch(REPLY, NOTE)]], 5),
+    ("behind it an object that is no message", [[call(5), b"{}"]], 5),
     ("a text", [[call("mine")]], "mine"),
     ("a batch", [[call(1)], [batch(call(2), NOTE, call(3), NOTE)]], 3),
     ("a long one", [[call(1), call(2, text=LONG)]], 2),
@@ -106,6 +108,13 @@ async def test_requests_that_wait_in_line_were_read(reads: list[list[bytes]], la
         (word,) = farewells(channel)
         # What cannot be read yet may be anything.
         assert word.get("last", ...) in (last, ...)
+
+
+async def test_what_asks_for_no_reply_is_not_the_last_request_that_waits() -> None:
+    async with served(max_calls=1) as (session, channel):
+        session.receive([call("at work", "wait"), call(2), NOTE, batch(NOTE, NOTE)])
+        session.go_away("it stops")
+        assert farewells(channel) == [{"last": 2, "reason": "it stops"}]
 
 
 async def test_requests_that_wait_when_the_time_is_up_were_not_begun() -> None:
