@@ -52,6 +52,11 @@ _HOMES = {
     ("PIL.Image", "Image"): ("image", "encode_image"),
     ("uuid", "UUID"): _TEXT,
 }
+#: The same for classes of packages that need not be installed. A type that the user registers comes first.
+_OPTIONAL_HOMES = {
+    ("scipy.sparse._base", "_spbase"): ("sparse", "encode_sparse"),
+    ("torch", "Tensor"): ("tensors", "encode_tensor"),
+}
 #: Packages whose classes have `__array__`, too, but would lose their labels by it.
 _LABELLED = ("pandas", "polars", "xarray")
 
@@ -72,7 +77,7 @@ def find_encoder(cls: type, registered: dict[type, Encoder]) -> Encoder:
     for base in cls.__mro__:
         if (encoder := registered.get(base)) is not None:
             return encoder
-        if (home := _HOMES.get(_key(base))) is not None:
+        if (home := _HOMES.get(_key(base)) or _OPTIONAL_HOMES.get(_key(base))) is not None:
             return _load(home)
         if base.__dict__.get("__dataclass_fields__") is not None:
             return _load(("containers", "encode_dataclass"))

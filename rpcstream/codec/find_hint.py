@@ -9,6 +9,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable
+from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
 from .image_budget import ImageLimits
@@ -17,6 +18,13 @@ from .rich_hint import TAG_KEY, RichHint, mismatch, type_name
 
 #: Scalar types of numpy that have no form of their own on the wire.
 _NOT_ON_WIRE = ("str_", "bytes_", "void", "object_", "flexible", "character")
+
+#: Classes of packages that need not be installed: (module of the class, its name) -> (module here, its hint).
+_OPTIONAL = {
+    ("torch", "Tensor"): ("tensors", "TensorHint"),
+}
+#: The same for all classes of these modules.
+_OPTIONAL_PACKAGES = {"scipy.sparse": ("sparse", "SparseHint")}
 
 
 class RegisteredType(NamedTuple):
@@ -70,6 +78,8 @@ def find_rich_hint(
         from .ndarray import ArrayHint
 
         return ArrayHint(hint)
+    if (optional := _optional(cls)) is not None:
+        return optional(cls)
     if cls.__name__ not in _NOT_ON_WIRE and any(_is_generic(base) for base in cls.__mro__):
         from .numpy_scalars import NumpyScalarHint
 
@@ -86,6 +96,19 @@ def _without_aliases(hint: Any) -> Any:
         except NameError as error:
             raise TypeError(f"the alias {alias} cannot be resolved: {error}") from None
     return hint
+
+
+def _optional(cls: type) -> Callable[..., RichHint] | None:
+    """What makes the hint for a class of a package that need not be installed; None for any other class."""
+    found = _OPTIONAL.get((cls.__module__, cls.__name__)) or _OPTIONAL_PACKAGES.get(cls.__module__.rpartition(".")[0])
+    if found is None:
+        return None
+    make: Callable[..., RichHint] = getattr(import_module(f".{found[0]}", __package__), found[1])
+    return make
+
+
+def _is_tensor(cls: Any) -> bool:
+    return isinstance(cls, type) and (cls.__module__, cls.__name__) == ("torch", "Tensor")
 
 
 def _is_array(cls: Any) -> bool:
@@ -105,6 +128,10 @@ def _shaped(hint: Any) -> RichHint | None:
         raise TypeError("Shape in a hint needs its dimensions: Shape(None, 3)")
     if not shapes:
         return None
+    if _is_tensor(inner) and len(shapes) == 1:
+        from .tensors import TensorHint
+
+        return TensorHint(inner, shapes[0])
     if not _is_array(typing.get_origin(inner) or inner):
         raise TypeError(f"{shapes[0]!r} is for arrays: Annotated[NDArray[...], {shapes[0]!r}]")
     if len(shapes) > 1:

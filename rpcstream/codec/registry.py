@@ -37,6 +37,10 @@ _TAGS = {
     "image": ("image", "decode_image"),
     "ndarray": ("ndarray", "decode_array"),
 }
+#: The same for values of packages that need not be installed. A type of the user's with such a tag comes first.
+_OPTIONAL_TAGS = {
+    "sparse": ("sparse", "decode_sparse"),
+}
 #: The characters of the tag key, written as JSON escapes.
 _ESCAPED_KEY = re.compile(rb"\\u00(?:24|74|79|70|65)")
 _DOLLAR, _BACKSLASH = b"$\\"
@@ -258,6 +262,8 @@ class Codec:
                     return self._built_in(tag, value, begun)
                 if tag in self._by_tag:
                     return self._from_user(self._by_tag[tag], value, begun)
+                if tag in _OPTIONAL_TAGS:
+                    return self._built_in(tag, value, begun)
             places = value.items()
         else:
             return value
@@ -278,7 +284,7 @@ class Codec:
     def _built_in(self, tag: str, tagged: dict[str, Any], begun: list[ImageBudget]) -> object:
         decoder = self._decoders.get(tag)
         if decoder is None:
-            module, name = _TAGS[tag]
+            module, name = _TAGS.get(tag) or _OPTIONAL_TAGS[tag]
             decoder = self._decoders[tag] = getattr(import_module(f".{module}", __package__), name)
         if tag == "image" and not begun:
             begun.append(reading.get() or ImageBudget(self.image_limits))

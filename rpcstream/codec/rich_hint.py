@@ -5,6 +5,7 @@ Knows no type in particular.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, Protocol
 
 #: The member that makes a JSON object a tagged one.
@@ -62,6 +63,23 @@ def shortened(text: str, limit: int = 40) -> str:
 def type_name(cls: type) -> str:
     """The full name of a class, for messages."""
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def optional_module(name: str, extra: str) -> Any:
+    """Import a module of a package that need not be installed.
+
+    Args:
+        extra: of rpcstream's, that installs it.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        advice = f"pip install 'rpcstream[{extra}]'"
+        raise ValueError(f"this needs the package {package}, which is not installed here: {advice}") from None
 
 
 def members(tagged: dict[str, Any], *names: str) -> list[Any]:
