@@ -35,6 +35,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, default=5, help="of all contenders in turn (%(default)s)")
     add("--only", metavar="PEER,...", default="", help="of the peers only these; ours and the bare echoes always")
     add("--connections", type=int, help="that are idle in the topic idle (10000, in short runs 500)")
+    add(
+        "--against",
+        metavar="PATH",
+        type=Path,
+        help="another checkout, with which the topic before compares small calls",
+    )
     add("--json", metavar="FILE", type=Path, help="write everything there, too")
     add("--plot", metavar="FILE", type=Path, help="draw a picture, .svg or .png; needs matplotlib")
     add("--page", metavar="FILE", type=Path, help="write the tables as a page in Markdown, with the picture of --plot")
@@ -49,11 +55,26 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     for kind, given, known in (("topic", options.topics, list(TOPICS)), ("peer", options.only, peers())):
         if unknown := sorted(set(given) - set(known)):
             parser.error(f"no {kind} {', '.join(unknown)}; there are {', '.join(known)}")
+    if options.against is None:
+        if "before" in options.topics:
+            parser.error("the topic before needs another checkout: --against PATH")
+    elif problem := not_another_checkout(options.against):
+        parser.error(f"--against {options.against}: {problem}")
     if options.seconds <= 0 or options.rounds < 1:
         parser.error("--seconds must be over 0, --rounds at least 1")
     if options.plot and find_spec("matplotlib") is None:
         parser.error("--plot needs matplotlib: pip install matplotlib")
     return options
+
+
+def not_another_checkout(path: Path) -> str | None:
+    """Say why there is nothing to compare with at this path; None where there is."""
+    import rpcstream
+
+    package = path / "rpcstream"
+    if not (package / "__init__.py").is_file():
+        return "no package rpcstream lies there"
+    return "that is the one that is measured" if package.samefile(Path(rpcstream.__file__).parent) else None
 
 
 def tell(text: str) -> None:
@@ -70,10 +91,12 @@ def measure(options: argparse.Namespace) -> Results:
         rounds=options.rounds,
         connections=options.connections,
         only=options.only,
+        against=options.against and options.against.resolve(),
         tell=tell,
     )
     results = {}
-    for topic in options.topics or TOPICS:
+    everything = [topic for topic in TOPICS if topic != "before" or options.against]
+    for topic in options.topics or everything:
         began = monotonic()
         results[topic] = tables = TOPICS[topic](settings)
         tell("")

@@ -12,8 +12,10 @@ import asyncio
 import json
 import os
 import resource
+import signal
 import socket
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -79,7 +81,9 @@ def main(
     if load is not None:
         driver = commands.add_parser("load", help="call the server in a closed loop, print one line of JSON")
         driver.set_defaults(run=lambda options: drive(load, options))
-        driver.add_argument("--port", type=int, required=True)
+        where = driver.add_mutually_exclusive_group(required=True)
+        where.add_argument("--port", type=int)
+        where.add_argument("--path", help="of a Unix socket, for the scripts that serve at one")
         driver.add_argument("--topic", choices=topics or None, default=next(iter(topics), ""))
         driver.add_argument("--connections", type=int, default=1)
         some = None if many_in_flight else [1]
@@ -126,10 +130,19 @@ def fail(status: int, error: str, wrong: int = 0) -> NoReturn:
     os._exit(status)
 
 
-def ready(port: int, *packages: str) -> None:
-    """Print the ready line: the server listens now."""
+def ready(where: int | str, *packages: str) -> None:
+    """Print the ready line: the server listens now, at this port of 127.0.0.1 or at a Unix socket of this path."""
     versions = {package: version(package) for package in packages}
-    print(json.dumps({"port": port, "versions": versions or {"python": sys.version.split()[0]}}), flush=True)
+    place = {"port": where} if isinstance(where, int) else {"path": where}
+    print(json.dumps(place | {"versions": versions or {"python": sys.version.split()[0]}}), flush=True)
+
+
+@contextmanager
+def socket_path() -> Iterator[str]:
+    """Context manager: a path for a Unix socket, in a folder that is removed with the script, on SIGTERM too."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
+    with tempfile.TemporaryDirectory(prefix="rpcstream-benchmarks-") as folder:
+        yield os.path.join(folder, "socket")
 
 
 def free_port() -> int:
@@ -223,7 +236,7 @@ class LoginTopic:
 class ArrayTopic:
     """Arrays whose first and last items are new in each call, so that no old reply fits.
 
-    Large replies are compared at 4,096 places in every call, and whole in the first ones: comparing 16 MiB takes as
+    Replies are compared whole in the first calls, then at both ends and at 64 places: comparing everything takes as
     long as a good part of the call.
     """
 
@@ -231,7 +244,7 @@ class ArrayTopic:
         import numpy as np
 
         self._sent = np.random.default_rng(7).random(options.bytes // 4, dtype=np.float32)
-        self._step = max(1, len(self._sent) // 4096)
+        self._step = max(1, len(self._sent) // 64)
         self._to_compare_whole = 3
 
     def ask(self, number: int) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 `load --client`: `sync` is a `Client` for each connection, `async` an `AsyncClient` for each, `submit` keeps
 `--in-flight` futures of each `Client` waiting, `pool` is one `Client(pool=connections)` that all threads share; each
-thread then uses a connection of its own.
+thread then uses a connection of its own. `serve --unix` listens at a Unix socket.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from _common import (
     mean_colour,
     needs,
     ready,
+    socket_path,
 )
 
 with needs("rpcstream", "uvloop"):
@@ -68,15 +69,21 @@ def make_server() -> Server:
     return server
 
 
-def serve(options: Options) -> None:
-    def on_listening(address: str) -> None:
-        ready(int(address.rpartition(":")[2]), "rpcstream", "uvloop", "orjson", "msgspec", "numpy")
+PACKAGES = ("rpcstream", "uvloop", "orjson", "msgspec", "numpy")
 
-    make_server().run(host=HOST, port=0, on_listening=on_listening)
+
+def serve(options: Options) -> None:
+    server = make_server()
+    if options.unix:
+        with socket_path() as path:
+            server.run(unix=path, on_listening=lambda address: ready(path, *PACKAGES))
+    else:
+        server.run(host=HOST, port=0, on_listening=lambda address: ready(int(address.rpartition(":")[2]), *PACKAGES))
 
 
 def load(options: Options) -> Result:
-    address, method = f"{HOST}:{options.port}", METHODS[options.topic]
+    address = f"{HOST}:{options.port}" if options.path is None else f"unix://{options.path}"
+    method = options.method or METHODS[options.topic]
     if options.client == "async":
         return uvloop.run(load_async(options, address, method))
     if options.client == "pool":
@@ -115,5 +122,13 @@ def load_with_futures(options: Options, calls: list[Any]) -> Result:
 
 
 if __name__ == "__main__":
-    clients = {"choices": ["sync", "async", "submit", "pool"], "default": "sync", "help": "which client"}
-    main(serve, load, topics=list(TOPICS), load_options={"--client": clients})
+    main(
+        serve,
+        load,
+        topics=list(TOPICS),
+        serve_options={"--unix": {"action": "store_true", "help": "at a Unix socket"}},
+        load_options={
+            "--client": {"choices": ["sync", "async", "submit", "pool"], "default": "sync", "help": "which client"},
+            "--method": {"help": "what is called, where it has another name than the topic's"},
+        },
+    )

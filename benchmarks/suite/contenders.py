@@ -24,6 +24,7 @@ Measure = Callable[[float, float], Load]
 OURS = frozenset(
     {
         "rpcstream_",
+        "photo_",
         "embedding_",
         "streams_",
         "hub_",
@@ -100,13 +101,14 @@ class OwnClient:
 
     def __call__(self, server: Running) -> Measure:
         script = server.serving.directory / f"{self.script or server.serving.script}.py"
-        command = [sys.executable, str(script), "load", "--port", str(server.port), "--topic", self.topic]
+        where = ["--port", str(server.port)] if server.path is None else ["--path", server.path]
+        command = [sys.executable, str(script), "load", *where, "--topic", self.topic]
         command += ["--connections", str(self.shape.connections), "--in-flight", str(self.shape.in_flight)]
         command += self.options
 
         def measure(seconds: float, warmup: float) -> Load:
             times = ["--warmup", str(warmup), "--seconds", str(seconds)]
-            done = run_script(command + times, warmup + seconds + PATIENCE)
+            done = run_script(command + times, warmup + seconds + PATIENCE, server.serving.environment())
             return read_output(done.returncode, done.stdout, last_line(done.stderr))
 
         return measure
@@ -146,6 +148,9 @@ class Case:
     bases: tuple[str, ...] = ()
     unit: Unit = "calls/s"
     payload: int = 0
+    #: New servers in each round, and the order reversed in each second one: for ratios near 1, since one process of a
+    #: program is some percent faster than another one.
+    restarts: bool = False
 
 
 RPCSTREAM, UVLOOP_ECHO, C_ECHO = "rpcstream", "uvloop echo", "C echo"

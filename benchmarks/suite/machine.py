@@ -82,6 +82,16 @@ def memory(pid: int) -> int | None:
     return _field(Path(f"/proc/{pid}/smaps_rollup"), "Pss") or _field(Path(f"/proc/{pid}/status"), "VmRSS")
 
 
+def resident_memory(pid: int) -> int | None:
+    """Return the memory of a process (VmRSS), in bytes, with all of its shared pages, as `peak_memory` counts it."""
+    return _field(Path(f"/proc/{pid}/status"), "VmRSS")
+
+
+def reset_peak_memory(pid: int) -> None:
+    """Set the peak memory of a process to what it has now; raises OSError where that cannot be done."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
 def _field(file: Path, name: str) -> int | None:
     try:
         lines = file.read_text().splitlines()

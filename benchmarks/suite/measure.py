@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from .contenders import Case, Contender, Measure
@@ -34,6 +35,8 @@ class Settings:
     connections: int | None = None
     #: The peers to measure besides ours and the bare echoes; empty for all.
     only: frozenset[str] = frozenset()
+    #: Another checkout of this repository, to compare small calls with.
+    against: Path | None = None
     #: Told what is going on.
     tell: Callable[[str], None] = ignore
 
@@ -78,19 +81,35 @@ def run_case(case: Case, settings: Settings) -> Table:
     contenders = [contender for contender in case.contenders if contender.wanted(settings.only)]
     problems = Problems()
     loads: dict[str, list[Load]] = {contender.name: [] for contender in contenders}
-    with Servers() as servers:
-        measures = _prepared(contenders, settings, servers, problems)
-        for number, contender in plan(contenders, settings.rounds):
-            if contender.name in problems.of:
-                continue
-            settings.tell(f"{case.title}: round {number + 1}, {contender.name}")
-            with problems.noted(contender.name, servers[contender.server].end), servers.awake(contender.server):
-                loads[contender.name].append(measures[contender.name](settings.seconds, settings.warmup))
-        entries = [
-            _entry(contender, loads[contender.name], problems.of.get(contender.name), servers.find(contender.server))
-            for contender in contenders
-        ]
+    entries: list[Entry] = []
+    for first, rounds in enumerate([1] * settings.rounds) if case.restarts else [(0, settings.rounds)]:
+        order = contenders[::-1] if first % 2 else contenders
+        with Servers() as servers:
+            _measure(case, order, range(first, first + rounds), settings, servers, problems, loads)
+            entries = [
+                _entry(each, loads[each.name], problems.of.get(each.name), servers.find(each.server))
+                for each in contenders
+            ]
     return Table(title=case.title, entries=tuple(entries), bases=case.bases, unit=case.unit, payload=case.payload)
+
+
+def _measure(
+    case: Case,
+    contenders: Sequence[Contender],
+    rounds: range,
+    settings: Settings,
+    servers: Servers,
+    problems: Problems,
+    loads: dict[str, list[Load]],
+) -> None:
+    """Start the servers and measure these rounds of all contenders; those that have a problem are left out."""
+    measures = _prepared(contenders, settings, servers, problems)
+    for number, contender in plan(contenders, len(rounds)):
+        if contender.name in problems.of:
+            continue
+        settings.tell(f"{case.title}: round {rounds[number] + 1}, {contender.name}")
+        with problems.noted(contender.name, servers[contender.server].end), servers.awake(contender.server):
+            loads[contender.name].append(measures[contender.name](settings.seconds, settings.warmup))
 
 
 def _prepared(
@@ -99,6 +118,8 @@ def _prepared(
     """Start, check and warm up each server; return the functions that measure them."""
     measures: dict[str, Measure] = {}
     for contender in contenders:
+        if contender.name in problems.of:
+            continue
         settings.tell(f"starting {contender.name}")
         with problems.noted(contender.name):
             servers.start(contender.server)

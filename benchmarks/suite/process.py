@@ -46,6 +46,8 @@ class Serving:
     directory: Path = PEERS
     #: Where it runs; None for where we do.
     cwd: Path | None = None
+    #: The checkout from which it, and its own client, import rpcstream; None for the one that we import.
+    checkout: Path | None = None
 
     def command(self) -> list[str]:
         if self.script == "echo":
@@ -53,8 +55,12 @@ class Serving:
             return [str(ECHO)]
         return [sys.executable, str(self.directory / f"{self.script}.py"), "serve", *self.options]
 
+    def environment(self) -> dict[str, str]:
+        """The variables of the server and of its own client."""
+        return dict(os.environ) if self.checkout is None else {**os.environ, "PYTHONPATH": str(self.checkout)}
+
     def ready(self, line: str) -> dict[str, Any]:
-        """Parse the ready line: the `port`, and the `versions` of the libraries in use."""
+        """Parse the ready line: the `port`, or the `path` of a Unix socket, and `versions` of the libraries in use."""
         said: dict[str, Any] = json.loads(line)
         return said
 
@@ -76,6 +82,7 @@ class Running:
             self._process = subprocess.Popen(
                 serving.command(),
                 cwd=serving.cwd,
+                env=serving.environment(),
                 stdout=self._output,
                 stderr=self._errors,
                 start_new_session=True,
@@ -85,8 +92,16 @@ class Running:
         except BaseException:
             self.stop()
             raise
-        self.port: int = ready["port"]
+        self.port: int = ready.get("port", 0)
+        #: Of the Unix socket that it listens at, in place of the port.
+        self.path: str | None = ready.get("path")
         self.versions: dict[str, str] = ready.get("versions", {})
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
 
     @property
     def pid(self) -> int:
@@ -172,8 +187,13 @@ class Servers:
             running.sleep()
 
 
-def run_script(command: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
+def run_script(
+    command: list[str], timeout: float, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a script to its end on the load's core.
+
+    Args:
+        environment: its variables; None for ours.
 
     Raises:
         Skipped: a module is missing.
@@ -181,7 +201,7 @@ def run_script(command: list[str], timeout: float) -> subprocess.CompletedProces
     """
     with on_core(cores().load):
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
         except subprocess.TimeoutExpired:
             raise Failed(f"no end within {timeout:.0f} s") from None
     if done.returncode == MISSING:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from .contenders import RPCSTREAM, UVLOOP_ECHO
 from .results import Results, Spread, find, ratio, spread
-from .topics import clients, hub, idle, large, many, small, startup, web
+from .topics import before, clients, hub, idle, large, many, memory, small, startup, web
 
 Sense = Literal["at least", "at most"]
 
@@ -82,9 +82,17 @@ def _least(case: str, topic: str, title: str, entry: str, bound: float, unit: st
     )
 
 
+def _most(case: str, topic: str, title: str, entry: str, bound: float, unit: str, *, scale: float) -> Target:
+    return Target(
+        case=case, topic=topic, title=title, entry=entry, bound=bound, sense="at most", unit=unit, scale=scale
+    )
+
+
 _SMALL_1, _SMALL_32 = ("small-1", small.title(1)), ("small-32", small.title(32))
 _ONE, _MANY = ("clients", clients.ONE_TITLE), ("clients", clients.MANY_TITLE)
 _1_MIB, _16_MIB = (("array", large.array_title(size)) for size in ("1 MiB", "16 MiB"))
+#: Of 64 KiB, 1 MiB and 16 MiB.
+_ARRAYS = {large.FLIGHT: (1.0, 1.6, 1.3), large.RAW_PYZMQ: (0.7, 0.9, 0.9), large.GRPC: (2.5, 5, 8)}
 _SEEDS = ("http-seeds", small.SEEDS_TITLE)
 _HUB_SMALL = ("hub-small", hub.SMALL_TITLE)
 _HUB_LARGE = {"text": ("hub-large", hub.TEXT_TITLE), "array": ("hub-large", hub.ARRAY_TITLE)}
@@ -113,10 +121,39 @@ TARGETS = (
     ),
     _time("Client, one call at a time / bare blocking socket", *_ONE, clients.SYNC, clients.BARE, 1.25),
     _rate("AsyncClient, 64 in flight / server's rate with C load", *_MANY, clients.ASYNC, clients.FROM_C, 0.3),
-    _rate("array of 1 MiB / grpc sync, raw bytes", *_1_MIB, RPCSTREAM, large.GRPC, 2.5),
+    *(
+        _rate(f"array of {size} / {peer}", "array", large.array_title(size), RPCSTREAM, peer, bound)
+        for peer, bounds in _ARRAYS.items()
+        for size, bound in zip(large.SIZES, bounds, strict=True)
+    ),
+    *(
+        _rate(
+            f"array of {size}, Unix socket / pyzmq ipc, raw bytes", "array-unix", title, RPCSTREAM, large.RAW_PYZMQ, 1.5
+        )
+        for size, title in ((size, large.unix_title(size)) for size in large.UNIX_SIZES)
+    ),
+    _rate(
+        "array of 1 MiB through the hub / called directly", "array-hub", hub.CLIENT_TITLE, hub.THROUGH, hub.DIRECT, 0.5
+    ),
+    _most(
+        "memory of the server for the echo of 16 MiB, above idle",
+        "array-memory",
+        memory.TITLE,
+        RPCSTREAM,
+        2.2,
+        "arrays",
+        scale=memory.SIZE,
+    ),
     _time("array of 1 MiB / bare exchange of the bytes", *_1_MIB, RPCSTREAM, large.BARE, 2.5),
-    _rate("array of 16 MiB / grpc sync, raw bytes", *_16_MIB, RPCSTREAM, large.GRPC, 1.5),
     _time("array of 16 MiB / bare exchange of the bytes", *_16_MIB, RPCSTREAM, large.BARE, 3),
+    _rate(
+        "image of 640 x 480, our client / C load, ready bytes", "image", large.IMAGE_TITLE, RPCSTREAM, large.FROM_C, 0.7
+    ),
+    *(
+        _rate(f"JPEG of 12 megapixels by {how} / by its bytes", "photo", large.PHOTO_TITLE, how, large.FILE_BYTES, 0.9)
+        for how in (large.OPENED,)
+    ),
+    *(_rate(f"{title} / before", "before", title, RPCSTREAM, before.BEFORE, 0.98) for title in before.TITLES),
     _rate("hub: text of 50 bytes, 10 callers / called directly", *_HUB_SMALL, hub.THROUGH, hub.DIRECT, 0.4),
     _least("hub: text of 50 bytes, 10 callers, as the fourth seed", *_HUB_SMALL, hub.THROUGH, 24_000, "calls/s"),
     *(
@@ -128,16 +165,7 @@ TARGETS = (
         for kind, where in _HUB_LARGE.items()
     ),
     _time("hub: a call among 2,000 clients / among 10", "hub-many", hub.MANY_TITLE, hub.ON_MANY, hub.ON_FEW, 1.2),
-    Target(
-        case="server memory of an idle connection",
-        topic="idle",
-        title=idle.TITLE,
-        entry=RPCSTREAM,
-        bound=8,
-        sense="at most",
-        unit="KiB",
-        scale=1024,
-    ),
+    _most("server memory of an idle connection", "idle", idle.TITLE, RPCSTREAM, 8, "KiB", scale=1024),
     _time(
         "rpcstream sum a=1 b=2 / python -c 'import socket, json'",
         "startup",

@@ -21,7 +21,7 @@ with pytest.MonkeyPatch.context() as patch:
     from suite.process import Running, Servers, Serving, Skipped
     from suite.results import Entry, Spread, Table, broken, ratio, spread
     from suite.templates import fill
-    from suite.topics import TOPICS, hub, large, web
+    from suite.topics import TOPICS, before, hub, large, memory, web
 
 __all__ = [
     "TOPICS",
@@ -35,6 +35,7 @@ __all__ = [
     "Skipped",
     "Spread",
     "Table",
+    "before",
     "broken",
     "calls",
     "fill",
@@ -42,6 +43,7 @@ __all__ = [
     "large",
     "machine",
     "measure",
+    "memory",
     "peers",
     "ratio",
     "report",

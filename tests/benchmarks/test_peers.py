@@ -29,8 +29,8 @@ def command(script: str, *arguments: str) -> list[str]:
 
 
 @contextmanager
-def serving(script: str, *options: str) -> Iterator[int]:
-    """The port of a peer that ends in order when the block is left."""
+def serving(script: str, *options: str) -> Iterator[int | str]:
+    """The port of a peer, or the path of its Unix socket, that ends in order when the block is left."""
     with subprocess.Popen(
         command(script, "serve", *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -45,7 +45,7 @@ def serving(script: str, *options: str) -> Iterator[int]:
         ready = json.loads(line)
         assert ready["versions"]
         try:
-            yield ready["port"]
+            yield ready.get("path") or ready["port"]
             assert process.poll() is None
         finally:
             process.terminate()
@@ -53,13 +53,14 @@ def serving(script: str, *options: str) -> Iterator[int]:
     assert rest == ""
 
 
-def load(script: str, port: int, *options: str) -> subprocess.CompletedProcess[str]:
-    arguments = ["load", "--port", str(port), "--seconds", "0.05", "--warmup", "0", *options]
+def load(script: str, where: int | str, *options: str) -> subprocess.CompletedProcess[str]:
+    place = "--port" if isinstance(where, int) else "--path"
+    arguments = ["load", place, str(where), "--seconds", "0.05", "--warmup", "0", *options]
     return subprocess.run(command(script, *arguments), stdout=subprocess.PIPE, text=True, timeout=SECONDS)
 
 
-def check_load(script: str, port: int, *options: str) -> None:
-    done = load(script, port, *options)
+def check_load(script: str, where: int | str, *options: str) -> None:
+    done = load(script, where, *options)
     assert done.returncode == 0, done.stdout
     result = json.loads(done.stdout)
     assert result["calls"] > 0
@@ -81,6 +82,7 @@ DRIVEN: dict[str, list[tuple[str, ...]]] = {
     "flight_.py": [ARRAY],
     "grpc_aio.py": [("--topic", "image")],
     "grpc_sync.py": [(*ARRAY, "--connections", "2", "--in-flight", "2")],
+    "photo_.py": [("--way", way) for way in ("open", "bytes", "counted")],
     "publish_.py": [("--connections", "3", "--in-flight", "2")],
     "pyro_.py": [("--topic", "login", "--connections", "2")],
     "rpcstream_.py": [
@@ -114,6 +116,24 @@ def test_driver_gets_right_answers(script: str) -> None:
     with serving(script, *(["--bytes", "65536"] if script == "bare_exchange.py" else [])) as port:
         for options in DRIVEN[script]:
             check_load(script, port, *options)
+
+
+@pytest.mark.parametrize("script", ["rpcstream_.py", "zmq_.py"])
+def test_driver_gets_right_answers_at_a_unix_socket(script: str) -> None:
+    with serving(script, "--unix") as path:
+        assert isinstance(path, str)
+        check_load(script, path, *ARRAY)
+    assert not Path(path).parent.exists()
+
+
+def test_zmq_sends_arrays_as_their_bytes() -> None:
+    with serving("zmq_.py", "--raw") as port:
+        check_load("zmq_.py", port, *ARRAY, "--raw")
+
+
+def test_our_client_calls_a_method_of_another_name() -> None:
+    with serving("hub_.py", "--direct") as port:
+        check_load("rpcstream_.py", port, *ARRAY, "--method", "echo_array")
 
 
 # -- by hand --------------------------------------------------------------------------------------------------

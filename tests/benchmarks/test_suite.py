@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import xmlrpc.client
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from .suite_modules import (
     Entry,
     Spread,
     Table,
+    before,
     calls,
     entry,
     fill,
@@ -98,13 +101,25 @@ def test_every_target_names_a_topic_and_contenders_that_exist(monkeypatch: pytes
         return run_case
 
     for topic, make in TOPICS.items():
-        if topic not in ("idle", "startup", "java"):
+        if topic not in ("idle", "startup", "java", "array-memory"):
             monkeypatch.setattr("suite.topics.run_case", remember(topic))
-            make(measure.Settings())
+            make(measure.Settings(against=Path("elsewhere")))
     for one in targets.TARGETS:
-        if one.topic in ("idle", "startup"):
+        if one.topic in ("idle", "startup", "array-memory"):
             continue
         assert {one.entry, one.base or one.entry} <= names[one.topic, one.title], one.case
+
+
+def test_small_calls_are_compared_with_the_package_of_another_checkout_only(tmp_path: Path) -> None:
+    assert before.before(None) == []
+    for case in before.before(tmp_path):
+        assert case.restarts
+        ours, theirs = (contender.server for contender in case.contenders)
+        assert ours.environment() == os.environ
+        assert theirs.environment() == {**os.environ, "PYTHONPATH": str(tmp_path)}
+        assert ours.command() == theirs.command()
+        first, second = (contender.load for contender in case.contenders)
+        assert (first.shape, getattr(first, "request", "")) == (second.shape, getattr(second, "request", ""))
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------

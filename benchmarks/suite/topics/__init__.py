@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ..contenders import Case
 from ..measure import Settings, run_case
 from ..results import Table
-from . import clients, conversation, hub, idle, java, large, many, small, startup, web
+from . import before, clients, conversation, hub, idle, java, large, many, memory, small, startup, web
 
 Topic = Callable[[Settings], Sequence[Table]]
 
@@ -28,7 +28,11 @@ TOPICS: dict[str, Topic] = {
     "page": _cases(web.page),
     "websocket": _cases(web.websocket),
     "array": _cases(large.array),
+    "array-unix": _cases(large.array_unix),
+    "array-hub": _cases(hub.client_array),
+    "array-memory": memory.memory,
     "image": _cases(large.image),
+    "photo": _cases(large.photo),
     "clients": _cases(clients.clients),
     "batching": _cases(conversation.batching),
     "streams": _cases(conversation.streams),
@@ -40,4 +44,5 @@ TOPICS: dict[str, Topic] = {
     "startup": startup.startup,
     "http-seeds": _cases(small.http_seeds),
     "java": java.java,
+    "before": lambda settings: [run_case(case, settings) for case in before.before(settings.against)],
 }

@@ -17,7 +17,7 @@ from ..contenders import Case, Contender, FromC, OwnClient, Shape
 from ..machine import cores
 from ..process import Serving
 from ..templates import NUMBER
-from .large import our_request
+from .large import MIB, array_load, our_request
 
 DIRECT, THROUGH = "provider as a server", "provider on the hub"
 BARE_DIRECT, BARE_THROUGH = "bare provider as a server", "bare provider on the hub"
@@ -29,6 +29,8 @@ LARGE, LARGE_CALLERS = 102_400, 50
 SMALL_TITLE = f"echo of a text of {SMALL} bytes, {SMALL_CALLERS} callers"
 TEXT_TITLE = f"echo of a text of {LARGE:,} bytes, {LARGE_CALLERS} callers"
 ARRAY_TITLE = f"echo of a float32 array of {LARGE:,} bytes, {LARGE_CALLERS} callers"
+
+CLIENT_TITLE = "echo of a float32 array of 1 MiB, 1 Client"
 
 SUBSCRIBERS = {1: 16, 10: 16, 1000: 4}  # and the events that are on their way at once
 FEW, MANY = 10, 2000
@@ -58,6 +60,16 @@ def large() -> list[Case]:
         _text(TEXT_TITLE, LARGE, shape, payload=LARGE),
         _case(ARRAY_TITLE, numbered, fits, shape, payload=LARGE),
     ]
+
+
+def client_array() -> list[Case]:
+    """A large array by our own client, one call at a time, as it sends it by default."""
+    load = array_load(MIB, "--method", "echo_array", script="rpcstream_")
+    contenders = tuple(
+        Contender(name=name, server=_serving(direct=direct), load=load)
+        for name, direct in ((DIRECT, True), (THROUGH, False))
+    )
+    return [Case(title=CLIENT_TITLE, contenders=contenders, bases=(DIRECT,), payload=MIB)]
 
 
 def publish() -> list[Case]:
@@ -127,12 +139,16 @@ def _provider(
     direct: bool = False,
     clients: int = 0,
 ) -> Contender:
+    load = FromC(protocol="line", request=request, reply=fits, shape=shape)
+    note = BARE_NOTE if kind == "bare" else ""
+    return Contender(name=name, server=_serving(kind, direct=direct, clients=clients), load=load, note=note)
+
+
+def _serving(kind: str = "real", *, direct: bool, clients: int = 0) -> Serving:
     options = ["--provider", kind, "--clients", str(clients)]
     core = cores().load
     if direct:
         options.append("--direct")
     elif core is not None:
         options += ["--core", str(core)]
-    load = FromC(protocol="line", request=request, reply=fits, shape=shape)
-    note = BARE_NOTE if kind == "bare" else ""
-    return Contender(name=name, server=Serving("hub_", tuple(options)), load=load, note=note)
+    return Serving("hub_", tuple(options))

@@ -6,7 +6,6 @@ import contextlib
 import socket
 import struct
 import time
-from collections.abc import Iterator
 
 from .. import calls
 from ..calls import SUM
@@ -37,7 +36,7 @@ def idle(settings: Settings) -> list[Table]:
     versions: dict[str, dict[str, str]] = {}
     for number, name in plan(list(SERVERS), settings.rounds):
         settings.tell(f"{TITLE}: round {number + 1}, {name}")
-        with problems.noted(name), _serving(SERVERS[name]) as server:
+        with problems.noted(name), Running(SERVERS[name]) as server:
             versions[name] = server.versions
             opened[name], growth = _growth(server, wanted, name == RPCSTREAM)
             each[name].append(growth / opened[name])
@@ -55,15 +54,6 @@ def idle(settings: Settings) -> list[Table]:
         for name in SERVERS
     ]
     return [Table(title=TITLE, entries=tuple(entries), unit="bytes")]
-
-
-@contextlib.contextmanager
-def _serving(serving: Serving) -> Iterator[Running]:
-    server = Running(serving)
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 def _growth(server: Running, wanted: int, answers: bool) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Arrays there and back, and photos: throughput, with each peer's own client in Python."""
+"""Arrays there and back over TCP and over a Unix socket, and pictures, with each peer's own client in Python."""
 
 from __future__ import annotations
 
@@ -27,43 +27,86 @@ FROM_C, FASTAPI_FROM_C = "rpcstream, from C", "FastAPI, from C"
 NO_CLIENT = "no client: loaded from C with bytes that are ready"
 KIB, MIB = 1024, 1024 * 1024
 SIZES = {"64 KiB": 64 * KIB, "1 MiB": MIB, "16 MiB": 16 * MIB}
-PHOTO_TITLE = "mean colour of a PNG of 640 x 480, 1 connection"
+UNIX_SIZES = ("1 MiB", "16 MiB")
+IMAGE_TITLE = "mean colour of an image of 640 x 480, 1 connection"
 
-PEERS = {
-    GRPC: "grpc_sync",
-    "Arrow Flight": "flight_",
-    "pyzmq": "zmq_",
-    "RPyC": "rpyc_",
-}
+FLIGHT, PYZMQ, RAW_PYZMQ, RPYC = "Arrow Flight", "pyzmq", "pyzmq, raw bytes", "RPyC"
+RAW_NOTE = "no method, no type: the bytes of the array and nothing else"
+OVER_TCP = "rpcstream over TCP"
+
+PHOTO_TITLE = "a JPEG file of 12 megapixels, 1 connection"
+OPENED, BY_PATH, FILE_BYTES, COUNTED = (
+    "Image.open(path)",
+    "the path",
+    "bytes, opened by the handler",
+    "bytes, not opened",
+)
+PHOTO_WAYS = {OPENED: "open", FILE_BYTES: "bytes", COUNTED: "counted"}
 
 
 def array_title(size: str) -> str:
     return f"echo of a float32 array of {size}, 1 connection"
 
 
+def unix_title(size: str) -> str:
+    return f"echo of a float32 array of {size}, 1 connection, Unix socket"
+
+
 def array() -> list[Case]:
     return [_echo(array_title(title), size) for title, size in SIZES.items()]
+
+
+def array_unix() -> list[Case]:
+    """Both ends on one machine, as most programs that hand each other arrays are."""
+    return [_echo_unix(unix_title(title), SIZES[title]) for title in UNIX_SIZES]
+
+
+def array_load(size: int, *options: str, script: str | None = None) -> OwnClient:
+    """One call at a time, with the client of the server's own script or of another one."""
+    return OwnClient(topic="array", options=("--bytes", str(size), *options), script=script)
+
+
+def raw_pyzmq(size: int, *options: str) -> Contender:
+    load = array_load(size, "--raw")
+    return Contender(name=RAW_PYZMQ, server=Serving("zmq_", ("--raw", *options)), load=load, note=RAW_NOTE)
+
+
+def peer(name: str, script: str, size: int, *options: str) -> Contender:
+    return Contender(name=name, server=Serving(script, options), load=array_load(size))
 
 
 def _echo(title: str, size: int) -> Case:
     data = np.random.default_rng(7).random(size // 4, dtype=np.float32)
     request = our_request("echo", data)
     sent = json.loads(request)["params"][0]
-    load = OwnClient(topic="array", options=("--bytes", str(size)))
     exchange = ("--bytes", str(len(request)))
     contenders = (
-        Contender(name=RPCSTREAM, server=SERVE_RPCSTREAM, load=load),
+        Contender(name=RPCSTREAM, server=SERVE_RPCSTREAM, load=array_load(size)),
         Contender(
             name=BARE,
             server=Serving("bare_exchange", exchange),
             load=OwnClient(topic="array", options=exchange),
             note=f"{len(request):,} bytes, as rpcstream's message",
         ),
-        *(Contender(name=name, server=Serving(script), load=load) for name, script in PEERS.items()),
+        peer(GRPC, "grpc_sync", size),
+        peer(FLIGHT, "flight_", size),
+        peer(PYZMQ, "zmq_", size),
+        raw_pyzmq(size),
+        peer(RPYC, "rpyc_", size),
         _ours_from_c(request, lambda result: bool(result == sent)),
         _fastapi_from_c(calls.post("/echo", data.tobytes(), "application/octet-stream"), data.tobytes()),
     )
     return Case(title=title, contenders=contenders, bases=(BARE, RPCSTREAM), payload=size)
+
+
+def _echo_unix(title: str, size: int) -> Case:
+    contenders = (
+        Contender(name=RPCSTREAM, server=Serving("rpcstream_", ("--unix",)), load=array_load(size)),
+        Contender(name=OVER_TCP, server=SERVE_RPCSTREAM, load=array_load(size)),
+        peer(PYZMQ, "zmq_", size, "--unix"),
+        raw_pyzmq(size, "--unix"),
+    )
+    return Case(title=title, contenders=contenders, bases=(RPCSTREAM, RAW_PYZMQ), payload=size)
 
 
 def our_request(method: str, value: object) -> bytes:
@@ -72,7 +115,7 @@ def our_request(method: str, value: object) -> bytes:
 
 
 def image() -> list[Case]:
-    """Clients make a PNG file of their photo in each call, as rpcstream's does."""
+    """The peers' clients make a PNG file of their image in each call; ours does what it does by default."""
     photo = make_photos()[0]
     file = io.BytesIO()
     photo.save(file, "PNG", compress_level=3)
@@ -88,7 +131,16 @@ def image() -> list[Case]:
         _ours_from_c(our_request("image", photo), is_colour),
         _fastapi_from_c(calls.post("/image", file.getvalue(), "image/png"), lambda result, n: is_colour(result)),
     )
-    return [Case(title=PHOTO_TITLE, contenders=contenders, bases=(RPCSTREAM, FROM_C))]
+    return [Case(title=IMAGE_TITLE, contenders=contenders, bases=(RPCSTREAM, FROM_C))]
+
+
+def photo() -> list[Case]:
+    """What a picture that lies in a file costs, beside its bytes sent as `bytes`."""
+    contenders = tuple(
+        Contender(name=name, server=Serving("photo_"), load=OwnClient(topic="", options=("--way", way)))
+        for name, way in PHOTO_WAYS.items()
+    )
+    return [Case(title=PHOTO_TITLE, contenders=contenders, bases=(FILE_BYTES, COUNTED))]
 
 
 def _ours_from_c(request: bytes, is_right: Callable[[Any], bool]) -> Contender:
