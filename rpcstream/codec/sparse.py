@@ -1,8 +1,9 @@
 """Sparse arrays and matrices of scipy as `{"$type": "sparse", "format", "kind", "shape", ...}`: csr, csc and coo.
 
-Their parts are arrays by themselves. Those that come in are checked before anything is made of them: their lengths, that
-`indptr` never decreases, that each index is inside the shape. The shape itself may be of any size and takes no memory; a
-dense array of it would, so handlers have to look at the shape before `toarray`. Imports scipy with the first value.
+Their parts are arrays by themselves. Those that come in are checked before anything is made of them: their lengths,
+that `indptr` never decreases, that each index is inside the shape. The shape itself may be of any size and takes no
+memory; a dense array of it would, so handlers have to look at the shape before `toarray`. Imports scipy with the first
+value.
 """
 
 from __future__ import annotations

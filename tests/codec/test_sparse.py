@@ -92,7 +92,7 @@ def test_hints() -> None:
     ):
         with pytest.raises(ValueError, match=reason):
             codec.rich_hint(hint).decode(sent)
-    with pytest.raises(ValueError, match="Expected `scipy.sparse.csr_array`, got `csc_array`"):
+    with pytest.raises(ValueError, match="got `csc_array`"):
         codec.rich_hint(sparse.csr_array).accept(sparse.csc_array(SOME))
     for hint in (sparse.lil_array, sparse.dia_matrix):
         with pytest.raises(TypeError, match="never goes over the wire: use csr, csc or coo"):
@@ -158,7 +158,8 @@ def test_what_is_wrong_is_refused(change: dict[str, Any]) -> None:
 def test_wrong_coordinates_are_refused(coords: Any) -> None:
     with pytest.raises(ValueError, match="sparse: coords"):
         codec.decode(GOOD_COO | {"coords": coords})
-    assert codec.decode(GOOD_COO).toarray().tolist() == [[0, 1, 0], [0, 0, 2]]
+    good: Any = codec.decode(GOOD_COO)
+    assert good.toarray().tolist() == [[0, 1, 0], [0, 0, 2]]
 
 
 def test_numbers_in_another_byte_order_are_read() -> None:

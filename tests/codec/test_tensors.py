@@ -1,4 +1,4 @@
-"""Tensors of torch: what is sent, exactly, and what a hint makes of arrays. torch is not among what the tests install."""
+"""Tensors of torch: what is sent, exactly, and what a hint makes of arrays. The extra `test` does not install torch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from rpcstream import Codec, EncodeError, Shape
 
 torch = pytest.importorskip("torch")
 codec = Codec()
-DTYPES = (
-    "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 bfloat16 "
-    "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
-).split()
 #: What numpy has by itself.
-NUMPY = [name for name in DTYPES if "float8" not in name and name != "bfloat16"]
+NUMPY = [
+    *("bool", "float16", "float32", "float64", "complex64", "complex128"),
+    *(f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)),
+]
+DTYPES = [
+    *NUMPY,
+    "bfloat16",
+    *(f"float8_{name}" for name in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")),
+]
 
 
 def sent(value: Any) -> Any:
