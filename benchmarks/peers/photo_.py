@@ -19,12 +19,12 @@ with needs("rpcstream", "uvloop", "pillow"):
 
     from rpcstream import Client, Server
 
-WIDTH, HEIGHT = 4000, 3000
+WIDTH = 4000
 QUALITY = 90
 
 
 def look(photo: Image.Image) -> list[Any]:
-    return [*photo.size, *photo.getpixel((WIDTH // 2, HEIGHT // 2))]  # type: ignore[misc]
+    return [*photo.size, *photo.getpixel((photo.width // 2, photo.height // 2))]  # type: ignore[misc]
 
 
 def look_at_file(data: bytes) -> list[Any]:
@@ -61,11 +61,12 @@ class Photo:
         return bool(reply == self._expected)
 
 
-def save_photo(file: Path) -> None:
+def save_photo(file: Path, width: int) -> None:
     """Write a picture with slow changes of colour and some noise, as large as a camera's files are."""
+    height = width * 3 // 4
     random = np.random.default_rng(7)
-    x, y = np.arange(WIDTH, dtype=np.uint8) // 2, np.arange(HEIGHT, dtype=np.uint8)[:, None] // 2
-    pixels = random.integers(0, 32, (HEIGHT, WIDTH, 3), dtype=np.uint8)
+    x, y = np.arange(width, dtype=np.uint8) // 2, np.arange(height, dtype=np.uint8)[:, None] // 2
+    pixels = random.integers(0, 32, (height, width, 3), dtype=np.uint8)
     for channel, smooth in enumerate((x, y, (x + y) // 2)):
         pixels[..., channel] += smooth
     Image.fromarray(pixels).save(file, "JPEG", quality=QUALITY)
@@ -74,7 +75,7 @@ def save_photo(file: Path) -> None:
 def load(options: Options) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "photo.jpg")
-        save_photo(file)
+        save_photo(file, options.width)
         calls = [make_call(Client(f"{HOST}:{options.port}"), options.way) for _ in range(options.connections)]
         return load_with_threads(options, calls, lambda options: Photo(file, options.way))
 
@@ -95,4 +96,5 @@ def make_call(client: Client, way: str) -> Call:
 
 if __name__ == "__main__":
     way = {"choices": ["open", "path", "bytes", "counted"], "default": "open", "help": "how the picture is sent"}
-    main(serve, load, topics=[], load_options={"--way": way})
+    width = {"type": int, "default": WIDTH, "help": "of the picture, in pixels; the height is three quarters of it"}
+    main(serve, load, topics=[], load_options={"--way": way, "--width": width})

@@ -18,6 +18,34 @@ load cpu: the share of the time that the load generator was on its processor; ne
 not the server. peak MiB: the most memory that the server held."""
 
 
+#: A part of the page.
+HOW_TO_RUN = """\
+## How to run it
+
+`pip install '.[bench]'`, a C compiler, and `python benchmarks/run.py`; `--list` names topics and peers, `--page FILE`
+writes this page. Servers have one processor, loads another one; all contenders of a table are measured in turn, round
+by round, and the ratios of the rounds are what counts. Medians of five rounds are the default.
+
+Arrays and pictures alone, and small calls beside those of another checkout:
+
+```text
+git worktree add ../before HEAD~1
+python benchmarks/run.py array array-unix array-hub array-memory image photo before \\
+    --only grpc-sync,flight,zmq --against ../before
+```
+
+| topic | measured | beside |
+|---|---|---|
+| `array` | 64 KiB, 1 MiB and 16 MiB of float32 there and back over TCP | Arrow Flight, pyzmq, grpc sync |
+| `array-unix` | 1 MiB and 16 MiB over a Unix socket | pyzmq over ipc |
+| `array-hub` | 1 MiB through a hub | the provider called directly |
+| `array-memory` | what the echo of 16 MiB takes of a server above its idle memory | the array; other servers |
+| `image` | an image of 640 x 480 by our client with default options | the load from C with bytes that are ready |
+| `photo` | a JPEG file of 12 megapixels by `Image.open(path)` | its bytes, opened by the handler or not |
+| `before` | small calls without arrays; only with `--against PATH` | the package of another checkout |
+"""
+
+
 def number(value: float) -> str:
     """Format a number with three digits; very small ones with two."""
     if value == 0 or abs(value) >= 100:
@@ -114,6 +142,7 @@ def page(topics: Mapping[str, str], targets: str, caption: str, picture: str | N
     parts = ["# Benchmarks", "Made by `benchmarks/run.py --page`; not edited by hand.", caption]
     if picture:
         parts.append(f"![small calls as a share of a bare echo, arrays as throughput]({picture})")
+    parts.append(HOW_TO_RUN.rstrip())
     if targets:
         parts += ["## Targets", _fenced(targets)]
     parts.append(LEGEND)

@@ -149,6 +149,16 @@ def test_table_shows_figures_shares_and_reasons() -> None:
     ]
 
 
+def test_page_says_how_to_run_it() -> None:
+    made = report.page({"t": "figures"}, "", "caption", None)
+    assert report.HOW_TO_RUN.strip() in made
+    page = Path(__file__).parents[2] / "docs" / "reference" / "benchmarks.md"
+    assert report.HOW_TO_RUN.strip() in page.read_text()
+    for topic in ("array", "array-unix", "array-hub", "array-memory", "image", "photo", "before"):
+        assert topic in TOPICS
+        assert f"| `{topic}` |" in report.HOW_TO_RUN
+
+
 # -- the templates of calls ---------------------------------------------------------------------------------------
 
 
