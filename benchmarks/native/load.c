@@ -1,7 +1,7 @@
 /* A closed-loop load generator: each connection keeps so many calls in flight, each reply is compared with what is
  * expected.
  *
- *   load --port P --protocol line|http|websocket|grpc --request FILE --reply FILE [--host H] [--path /x]
+ *   load --port P --protocol line|frame|http|websocket|grpc --request FILE --reply FILE [--host H] [--path /x]
  *        [--connections N] [--in-flight M] [--seconds S] [--warmup W] [--patience T] [--reconnect]
  *
  * `@@@@@@@` in the request stands for the number of the call, seven digits; in the reply `@@@@@@@` stands for the same
@@ -29,7 +29,8 @@ enum { FIRST_NUMBER = 1000000, MOST_CALLS = 4000000, EVENTS = 512 };
 
 static const uint64_t SECOND = 1000000000;
 
-static const protocol *const protocols[] = {&line_protocol, &http_protocol, &websocket_protocol, &grpc_protocol};
+static const protocol *const protocols[] = {&line_protocol, &frame_protocol, &http_protocol, &websocket_protocol,
+                                         &grpc_protocol};
 
 run load = {
     .protocol = &line_protocol,

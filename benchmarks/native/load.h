@@ -80,7 +80,7 @@ typedef struct {
     bool (*closed)(connection *c);              /* may be NULL: whether the end of the stream ended a reply */
 } protocol;
 
-extern const protocol line_protocol, http_protocol, websocket_protocol, grpc_protocol;
+extern const protocol line_protocol, frame_protocol, http_protocol, websocket_protocol, grpc_protocol;
 
 typedef struct {
     const protocol *protocol;

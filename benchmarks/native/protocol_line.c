@@ -1,10 +1,15 @@
-/* Messages that end with a line feed. */
+/* Messages that end with a line feed; or requests that are binary frames, whose ends are seen from their heads. */
 #include "load.h"
 
 #include <string.h>
 
 static void prepare(const char *request_file, const char *reply_file) {
     load.request = template_make("", 0, request_file, "\n", false);
+    load.reply = template_make("", 0, reply_file, "\n", false);
+}
+
+static void prepare_frames(const char *request_file, const char *reply_file) {
+    load.request = template_make("", 0, request_file, "", false);
     load.reply = template_make("", 0, reply_file, "\n", false);
 }
 
@@ -27,3 +32,7 @@ static void receive(connection *c) {
 
 const protocol line_protocol = {
     .name = "line", .prepare = prepare, .open = connection_begin_calls, .send = send_request, .receive = receive};
+
+/* Replies are lines: a server sends frames only to those that have said that they take them. */
+const protocol frame_protocol = {
+    .name = "frame", .prepare = prepare_frames, .open = connection_begin_calls, .send = send_request, .receive = receive};

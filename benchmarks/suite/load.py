@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from .machine import cores, on_core
 
-Protocol = Literal["line", "http", "websocket", "grpc"]
+Protocol = Literal["line", "frame", "http", "websocket", "grpc"]
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 FLAGS = ("-std=gnu11", "-O2")

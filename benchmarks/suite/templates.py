@@ -80,7 +80,11 @@ def _shown(data: bytes) -> str:
 
 
 def _line(connection: socket.socket, stream: IO[bytes], request: bytes, path: str) -> bytes:
-    connection.sendall(request.removesuffix(b"\n") + b"\n")
+    return _frame_for_line(connection, stream, request.removesuffix(b"\n") + b"\n", path)
+
+
+def _frame_for_line(connection: socket.socket, stream: IO[bytes], request: bytes, path: str) -> bytes:
+    connection.sendall(request)
     line = stream.readline()
     if not line.endswith(b"\n"):
         raise ConnectionError(f"closed after {_shown(line)}")
@@ -146,6 +150,7 @@ def _length(size: int) -> bytes:
 
 _EXCHANGES: Mapping[str, Callable[[socket.socket, IO[bytes], bytes, str], bytes]] = {
     "line": _line,
+    "frame": _frame_for_line,
     "http": _http,
     "websocket": _websocket,
 }

@@ -14,6 +14,7 @@ from .load_generator import (
     NEEDS_COMPILER,
     POST,
     REPLY,
+    REQUEST,
     Http,
     Load,
     LoadFailed,
@@ -25,9 +26,34 @@ from .load_generator import (
     run,
     serving,
     serving_websocket,
+    templates,
 )
 
 pytestmark = NEEDS_COMPILER
+
+# -- binary frames ----------------------------------------------------------------------------------------------------
+
+
+async def test_frames_are_sent_as_they_are_and_answered_by_lines() -> None:
+    json, payload = REQUEST, b"\x00\xff\n\n" * 1000
+    frame = b"@%d %d\n" % (len(json), len(payload)) + json + payload
+    seen = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal seen
+        while head := await reader.readline():
+            assert head == frame.partition(b"\n")[0] + b"\n"
+            line = await reader.readexactly(len(json))
+            assert await reader.readexactly(len(payload)) == payload
+            writer.write(right_reply(line))
+            seen += 1
+
+    async with serving(handle) as port:
+        done = await run(port, frame, protocol="frame", connections=2, in_flight=3)
+        learned = await asyncio.to_thread(templates.learn, "frame", port, frame, lambda reply, n: reply["id"] == n)
+    assert 0 < done.calls < seen
+    assert learned.startswith(b'{"id":@@@@@@@,')
+
 
 # -- HTTP -------------------------------------------------------------------------------------------------------------
 
