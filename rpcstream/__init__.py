@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .client.retry import Backoff
     from .client.subscriptions import Subscription
     from .client.sync import Client
-    from .codec import Codec, ImageOptions, Shape
+    from .codec import Codec, ImageFile, ImageOptions, Shape
     from .errors import (
         BatchTooLarge,
         CallCancelled,
@@ -90,6 +90,7 @@ _MODULE_OF = {
     "Html": "web.html",
     "HttpError": "wire.http_messages",
     "Hub": "hub",
+    "ImageFile": "codec",
     "ImageOptions": "codec",
     "Limits": "limits",
     "Peer": "peer.remote",
@@ -125,6 +126,7 @@ __all__ = [
     "Html",
     "HttpError",
     "Hub",
+    "ImageFile",
     "ImageOptions",
     "InternalError",
     "InvalidParams",

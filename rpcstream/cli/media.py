@@ -10,14 +10,12 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from ..codec import TAG_KEY
+from ..codec.image_source import FORMATS, ImageData, format_of
 from ..limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
-
-#: The first bytes of a file, by the format's name on the wire. (WebP has its length in between.)
-_SIGNATURES = {"png": b"\x89PNG\r\n\x1a\n", "jpeg": b"\xff\xd8\xff", "webp": b"RIFF", "gif": b"GIF8", "qoi": b"qoif"}
 
 _UPPER_HALF, _LOWER_HALF = "\u2580", "\u2584"
 #: Lines of a picture at most, so that the text above it stays on the screen.
@@ -168,17 +166,13 @@ def open_image(data: bytes) -> Image:
 
 
 def image_to_send(data: bytes) -> Any:
-    """The parameter for an image file: a tagged object with the file as it is, else the decoded image.
+    """The parameter for an image file: the file as it is where its format is one of the wire, else the decoded image.
 
     Raises:
         ValueError: not an image, or in a format that Pillow does not know.
     """
-    for name, signature in _SIGNATURES.items():
-        if data.startswith(signature) and (name != "webp" or data[8:12] == b"WEBP"):
-            from ..codec import base64
-
-            return {TAG_KEY: "image", "format": name, "data": base64.encode_text(data)}
-    return open_image(data)
+    name = format_of(data)
+    return ImageData(name, data) if name is not None else open_image(data)
 
 
 def image_as_received(value: Any) -> tuple[bytes, str] | None:
@@ -186,7 +180,7 @@ def image_as_received(value: Any) -> tuple[bytes, str] | None:
     if not isinstance(value, dict) or value.get(TAG_KEY) != "image":
         return None
     name, data = value.get("format"), value.get("data")
-    if not isinstance(name, str) or name not in _SIGNATURES:
+    if not isinstance(name, str) or name not in FORMATS:
         return None
     from ..codec import base64
 

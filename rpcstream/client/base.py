@@ -432,5 +432,6 @@ def notify_client_params(client: str, method: str, args: tuple[Any, ...], kwargs
 
 def _refuse_iterator(value: object, what: str) -> None:
     """Raise EncodeError for an iterator, which a call would send item by item."""
-    if any(hasattr(type(value), step) for step in ("__next__", "__anext__", "__aiter__")):
+    kind = type(value)
+    if any(hasattr(kind, step) for step in ("__next__", "__anext__", "__aiter__")) and not hasattr(kind, "readinto"):
         raise EncodeError(f"{what} cannot be an iterator ({type(value).__name__}): send a list, or item by item")

@@ -15,11 +15,14 @@ from .rich_hint import type_name
 _ARRAY_LIKE = ("ndarray", "encode_array_like")
 _ITERABLE = ("containers", "encode_iterable")
 _MAPPING = ("containers", "encode_mapping")
+_OPEN_FILE = ("image", "encode_image_file")
 _TEXT = ("scalars", "encode_text")
 _TIME = ("scalars", "encode_date_or_time")
 
 #: (module, class) -> (module of this package, encoder)
 _HOMES = {
+    ("_io", "_BufferedIOBase"): _OPEN_FILE,
+    ("_io", "_RawIOBase"): _OPEN_FILE,
     ("builtins", "bool"): ("scalars", "encode_int"),
     ("builtins", "bytearray"): ("binary", "encode_bytes"),
     ("builtins", "bytes"): ("binary", "encode_bytes"),
@@ -49,7 +52,13 @@ _HOMES = {
     ("msgspec", "Struct"): ("containers", "encode_struct"),
     ("numpy", "generic"): ("numpy_scalars", "encode_scalar"),
     ("numpy", "ndarray"): ("ndarray", "encode_array"),
+    ("pathlib", "Path"): _OPEN_FILE,
+    ("pathlib._local", "Path"): _OPEN_FILE,  # Python 3.13
     ("PIL.Image", "Image"): ("image", "encode_image"),
+    ("rpcstream.codec.image_source", "ImageData"): ("image", "encode_image_data"),
+    ("rpcstream.codec.options", "ImageFile"): _OPEN_FILE,
+    ("tempfile", "SpooledTemporaryFile"): _OPEN_FILE,
+    ("tempfile", "_TemporaryFileWrapper"): _OPEN_FILE,
     ("uuid", "UUID"): _TEXT,
 }
 #: The same for classes of packages that need not be installed. A type that the user registers comes first.

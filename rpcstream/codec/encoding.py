@@ -19,7 +19,7 @@ import orjson
 from ..errors import EncodeError
 from ..wire.buffers import Encoded, MessageParts
 from .memory import keep_freed_memory
-from .options import ImageOptions
+from .options import ImageSettings
 from .rich_hint import shortened, type_name
 
 #: Payloads up to this size (before base64) go as strings; from here on splicing is faster.
@@ -42,6 +42,10 @@ Encoder = Callable[[Any, "Encoding"], object]
 class Encoding:
     """The encoding of one message, for encoders: they hand their payloads to it.
 
+    Attributes:
+        images: how images are sent.
+        binary: the message goes to a peer that takes payloads as they are, beside the JSON.
+
     A codec has one for all its small messages, without a list of payloads, and makes one for each message with large
     payloads.
 
@@ -50,12 +54,13 @@ class Encoding:
         payloads: gets the large payloads; None: the first one raises `Spliced`.
     """
 
-    __slots__ = ("_encoder_of", "_payloads", "images")
+    __slots__ = ("_encoder_of", "_payloads", "binary", "images")
 
     def __init__(
-        self, encoder_of: Callable[[type], Encoder], images: ImageOptions, payloads: list[Any] | None = None
+        self, encoder_of: Callable[[type], Encoder], images: ImageSettings, payloads: list[Any] | None = None
     ) -> None:
         self.images = images
+        self.binary = False
         self._encoder_of = encoder_of
         self._payloads = payloads
 

@@ -5,36 +5,44 @@ Plain frozen data. Knows neither numpy nor Pillow, so that saying it costs no im
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from .image_budget import ImageLimits
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
     """The format of images that are sent. What it cannot hold goes as PNG, and what PNG cannot hold goes raw.
 
-    So only a lossy format loses something, and only what it is known to lose; `codec.image` has the table.
+    So only a lossy format loses something, and only what it is known to lose; `codec.image` has the table. An opened
+    image that has not changed goes as its file, where that has this format and neither quality nor compression is set.
 
     Attributes:
         format: "png" (lossless), "jpeg", "webp", "qoi" (lossless, faster than PNG and larger; both ends need the extra
-            `qoi`), or "raw": the pixels as they are, which takes no time and much room.
+            `qoi`), or "raw": the pixels as they are, which takes no time and much room. None: what costs the least. An
+            opened image that has not changed goes as its file (png, jpeg, webp, gif); any other raw where the
+            connection takes binary frames, and as PNG at a fast level where it does not, or where raw would lose a
+            palette, a transparent colour, a colour profile or EXIF.
         quality: 1 to 100, for "jpeg" and lossy "webp"; None is Pillow's default (75 and 80).
         lossless: for "webp".
-        compression: 0 to 9, for PNG. At 3, files are nearly as small as at 6 (zlib's default) in half the time.
+        compression: 0 to 9, for PNG. None: the fastest where the format is None; else 3, at which files are nearly as
+            small as at 6 (zlib's default) in half the time.
 
     Raises:
         ValueError: an option is out of range, or means nothing for the format.
     """
 
-    format: Literal["png", "jpeg", "webp", "qoi", "raw"] = "png"
+    format: Literal["png", "jpeg", "webp", "qoi", "raw"] | None = None
     quality: int | None = None
     lossless: bool = False
-    compression: int = 3
+    compression: int | None = None
 
     def __post_init__(self) -> None:
-        if self.format not in ("png", "jpeg", "webp", "qoi", "raw"):
-            raise ValueError(f"format must be 'png', 'jpeg', 'webp', 'qoi' or 'raw', got {self.format!r}")
+        if self.format not in (None, "png", "jpeg", "webp", "qoi", "raw"):
+            raise ValueError(f"format must be 'png', 'jpeg', 'webp', 'qoi', 'raw' or None, got {self.format!r}")
         if self.lossless and self.format != "webp":
             raise ValueError(f"lossless is for 'webp' only, the format is {self.format!r}")
         if self.quality is not None:
@@ -42,8 +50,32 @@ class ImageOptions:
                 raise ValueError("quality is for 'jpeg' and lossy 'webp' only")
             if type(self.quality) is not int or not 1 <= self.quality <= 100:
                 raise ValueError(f"quality must be an integer from 1 to 100, got {self.quality!r}")
-        if type(self.compression) is not int or not 0 <= self.compression <= 9:
+        if self.compression is not None and (type(self.compression) is not int or not 0 <= self.compression <= 9):
             raise ValueError(f"compression must be an integer from 0 to 9, got {self.compression!r}")
+
+
+class ImageSettings(NamedTuple):
+    """The settings by which the images of a codec are sent: the user's options, and the limits of files."""
+
+    options: ImageOptions
+    #: What one file may cost where it is decoded.
+    limits: ImageLimits
+    #: Bytes of a file that is sent as it is.
+    max_file: int
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """An image that is sent as its file: byte by byte, without being decoded here. It is read when it is sent.
+
+    A `pathlib.Path` and an open binary file are sent in the same way. It must be a file of a format that is read: png,
+    jpeg, webp, gif, and qoi where the other end has the package for it. Open any other with `PIL.Image.open`.
+
+    Args:
+        path: of a regular file.
+    """
+
+    path: str | os.PathLike[str]
 
 
 @dataclass(frozen=True, init=False, repr=False)

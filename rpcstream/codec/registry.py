@@ -24,7 +24,7 @@ from .encoders import find_encoder, is_built_in
 from .encoding import LINE_END, Encoder, Encoding, Spliced, line_end_error, serialize_again
 from .find_hint import RegisteredType, find_rich_hint
 from .image_budget import ImageBudget, ImageLimits, reading
-from .options import ImageOptions
+from .options import ImageOptions, ImageSettings
 from .rich_hint import TAG_KEY, RichHint, shortened, type_name
 from .schema import holds_no_number
 
@@ -49,7 +49,7 @@ _QUOTED_KEY = f'"{TAG_KEY}"'.encode()
 _IMAGE = b'"image"'
 #: Classes that are seen are remembered up to this number, so that classes made in a loop do not fill the memory.
 _MAX_CLASSES = 1000
-_PNG = ImageOptions()
+_CHEAPEST = ImageOptions()
 
 
 class Codec:
@@ -62,6 +62,7 @@ class Codec:
         max_image_pixels: images with more are refused, before their pixels are decoded.
         max_message_pixels: the same for all images of a message together; as many as one may have, if that is more.
         max_image_metadata: bytes of text, profiles and EXIF that all images of a message may bring, inflated.
+        max_image_file: bytes of an image file that is sent as it is; larger ones are not read.
         ignored_metadata: classes whose objects may stand in `Annotated` and mean nothing here; others that are not
             understood are refused when a function is registered.
 
@@ -73,10 +74,11 @@ class Codec:
     def __init__(
         self,
         *,
-        images: ImageOptions = _PNG,
+        images: ImageOptions = _CHEAPEST,
         max_image_pixels: int = DEFAULT_LIMITS.max_image_pixels,
         max_message_pixels: int = DEFAULT_LIMITS.max_message_pixels,
         max_image_metadata: int = DEFAULT_LIMITS.max_image_metadata,
+        max_image_file: int = DEFAULT_LIMITS.max_message_size,
         ignored_metadata: Iterable[type] = (),
     ) -> None:
         self.ignored_metadata = tuple(ignored_metadata)
@@ -94,7 +96,7 @@ class Codec:
         self._encoders: dict[type, Encoder] = {}
         self._decoders: dict[str, Callable[[dict[str, Any], ImageBudget | None], object]] = {}
         self._options = orjson.OPT_PASSTHROUGH_DATACLASS
-        self._encoding = Encoding(self._encoder_of, images)
+        self._encoding = Encoding(self._encoder_of, ImageSettings(images, self.image_limits, max_image_file))
         self._default = self._encoding.default
 
     @classmethod
@@ -104,6 +106,7 @@ class Codec:
             max_image_pixels=limits.max_image_pixels,
             max_message_pixels=limits.max_message_pixels,
             max_image_metadata=limits.max_image_metadata,
+            max_image_file=limits.max_message_size,
         )
 
     def register(

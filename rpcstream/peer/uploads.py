@@ -24,9 +24,11 @@ STREAM_TAG = "stream"
 
 
 def is_stream(value: object) -> bool:
-    """Whether an argument is sent item by item: an iterator, sync or async, but no list or other container."""
+    """Whether an argument is sent item by item: an iterator, sync or async; no container, and no open binary file."""
     kind = type(value)
-    return hasattr(kind, "__anext__") or hasattr(kind, "__next__") or hasattr(kind, "__aiter__")
+    if hasattr(kind, "__next__"):  # a file's items are its lines; what can be read into memory is an image
+        return not hasattr(kind, "readinto")
+    return hasattr(kind, "__anext__") or hasattr(kind, "__aiter__")
 
 
 def holds_streams(params: Any) -> bool:

@@ -262,7 +262,7 @@ def test_shape() -> None:
     [
         {"format": "gif"},
         {"format": "PNG"},
-        {"format": None},
+        {"format": "GIF"},
         {"quality": 50},
         {"format": "jpeg", "quality": 0},
         {"format": "jpeg", "quality": 101},
