@@ -63,6 +63,10 @@ _HOMES = {
 }
 #: The same for classes of packages that need not be installed. A type that the user registers comes first.
 _OPTIONAL_HOMES = {
+    ("polars.dataframe.frame", "DataFrame"): ("tables", "encode_polars"),
+    ("polars.series.series", "Series"): ("tables", "encode_polars"),
+    ("pyarrow.lib", "RecordBatch"): ("tables", "encode_arrow"),
+    ("pyarrow.lib", "Table"): ("tables", "encode_arrow"),
     ("scipy.sparse._base", "_spbase"): ("sparse", "encode_sparse"),
     ("torch", "Tensor"): ("tensors", "encode_tensor"),
 }

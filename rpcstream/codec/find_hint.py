@@ -21,6 +21,10 @@ _NOT_ON_WIRE = ("str_", "bytes_", "void", "object_", "flexible", "character")
 
 #: Classes of packages that need not be installed: (module of the class, its name) -> (module here, its hint).
 _OPTIONAL = {
+    ("polars.dataframe.frame", "DataFrame"): ("tables", "TableHint"),
+    ("polars.series.series", "Series"): ("tables", "TableHint"),
+    ("pyarrow.lib", "RecordBatch"): ("tables", "TableHint"),
+    ("pyarrow.lib", "Table"): ("tables", "TableHint"),
     ("torch", "Tensor"): ("tensors", "TensorHint"),
 }
 #: The same for all classes of these modules.

@@ -29,7 +29,7 @@ _MAX_REST = 128 * 1024
 _SHORT = re.compile(rb'(?:[^"]{0,4096}+"[^"\\]{0,100}+")*+')
 
 #: The tagged objects with a payload (wire page, "Tagged values").
-_TAGGED = frozenset({"ndarray", "image", "bytes"})
+_TAGGED = frozenset({"ndarray", "image", "bytes", "arrow", "pandas", "polars"})
 #: How a placeholder begins, as it is written and as it is read; its number follows.
 _WRITTEN, _MARK = b"\\u0000", "\0"
 _PLACEHOLDER = re.compile(rb'"\\u0000(\d+)"')

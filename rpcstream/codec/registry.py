@@ -39,6 +39,8 @@ _TAGS = {
 }
 #: The same for values of packages that need not be installed. A type of the user's with such a tag comes first.
 _OPTIONAL_TAGS = {
+    "arrow": ("tables", "decode_arrow"),
+    "polars": ("tables", "decode_polars"),
     "sparse": ("sparse", "decode_sparse"),
 }
 #: The characters of the tag key, written as JSON escapes.
@@ -297,6 +299,8 @@ class Codec:
             raise _MisplacedError(str(error)) from error
 
     def _from_user(self, registered: RegisteredType, tagged: dict[str, Any], begun: list[ImageBudget]) -> object:
+        if registered.tag in _OPTIONAL_TAGS:
+            tagged = payloads.with_strings(tagged)  # what is "data" there may be anything here
         parts = self._decoded({name: part for name, part in tagged.items() if name != TAG_KEY}, begun)
         try:
             return registered.decode(parts)

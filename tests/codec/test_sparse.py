@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from scipy import sparse
 
 from rpcstream import Codec, EncodeError
 
-sparse = pytest.importorskip("scipy.sparse")
 codec = Codec()
 
 HUGE = 10**12
