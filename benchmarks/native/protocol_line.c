@@ -35,4 +35,9 @@ const protocol line_protocol = {
 
 /* Replies are lines: a server sends frames only to those that have said that they take them. */
 const protocol frame_protocol = {
-    .name = "frame", .prepare = prepare_frames, .open = connection_begin_calls, .send = send_request, .receive = receive};
+    .name = "frame",
+    .prepare = prepare_frames,
+    .open = connection_begin_calls,
+    .send = send_request,
+    .receive = receive,
+};

@@ -151,7 +151,7 @@ TARGETS = (
     ),
     *(
         _rate(f"JPEG of 12 megapixels by {how} / by its bytes", "photo", large.PHOTO_TITLE, how, large.FILE_BYTES, 0.9)
-        for how in (large.OPENED,)
+        for how in (large.OPENED, large.BY_PATH)
     ),
     *(_rate(f"{title} / before", "before", title, RPCSTREAM, before.BEFORE, 0.98) for title in before.TITLES),
     _rate("hub: text of 50 bytes, 10 callers / called directly", *_HUB_SMALL, hub.THROUGH, hub.DIRECT, 0.4),

@@ -41,7 +41,7 @@ OPENED, BY_PATH, FILE_BYTES, COUNTED = (
     "bytes, opened by the handler",
     "bytes, not opened",
 )
-PHOTO_WAYS = {OPENED: "open", FILE_BYTES: "bytes", COUNTED: "counted"}
+PHOTO_WAYS = {OPENED: "open", BY_PATH: "path", FILE_BYTES: "bytes", COUNTED: "counted"}
 
 
 def array_title(size: str) -> str:
