@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .client.retry import Backoff
     from .client.subscriptions import Subscription
     from .client.sync import Client
-    from .codec import Codec, ImageFile, ImageOptions, Shape
+    from .codec import Codec, ImageFile, ImageOptions, MaxSide, Shape
     from .errors import (
         BatchTooLarge,
         CallCancelled,
@@ -93,6 +93,7 @@ _MODULE_OF = {
     "ImageFile": "codec",
     "ImageOptions": "codec",
     "Limits": "limits",
+    "MaxSide": "codec",
     "Peer": "peer.remote",
     "Request": "wire.http_messages",
     "Response": "wire.http_messages",
@@ -132,6 +133,7 @@ __all__ = [
     "InvalidParams",
     "InvalidRequest",
     "Limits",
+    "MaxSide",
     "MessageTooLarge",
     "MethodNotFound",
     "NotAuthenticated",

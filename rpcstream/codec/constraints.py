@@ -167,7 +167,7 @@ def read(metadata: Iterable[Any], ignored: tuple[type, ...]) -> Metadata:
     """Read what stands beside a type in `Annotated`.
 
     Args:
-        metadata: the objects, without `Shape`.
+        metadata: the objects, without `Shape` and `MaxSide`.
         ignored: classes whose objects the user lets be ignored.
 
     Raises:

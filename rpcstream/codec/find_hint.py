@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
 from .image_budget import ImageLimits
-from .options import Shape
+from .options import MaxSide, Shape
 from .rich_hint import TAG_KEY, RichHint, mismatch, type_name
 
 #: Scalar types of numpy that have no form of their own on the wire.
@@ -60,7 +60,7 @@ def find_rich_hint(
     hint = _without_aliases(hint)
     origin = typing.get_origin(hint)
     if origin is Annotated:
-        return _shaped(hint)
+        return _measured(hint, image_limits)
     cls = origin or hint
     if not isinstance(cls, type):
         return None
@@ -74,7 +74,7 @@ def find_rich_hint(
         from .scalars import ComplexHint
 
         return ComplexHint()
-    if (cls.__module__, cls.__name__) == ("PIL.Image", "Image"):
+    if _is_image(cls):
         from .image import ImageHint
 
         return ImageHint(image_limits)
@@ -119,17 +119,32 @@ def _is_array(cls: Any) -> bool:
     return isinstance(cls, type) and (cls.__module__, cls.__name__) == ("numpy", "ndarray")
 
 
+def _is_image(cls: Any) -> bool:
+    return isinstance(cls, type) and (cls.__module__, cls.__name__) == ("PIL.Image", "Image")
+
+
 def _is_generic(cls: type) -> bool:
     return cls.__module__ == "numpy" and cls.__name__ == "generic"
 
 
-def _shaped(hint: Any) -> RichHint | None:
-    """The array that `Annotated[..., Shape(...)]` names; None if there is no Shape in it."""
+def _measured(hint: Any, limits: ImageLimits) -> RichHint | None:
+    """The array or image that `Annotated[..., Shape(...)]`, `Annotated[..., MaxSide(...)]` name; None without these."""
     inner, *metadata = typing.get_args(hint)
     inner = _without_aliases(inner)
-    shapes = [each for each in metadata if isinstance(each, Shape)]
     if any(each is Shape for each in metadata):
         raise TypeError("Shape in a hint needs its dimensions: Shape(None, 3)")
+    if any(each is MaxSide for each in metadata):
+        raise TypeError("MaxSide in a hint needs its pixels: MaxSide(1024)")
+    sides = [each for each in metadata if isinstance(each, MaxSide)]
+    if sides:
+        if not _is_image(inner):
+            raise TypeError(f"{sides[0]!r} is for images: Annotated[PIL.Image.Image, {sides[0]!r}]")
+        if len(sides) > 1:
+            raise TypeError("an image has one MaxSide")
+        from .image import ImageHint
+
+        return ImageHint(limits, sides[0])
+    shapes = [each for each in metadata if isinstance(each, Shape)]
     if not shapes:
         return None
     if _is_tensor(inner) and len(shapes) == 1:

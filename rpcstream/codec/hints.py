@@ -22,7 +22,7 @@ from .find_hint import RegisteredHint
 from .image_budget import image_budget
 from .lowered import any_of, checked, members_of, shadow_of, told_by, union_of, with_schema
 from .markers import Convert, Marker, check_lowered, converter, marker, name_of_hint
-from .options import Shape
+from .options import is_measure
 from .registry import TAG_KEY, Codec
 from .rich_hint import RichHint
 
@@ -147,12 +147,12 @@ class _Lowering:
 
     def _annotated(self, hint: Any) -> Any:
         inner, *metadata = get_args(hint)
-        shapes = [each for each in metadata if _is_shape(each)]
-        if shapes and (rich := self._codec.rich_hint(Annotated[(inner, *shapes)])):
+        measures = [each for each in metadata if is_measure(each)]
+        if measures and (rich := self._codec.rich_hint(Annotated[(inner, *measures)])):
             lowered = self._rich(expanded(inner), rich)
         else:
             lowered = self.lower(inner)
-        found = read([each for each in metadata if not _is_shape(each)], self._codec.ignored_metadata)
+        found = read([each for each in metadata if not is_measure(each)], self._codec.ignored_metadata)
         lowered = self._constrained(lowered, found.constraints)
         return with_schema(lowered, found.schema) if found.schema else lowered
 
@@ -314,7 +314,7 @@ def _beside_type(hint: Any) -> tuple[Any, list[Any]]:
 def _beside(metadata: list[Any], codec: Codec) -> Iterator[tuple[str, None]]:
     """What stands beside one type, as `_contents` calls it."""
     found = read(
-        [each for each in metadata if not (isinstance(each, msgspec.Meta) or _is_shape(each))], codec.ignored_metadata
+        [each for each in metadata if not (isinstance(each, msgspec.Meta) or is_measure(each))], codec.ignored_metadata
     )
     if found.constraints:
         yield "check", None
@@ -322,10 +322,6 @@ def _beside(metadata: list[Any], codec: Codec) -> Iterator[tuple[str, None]]:
         yield "description", None
     if any(isinstance(each, msgspec.Meta) for each in metadata):
         yield "meta", None
-
-
-def _is_shape(each: Any) -> bool:
-    return isinstance(each, Shape) or each is Shape
 
 
 def _is_known(hint: Any) -> bool:

@@ -27,11 +27,12 @@ from typing import Any
 from PIL import Image
 
 from ..errors import EncodeError
+from ..limits import DEFAULT_LIMITS
 from . import base64, image_files, image_source, qoi
 from .encoding import Encoding
 from .image_budget import DecodeElsewhere, ImageBudget, ImageLimits, TooMuchImage, reading
 from .image_source import ImageData
-from .options import ImageFile, ImageOptions
+from .options import ImageFile, ImageOptions, MaxSide
 from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, shortened, tagged_schema
 
 TAG = "image"
@@ -183,8 +184,11 @@ def _little_endian(data: bytes, mode: str) -> bytes:
     return numbers.tobytes()
 
 
-def decode_image(tagged: dict[str, Any], budget: ImageBudget) -> Image.Image:
+def decode_image(tagged: dict[str, Any], budget: ImageBudget, wanted: MaxSide | None = None) -> Image.Image:
     """The image of a tagged object; what it costs is taken from the budget of its message.
+
+    Args:
+        wanted: the image is reduced to this size.
 
     Raises:
         ValueError: it is not what the wire page says, or too large.
@@ -193,12 +197,12 @@ def decode_image(tagged: dict[str, Any], budget: ImageBudget) -> Image.Image:
     name = tagged.get("format")
     if name == "raw":
         _, mode, size, data = members(tagged, "format", "mode", "size", "data")
-        return _from_raw(mode, size, data, budget)
+        return _reduced(_from_raw(mode, size, data, budget), wanted, budget)
     _, data = members(tagged, "format", "data")
     if not isinstance(name, str) or name not in _FILES:
         shown = repr(shortened(name)) if isinstance(name, str) else type(name).__name__
         raise ValueError(f"image: format {shown} is not one of {', '.join(_FILES)}, raw")
-    return _from_file(data, name, budget)
+    return _from_file(data, name, budget, wanted)
 
 
 def _from_raw(mode: object, size: object, data: object, budget: ImageBudget) -> Image.Image:
@@ -215,17 +219,24 @@ def _from_raw(mode: object, size: object, data: object, budget: ImageBudget) -> 
     return Image.frombytes(mode, (width, height), _little_endian(base64.decode(data), mode))
 
 
-def _from_file(text: object, name: str | None, budget: ImageBudget) -> Image.Image:
+def _from_file(text: object, name: str | None, budget: ImageBudget, wanted: MaxSide | None) -> Image.Image:
     """The image in a file of the named format, or of any that is read.
 
     Args:
         text: the file as base64.
+        wanted: the image is reduced to this size.
     """
     if budget.here is not None:
         budget.check_file(base64.decoded_size(text))
     data = base64.decode(text)
+    return _in_file(data, name, budget, wanted, text)
+
+
+def _in_file(
+    data: bytes, name: str | None, budget: ImageBudget, wanted: MaxSide | None, text: object = None
+) -> Image.Image:
     if name == "qoi" or (name is None and data[:4] == qoi.MAGIC):
-        return _from_qoi(data, budget)
+        return _reduced(_from_qoi(data, budget), wanted, budget)
     known = {name: _PLUGINS[name]} if name else _PLUGINS
     for plugin in known.values():
         import_module(f"PIL.{plugin}")
@@ -241,16 +252,52 @@ def _from_file(text: object, name: str | None, budget: ImageBudget) -> Image.Ima
             budget.take_pixels(*image_files.webp_size(data))
         # Not Image.open: it has a limit of its own, for the whole process, and warns below it.
         with factory(io.BytesIO(data), "") as image:
-            if each != "webp":
+            size = image.size if wanted is None else wanted.fitting(*image.size)
+            if each == "jpeg" and size != image.size:
+                _take_draft(image, size, data, budget, passes)
+            elif each != "webp":
                 budget.take_pixels(*image.size, passes)
             image.load()
             budget.check_size(*image.size)
             # As `image.copy()`, which would take the memory twice: the file's own object is dropped here.
-            return image._new(image.im)
+            return _resized(image._new(image.im), size, budget)
     except (TooMuchImage, DecodeElsewhere):
         raise
     except Exception as error:  # Pillow raises many kinds for a broken file
         raise ValueError(f"image: the {each} file is broken: {shortened(str(error), 200)}") from error
+
+
+def _take_draft(image: Any, size: tuple[int, int], data: bytes, budget: ImageBudget, passes: int) -> None:
+    """Have a JPEG decoded at this size, or up to twice that; take what it costs from the budget."""
+    width, height = image.size
+    image.draft(None, size)
+    if passes == 1 and image.size != (width, height) and image_files.is_read_in_one_pass(data):
+        budget.take_pixels(*image.size, read=width * height)
+    else:
+        budget.take_pixels(width, height, passes)
+        budget.reduced((width, height), image.size)
+
+
+def _reduced(image: Image.Image, wanted: MaxSide | None, budget: ImageBudget | None = None) -> Image.Image:
+    """The image in the wanted size, or itself where it is not larger."""
+    return image if wanted is None else _resized(image, wanted.fitting(*image.size), budget)
+
+
+def _resized(image: Image.Image, size: tuple[int, int], budget: ImageBudget | None) -> Image.Image:
+    """The image in a smaller size, or itself if it has that. Palettes become colours, black and white grey."""
+    if size == image.size:
+        return image
+    if budget is not None:
+        budget.reduced(image.size, size)
+    mode = {"1": "L", "P": "RGB", "PA": "RGBA"}.get(image.mode, image.mode)
+    if _transparent_colour(image) is not None and image.mode != "I;16":
+        mode = "LA" if mode == "L" else "RGBA"
+    if mode != image.mode:
+        image = image.convert(mode)
+    try:
+        return image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
+    except ValueError:  # a mode that Pillow does not filter
+        return image.resize(size, Image.Resampling.NEAREST)
 
 
 def _from_qoi(data: bytes, budget: ImageBudget) -> Image.Image:
@@ -265,40 +312,55 @@ def _from_qoi(data: bytes, budget: ImageBudget) -> Image.Image:
         raise ValueError(f"image: the qoi file is broken: {shortened(str(error), 200)}") from error
 
 
-def _from_text(text: str, budget: ImageBudget) -> Image.Image:
+def _from_text(text: str, budget: ImageBudget, wanted: MaxSide | None) -> Image.Image:
     """The image in the base64 of a file, or in a data: URL, whose media type must be that of the file."""
     url = base64.split_data_url(text)
     if url is None:
-        return _from_file(text, None, budget)
+        return _from_file(text, None, budget, wanted)
     kind, payload = url
     name = kind.removeprefix("image/")
     if kind == name or name not in _FILES:
         known = ", ".join(f"image/{each}" for each in _FILES)
         raise ValueError(f"image: the data: URL is of type {shortened(kind)!r}, and must be of one of {known}")
-    return _from_file(payload, name, budget)
+    return _from_file(payload, name, budget, wanted)
 
 
 class ImageHint:
-    """The hint `PIL.Image.Image`."""
+    """The hint `PIL.Image.Image`.
+
+    Args:
+        wanted: larger images are reduced to this size.
+    """
 
     name = TAG
 
-    def __init__(self, limits: ImageLimits) -> None:
+    def __init__(self, limits: ImageLimits, wanted: MaxSide | None = None) -> None:
         self._limits = limits
+        self._wanted = wanted
 
     def decode(self, value: object) -> object:
         if isinstance(value, dict) and value.get(TAG_KEY) == TAG:
-            return decode_image(value, reading.get() or ImageBudget(self._limits))
+            return decode_image(value, reading.get() or ImageBudget(self._limits), self._wanted)
         if isinstance(value, str):
-            return _from_text(value, reading.get() or ImageBudget(self._limits))
+            return _from_text(value, reading.get() or ImageBudget(self._limits), self._wanted)
         if isinstance(value, Image.Image):
-            return value
+            return _reduced(value, self._wanted)
         raise mismatch(self.name, value)
 
     def accept(self, value: object) -> object:
-        if isinstance(value, Image.Image | ImageFile | Path) or image_source.is_open_file(value):
-            return value
+        if isinstance(value, Image.Image):
+            return _reduced(value, self._wanted)
+        if isinstance(value, ImageFile | Path) or image_source.is_open_file(value):
+            return value if self._wanted is None else self._small(value)
         raise mismatch(self.name, value)
+
+    def _small(self, value: Any) -> object:
+        """The image in a file, reduced."""
+        try:
+            data = image_source.given_file(value, DEFAULT_LIMITS.max_message_size).data
+        except EncodeError as error:
+            raise ValueError(f"Expected `{self.name}`: {error}") from error
+        return _in_file(data, None, ImageBudget(self._limits), self._wanted)
 
     def schema(self) -> dict[str, Any]:
         side = {"type": "integer", "minimum": 0}
@@ -306,4 +368,8 @@ class ImageHint:
         file = tagged_schema(TAG, {"format": {"enum": list(_FILES)}, "data": BASE64_SCHEMA})
         pixels = {"format": {"const": "raw"}, "mode": {"enum": list(_RAW_MODES)}, "size": size, "data": BASE64_SCHEMA}
         plain = {**BASE64_SCHEMA, "description": f"an image file ({', '.join(_FILES)}), or a data: URL of one"}
-        return {"anyOf": [file, tagged_schema(TAG, pixels), plain]}
+        schema: dict[str, Any] = {"anyOf": [file, tagged_schema(TAG, pixels), plain]}
+        if self._wanted is not None:
+            schema["x-maxSide"] = self._wanted.pixels
+            schema["description"] = f"reduced to at most {self._wanted.pixels} pixels on its larger side"
+        return schema

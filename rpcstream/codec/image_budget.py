@@ -20,6 +20,9 @@ LEAST = 4096
 #: an image of the largest size has room for them; and passes of 64 megapixels that say nothing take 25 ms each.
 PASSES = 16
 
+#: What reading the data of a pixel of a JPEG costs, where it is not decoded; decoding it as well costs 1.
+READING = 1 / 3
+
 #: Scans in one file.
 MAX_SCANS = 100
 
@@ -79,19 +82,19 @@ class ImageBudget:
         here: pixels that may be decoded in this thread before `DecodeElsewhere` is raised; None: all.
     """
 
-    __slots__ = ("_before", "_limits", "_total", "here", "metadata", "pixels", "work")
+    __slots__ = ("_before", "_dropped", "_limits", "_total", "here", "metadata", "pixels", "work")
 
     def __init__(self, limits: ImageLimits, total: ImageTotal | None = None, *, here: int | None = None) -> None:
         self._limits = limits
         self._total = total
         self._before = (total.pixels, total.work, total.metadata) if total is not None else (0, 0, 0)
         self.here = here
-        self.pixels = self.work = self.metadata = 0
+        self.pixels = self.work = self.metadata = self._dropped = 0
 
     @property
     def size(self) -> int:
         """Bytes of memory that the images hold."""
-        return self.pixels * PIXEL_BYTES + self.metadata
+        return (self.pixels - self._dropped) * PIXEL_BYTES + self.metadata
 
     @property
     def metadata_left(self) -> int:
@@ -113,8 +116,12 @@ class ImageBudget:
             shown = f"{shortened(str(width))} x {shortened(str(height))}"
             raise TooMuchImage(f"image: {shown} pixels, the limit is {limit} (max_image_pixels)")
 
-    def take_pixels(self, width: int, height: int, passes: int = 1) -> None:
+    def take_pixels(self, width: int, height: int, passes: int = 1, *, read: int = 0) -> None:
         """An image of this size is to be decoded.
+
+        Args:
+            passes: over all pixels.
+            read: pixels whose data is read, where that is more than are decoded.
 
         Raises:
             TooMuchImage: it, or all of the message together, are over a limit.
@@ -122,14 +129,15 @@ class ImageBudget:
         """
         self.check_size(width, height)
         count = max(width * height, LEAST)
-        work = count * passes
+        work = (count + int(read * READING)) * passes
         limit = self._limits.message_pixels
         if self._before[0] + self.pixels + count > limit:
             raise TooMuchImage(
                 f"image: the images of the message have more than {limit} pixels together (max_message_pixels)"
             )
         if passes > MAX_SCANS or self._before[1] + self.work + work > PASSES * limit:
-            raise TooMuchImage(f"image: {passes} scans of {width} x {height} pixels would take too long")
+            shown = f"{passes} scans of {width} x {height} pixels" if not read else f"reading the data of {read} pixels"
+            raise TooMuchImage(f"image: {shown} would take too long")
         if self.here is not None and self.work + work > self.here:
             raise DecodeElsewhere
         self.pixels += count
@@ -148,9 +156,13 @@ class ImageBudget:
             )
         self.metadata += size
 
+    def reduced(self, before: tuple[int, int], after: tuple[int, int]) -> None:
+        """An image of one size was decoded, and one of another size is kept of it."""
+        self._dropped += max(before[0] * before[1], LEAST) - max(after[0] * after[1], LEAST)
+
     def again(self) -> None:
         """Begin anew, since the values are read once more."""
-        self.pixels = self.work = self.metadata = 0
+        self.pixels = self.work = self.metadata = self._dropped = 0
 
     def close(self) -> None:
         """Add the cost of this part to that of the message."""

@@ -30,6 +30,7 @@ _INFLATION = 1032
 _PNG_PIXELS = frozenset({b"IHDR", b"PLTE", b"IDAT", b"fdAT", b"fcTL", b"acTL", b"tRNS"})
 _PNG_CHUNK = struct.Struct(">I4s").unpack_from
 _PNG_INFLATED = frozenset({b"zTXt", b"iTXt", b"iCCP"})
+_SOF0, _SOF15, _SEQUENTIAL, _NO_FRAMES = 0xC0, 0xCF, (0xC0, 0xC1), (0xC4, 0xC8, 0xCC)
 _SOS, _EOI, _APP0, _APP15, _COM, _TEM = 0xDA, 0xD9, 0xE0, 0xEF, 0xFE, 0x01
 #: A marker in the data of a scan: neither a stuffed byte, a restart nor a fill byte (ITU T.81, B.1.1). The
 #: pattern begins with exactly one byte: `\xff+`, for the fill bytes before it, makes the search 14 times as long.
@@ -133,6 +134,24 @@ def _jpeg(data: bytes, budget: ImageBudget) -> int:
                 budget.take_metadata(2 * len(body) + (_directory_size(body[4:]) if body[:4] == b"MPF\0" else 0))
         at = max(end, at + 2)
     return 1
+
+
+def is_read_in_one_pass(data: bytes) -> bool:
+    """True for a JPEG with one scan of whole blocks: all others have their coefficients in memory at full size."""
+    at, frame, components = 2, 0, 0
+    while at + 10 <= len(data):
+        kind = data[at + 1]
+        if data[at] != 0xFF or kind == 0xFF:
+            at += 1
+        elif kind in (0x00, _TEM) or 0xD0 <= kind <= _EOI:
+            at += 2
+        elif kind == _SOS:
+            return frame in _SEQUENTIAL and data[at + 4] == components
+        else:
+            if _SOF0 <= kind <= _SOF15 and kind not in _NO_FRAMES:
+                frame, components = kind, data[at + 9]
+            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return False
 
 
 def _scans(data: bytes, at: int, parts: _Parts) -> int:

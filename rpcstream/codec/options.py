@@ -78,6 +78,39 @@ class ImageFile:
     path: str | os.PathLike[str]
 
 
+@dataclass(frozen=True, repr=False)
+class MaxSide:
+    """The largest side that an image is wanted in, in a hint: `Annotated[Image.Image, MaxSide(1024)]`.
+
+    An image that is larger is reduced, its proportions kept. A JPEG is decoded to little more than the wanted size in
+    the first place, which takes a third to two thirds of the time and a fraction of the memory.
+
+    Args:
+        pixels: of the larger side, after reducing.
+
+    Raises:
+        ValueError, TypeError: it is less than 1, or no int.
+    """
+
+    pixels: int
+
+    def __post_init__(self) -> None:
+        if type(self.pixels) is not int:
+            raise TypeError(f"a side is an int, got {self.pixels!r}")
+        if self.pixels < 1:
+            raise ValueError(f"a side has at least one pixel, got {self.pixels}")
+
+    def fitting(self, width: int, height: int) -> tuple[int, int]:
+        """Width and height of an image of this size after it was reduced."""
+        longest = max(width, height)
+        if longest <= self.pixels:
+            return width, height
+        return max(1, round(width * self.pixels / longest)), max(1, round(height * self.pixels / longest))
+
+    def __repr__(self) -> str:
+        return f"MaxSide({self.pixels})"
+
+
 @dataclass(frozen=True, init=False, repr=False)
 class Shape:
     """The shape of an array, in a hint: `Annotated[NDArray[np.float32], Shape(None, 3)]`.
@@ -120,3 +153,8 @@ class Shape:
 
     def __repr__(self) -> str:
         return f"Shape({', '.join('...' if dim is Ellipsis else repr(dim) for dim in self.dims)})"
+
+
+def is_measure(each: object) -> bool:
+    """True for what says in a hint how large an array or image is; also for its bare class, which is a mistake."""
+    return isinstance(each, Shape | MaxSide) or each is Shape or each is MaxSide
