@@ -188,10 +188,13 @@ def _check_polars_dtype(name: str, dtype: Any) -> None:
     refused = [getattr(pl, each) for each in ("Object", "Int128", "UInt128", "BaseExtension") if hasattr(pl, each)]
     if isinstance(dtype, tuple(refused)) or (isinstance(dtype, pl.Array) and 0 in dtype.shape):
         raise EncodeError(f"column {shortened(name)!r} of dtype {dtype} has no form on the wire: cast it")
-    inner = [field.dtype for field in dtype.fields] if isinstance(dtype, pl.Struct) else [getattr(dtype, "inner", None)]
-    for each in inner:
-        if each is not None:
-            _check_polars_dtype(name, each)
+    if "\0" in name:  # where names end when they go from one library to the other
+        raise EncodeError(f"the name {shortened(name)!r} with a NUL has no form on the wire")
+    if isinstance(dtype, pl.Struct):
+        for field in dtype.fields:
+            _check_polars_dtype(field.name, field.dtype)
+    elif (inner := getattr(dtype, "inner", None)) is not None:
+        _check_polars_dtype(name, inner)
 
 
 def decode_polars(tagged: dict[str, Any], _: object = None) -> Any:
@@ -211,6 +214,8 @@ def _polars_frame(table: Any, columns: list[Column]) -> Any:
     pl = optional_module("polars", "polars")
     for column in columns:
         _check_categories(column)
+        if "\0" in column.path[-1]:
+            raise ValueError(f"polars: the name {column.name} has a NUL")
     try:
         frame: Any = pl.from_arrow(table, rechunk=False)
         if "" in table.column_names:  # for which polars makes up a name

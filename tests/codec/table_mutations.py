@@ -87,7 +87,7 @@ def sparse_array() -> Any:
 #: How to make a value of each kind, and how to use it.
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "arrow": (arrow_table, lambda table: table.to_pylist()),
-    "polars": (polars_frame, lambda frame: frame.to_dicts()),
+    "polars": (polars_frame, lambda frame: frame.rechunk().to_arrow().to_pylist()),
     "sparse": (sparse_array, lambda array: array.toarray() if max(array.shape) < 1000 else None),
 }
 

@@ -178,10 +178,12 @@ def test_what_is_received_can_be_changed_by_its_library() -> None:
         (pl.DataFrame({"x": [object()]}), "column 'x' of dtype Object.* has no form on the wire"),
         (pl.Series("x", [1], dtype=pl.Int128), "column 'x' of dtype Int128 has no form on the wire: cast it"),
         (pl.Series("x", [[1]], dtype=pl.List(pl.Int128)), r"column 'x' of dtype Int128 has no form"),
+        (pl.DataFrame({"a\0b": [1]}), "with a NUL has no form on the wire"),
+        (pl.DataFrame({"x": [{"\0": 1}]}), "with a NUL has no form on the wire"),
         (pl.DataFrame({"x": [1]}).lazy(), "a polars.lazyframe.frame.LazyFrame has no form on the wire"),
         (pa.table({"n": pa.nulls(9_000_000)}), "of 9000000 values is too many"),
     ],
-    ids=["object", "Int128", "inside", "lazy", "nulls"],
+    ids=["object", "Int128", "inside", "NUL", "NUL inside", "lazy", "nulls"],
 )
 def test_what_is_not_sent(value: Any, reason: str) -> None:
     with pytest.raises(EncodeError, match=reason):
@@ -251,6 +253,7 @@ def test_hints_take_what_they_say() -> None:
         (pl.DataFrame, [1], "Expected `polars.DataFrame`, got `array`"),
         (pl.DataFrame, column, "Expected `polars.DataFrame`, got `Series`"),
         (pl.DataFrame, {"$type": "polars"}, "'polars' misses 'kind'"),
+        (pl.DataFrame, sent(pa.table({"a\0b": [1]})), "polars: the name .* has a NUL"),
         (pa.Table, "QVJST1cxAAA=", "this is an Arrow file; send the stream format"),
         (pa.Table, "data.arrow", "not base64"),
         (
