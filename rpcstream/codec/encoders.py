@@ -63,6 +63,11 @@ _HOMES = {
 }
 #: The same for classes of packages that need not be installed. A type that the user registers comes first.
 _OPTIONAL_HOMES = {
+    **{
+        (module, name): ("pandas_frames", "encode_pandas")
+        for name, home in (("DataFrame", "frame"), ("Series", "series"), ("Index", "indexes.base"))
+        for module in ("pandas", f"pandas.core.{home}")  # since version 3, before
+    },
     ("polars.dataframe.frame", "DataFrame"): ("tables", "encode_polars"),
     ("polars.series.series", "Series"): ("tables", "encode_polars"),
     ("pyarrow.lib", "RecordBatch"): ("tables", "encode_arrow"),

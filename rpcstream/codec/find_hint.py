@@ -21,6 +21,22 @@ _NOT_ON_WIRE = ("str_", "bytes_", "void", "object_", "flexible", "character")
 
 #: Classes of packages that need not be installed: (module of the class, its name) -> (module here, its hint).
 _OPTIONAL = {
+    **{
+        (module, name): ("pandas_frames", "PandasHint")
+        for name, home in {
+            "DataFrame": "frame",
+            "Series": "series",
+            "Index": "indexes.base",
+            "MultiIndex": "indexes.multi",
+            "RangeIndex": "indexes.range",
+            "DatetimeIndex": "indexes.datetimes",
+            "TimedeltaIndex": "indexes.timedeltas",
+            "PeriodIndex": "indexes.period",
+            "IntervalIndex": "indexes.interval",
+            "CategoricalIndex": "indexes.category",
+        }.items()
+        for module in ("pandas", f"pandas.core.{home}")  # since version 3, before
+    },
     ("polars.dataframe.frame", "DataFrame"): ("tables", "TableHint"),
     ("polars.series.series", "Series"): ("tables", "TableHint"),
     ("pyarrow.lib", "RecordBatch"): ("tables", "TableHint"),

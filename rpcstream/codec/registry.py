@@ -40,6 +40,7 @@ _TAGS = {
 #: The same for values of packages that need not be installed. A type of the user's with such a tag comes first.
 _OPTIONAL_TAGS = {
     "arrow": ("tables", "decode_arrow"),
+    "pandas": ("pandas_frames", "decode_pandas"),
     "polars": ("tables", "decode_polars"),
     "sparse": ("sparse", "decode_sparse"),
 }

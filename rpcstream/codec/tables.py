@@ -257,6 +257,33 @@ def _text_cut_off(data: bytes) -> bytes:
     return rest[int(size) :]
 
 
+# -- both -------------------------------------------------------------------------------------------------------------
+
+
+def table_of(value: Any) -> Any:
+    """The `pyarrow.Table` of what may stand for one: tagged objects of both tags, base64 of a stream, decoded values.
+
+    Returns:
+        None where the value is something else.
+
+    Raises:
+        ValueError: it should be one, and is wrong.
+    """
+    if isinstance(value, dict) and value.get(TAG_KEY) in (ARROW, POLARS):
+        kind, data = members(value, "kind", "data")
+        return read_stream(base64.decode(data))[0] if kind in ("table", "batch", "frame") else None
+    if isinstance(value, str):
+        return read_stream(base64.decode(value))[0]
+    name = f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
+    if name == "polars.DataFrame":
+        return value.to_arrow()
+    if name == "pyarrow.RecordBatch":
+        import pyarrow as pa
+
+        return pa.Table.from_batches([value])
+    return value if name == "pyarrow.Table" else None
+
+
 # -- hints ------------------------------------------------------------------------------------------------------------
 
 

@@ -78,6 +78,30 @@ def polars_frame() -> Any:
     return pl.DataFrame(columns)
 
 
+def pandas_frame() -> Any:
+    import pandas as pd
+
+    words = ["x", None, "of more than twelve bytes"] * 4
+    days = pd.date_range("2020", periods=12, tz="Europe/Oslo")
+    columns = {
+        "int": range(12),
+        "text": words,
+        "objects": pd.Series(words, dtype=object),
+        "lists": pd.Series([[1], [2], None] * 4, dtype=object),
+        "category": pd.Categorical(words),
+        "nullable": pd.array([1, None, 3] * 4, "Int64"),
+        "complex": [1j] * 12,
+        "period": pd.period_range("2020", periods=12, freq="M"),
+        "interval": pd.interval_range(0, 12),
+        "arrow": pd.array([1] * 12, "int64[pyarrow]"),
+        "date": days.tz_localize(None),
+        1: days,
+    }
+    frame = pd.DataFrame(columns)
+    frame.index = pd.MultiIndex.from_arrays([words, pd.Categorical(words), days], names=["a", None, ("b", 1)])
+    return frame
+
+
 def sparse_array() -> Any:
     import scipy.sparse
 
@@ -87,6 +111,7 @@ def sparse_array() -> Any:
 #: How to make a value of each kind, and how to use it.
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "arrow": (arrow_table, lambda table: table.to_pylist()),
+    "pandas": (pandas_frame, lambda frame: (frame.to_dict("list"), frame.index.tolist())),
     "polars": (polars_frame, lambda frame: frame.rechunk().to_arrow().to_pylist()),
     "sparse": (sparse_array, lambda array: array.toarray() if max(array.shape) < 1000 else None),
 }
@@ -95,6 +120,9 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 def changed(tagged: Any, some: random.Random) -> Any:
     """The tagged object with a few bytes of its payloads changed, or of the JSON."""
     copy = orjson.loads(orjson.dumps(tagged))
+    if some.random() < 0.3:
+        _change_json(copy, some)
+        return copy
     places = [each for each in (copy, *copy.values()) if isinstance(each, dict) and "data" in each]
     place = some.choice(places)
     data = bytearray(base64.b64decode(place["data"]))
@@ -106,6 +134,16 @@ def changed(tagged: Any, some: random.Random) -> Any:
         data[at : at + size] = number.to_bytes(9, "little", signed=True)[:size]
     place["data"] = base64.b64encode(data[: some.choice((None, None, None, len(data) - 8))]).decode()
     return copy
+
+
+def _change_json(value: Any, some: random.Random) -> None:
+    """Put something else in one place of a tagged object."""
+    key = some.choice([key for key in (value if isinstance(value, dict) else range(len(value))) if key != "data"])
+    if isinstance(value[key], dict | list) and value[key] and some.random() < 0.8:
+        _change_json(value[key], some)
+    else:
+        junk = (None, True, 5, -1, 0.5, 10**12, "x", "<M8[ns]", "Int64", "arrow", "h", [], {}, [0, 10**9, 1])
+        value[key] = some.choice((*junk, *(value if isinstance(value, list) else value.values())))
 
 
 def main(seed: int, count: int, kinds: list[str]) -> int:

@@ -324,7 +324,7 @@ def test_mutations_do_not_end_the_process() -> None:
         command, capture_output=True, text=True, timeout=50, cwd=Path(__file__).parents[2], stdin=subprocess.DEVNULL
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    for kind in ("arrow", "polars", "sparse"):
+    for kind in ("arrow", "pandas", "polars", "sparse"):
         assert f"{kind} refused" in done.stdout
         assert f"{kind} decoded" in done.stdout
 

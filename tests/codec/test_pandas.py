@@ -1,0 +1,439 @@
+"""Frames, series and indexes of pandas: exact round trips, hints, what is refused, and what hostile peers may send."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import sys
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import orjson
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from rpcstream import Client, Codec, EncodeError, InvalidParams, Server
+from rpcstream.codec.payloads import Payload
+from rpcstream.testing import serve_in_thread
+
+codec = Codec()
+
+
+def sent(value: Any) -> Any:
+    return orjson.loads(codec.dumps(value))
+
+
+def received(value: Any) -> Any:
+    return codec.decode([sent(value)])[0]  # type: ignore[index]
+
+
+def assert_same(found: Any, value: Any) -> None:
+    assert type(found) is type(value)
+    if isinstance(value, pd.DataFrame):
+        pd.testing.assert_frame_equal(
+            found, value, check_exact=True, check_index_type="exact", check_column_type="exact", check_freq=True
+        )
+        assert found.attrs == value.attrs
+        assert list(map(type, found.columns)) == list(map(type, value.columns))
+        for at in range(value.shape[1]):
+            assert_same_objects(found.iloc[:, at], value.iloc[:, at])
+    elif isinstance(value, pd.Series):
+        pd.testing.assert_series_equal(found, value, check_exact=True, check_index_type="exact", check_freq=True)
+        assert_same_objects(found, value)
+        assert type(found.name) is type(value.name)
+    else:
+        pd.testing.assert_index_equal(found, value, exact="exact", check_exact=True)
+        assert getattr(found, "freq", None) == getattr(value, "freq", None)
+        assert found.names == value.names
+
+
+def assert_same_objects(found: Any, value: Any) -> None:
+    """None, nan, NA and NaT are told apart, and 1 and True."""
+    if value.dtype == object:
+        assert list(map(repr, found)) == list(map(repr, value))
+
+
+def series(values: Any, dtype: Any = object) -> Any:
+    return pd.Series(values, dtype=dtype)
+
+
+DAYS = pd.date_range("2020-03-27", periods=3)
+COLUMNS = [
+    *(series([1, 0, 1], kind) for kind in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")),
+    *(series([1 + 2j, complex("nan"), 0], kind) for kind in ("F", "D")),
+    *(series([1, None, 2], f"{kind}8[{unit}]") for kind in "Mm" for unit in ("s", "ms", "us", "ns")),
+    *(series([1, None, 0], kind) for kind in ("boolean", "Int8", "Int64", "UInt64", "Float32", "Float64")),
+    *(series(["a", None, "b"], kind) for kind in ("category", "string[python]", "string[pyarrow]")),
+    *(series(["a", None, "b"], pd.StringDtype(storage, na_value=np.nan)) for storage in ("python", "pyarrow")),
+    *(series(DAYS.tz_localize(zone), None) for zone in ("UTC", "Europe/Oslo", datetime.UTC)),
+    series(DAYS.tz_localize(datetime.timezone(datetime.timedelta(hours=-5, minutes=-30))), None),
+    series([pd.NaT] * 3, "M8[us, Europe/Oslo]"),
+    series([pd.Period("2020Q1"), pd.NaT, pd.Period("2020Q2")], None),
+    series(pd.period_range("2020", periods=3, freq="M"), None),
+    series(pd.interval_range(0, 3), None),
+    series(pd.IntervalIndex.from_tuples([(0.0, 1.0), None, (2.0, 3.0)], closed="both"), None),
+    series(pd.interval_range(pd.Timestamp("2020", tz="UTC"), periods=3), None),
+    series(pd.Categorical([1, None, 3], categories=[3, 1, 7], ordered=True), None),
+    series(pd.Categorical(DAYS.tz_localize("UTC")), None),
+    series(pd.cut([1, 2, 3], 2), None),
+    series(pd.Categorical([None] * 3), None),
+    series([1, 2, None], "int64[pyarrow]"),
+    series([[1], None, []], pd.ArrowDtype(pa.list_(pa.int8()))),
+    series([datetime.datetime(2020, 1, 1), None], pd.ArrowDtype(pa.timestamp("us", "Europe/Oslo"))),
+    *(series(["a", missing, "b"]) for missing in ("c", None, float("nan"), pd.NA)),
+    *(series([missing] * 3) for missing in (None, float("nan"), pd.NA, pd.NaT)),
+    series([b"a", None, b""]),
+    series([True, None, False]),
+    series([1, None, 2]),
+    series([1.5, None, 2.5]),
+    series([datetime.date(2020, 1, 1), None, datetime.date(1, 1, 1)]),
+    series([datetime.time(1, 2, 3, 4), None]),
+    series([datetime.datetime(2020, 1, 1), None]),
+    series([datetime.timedelta(1), None]),
+    series([Decimal("1.10"), None, Decimal("2.00")]),
+    series([[1, 2], None, []]),
+    series([[{"a": [None, "x"]}], None]),
+    series([]),
+]
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: f"{column.dtype}-{column.tolist()}"[:60])
+def test_columns_come_back_as_they_are(column: Any) -> None:
+    values = [column, column.to_frame("x"), column.rename(("a", 1))]
+    if column.dtype != "f2":  # of which pandas has no index
+        index = pd.Index(column, dtype=column.dtype, name="i")
+        values += [index, pd.DataFrame({"v": range(len(column))}, index)]
+    for value in values:
+        assert_same(received(value), value)
+        assert_same(codec.rich_hint(type(value)).decode(sent(value)), value)
+
+
+INDEXES = [
+    pd.RangeIndex(3),
+    pd.RangeIndex(5, -5, -3, name="r"),
+    pd.RangeIndex(0),
+    pd.Index([]),
+    pd.Index([], dtype="i8"),
+    pd.Index(["a", "b"], name=pd.Timestamp("2020")),
+    pd.Index([1, 2], name=("a", ("b", None, 1.5, True))),
+    pd.date_range("2020", periods=4, freq="2h"),
+    pd.date_range("2020", periods=4, freq="W-WED", tz="Europe/Oslo"),
+    pd.date_range("2020", periods=4, freq="ME"),
+    pd.date_range("2020", periods=4, freq="-1D"),
+    pd.bdate_range("2020", periods=3),
+    pd.timedelta_range(0, periods=3, freq="90min"),
+    pd.MultiIndex.from_product([["b", "a"], [1, 2]], names=["x", None]),
+    pd.MultiIndex.from_tuples([("a", None), ("b", 1.5)]),
+    pd.MultiIndex(levels=[["z", "a", "unused"], [1]], codes=[[0, 1, -1], [0, 0, 0]]),
+    pd.MultiIndex.from_arrays([DAYS.tz_localize("UTC"), pd.Categorical(["x", None, "y"])], names=[("t", 1), 3]),
+]
+
+
+@pytest.mark.parametrize("index", INDEXES, ids=lambda index: f"{type(index).__name__}-{index.tolist()}"[:50])
+def test_indexes_come_back_as_they_are(index: Any) -> None:
+    count = len(index)
+    for value in (
+        index,
+        pd.DataFrame({"a": range(count)}, index),
+        pd.DataFrame(index=index),
+        pd.DataFrame([range(count)] * 2, columns=index),
+        pd.DataFrame(columns=index),
+        pd.Series(range(count), index),
+    ):
+        assert_same(received(value), value)
+
+
+def test_the_levels_of_an_index_keep_their_order() -> None:
+    index = pd.MultiIndex(levels=[["z", "a", "unused"], DAYS], codes=[[0, 1, -1], [0, 2, 0]])
+    found = received(index)
+    assert [list(level) for level in found.levels] == [list(level) for level in index.levels]
+    assert found.levels[1].freq == DAYS.freq
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["a", "a", "b"],
+        ["a", 1, 1.5, None, True, ("t", 2)],
+        [pd.Timestamp("2020"), "x"],
+        [1.5, 2.5],
+        [pd.Timestamp("2020"), pd.Timestamp("2021")],
+        ["ü", "\0", "", '"'],
+        [("a", 1), ("a", 2)],
+    ],
+)
+def test_labels_may_be_anything(labels: list[Any]) -> None:
+    columns = pd.Index(labels, tupleize_cols=False, name="n")
+    frame = pd.DataFrame([range(len(labels))] * 2, columns=columns)
+    assert_same(received(frame), frame)
+
+
+def test_frames_of_everyday_work() -> None:
+    cities = pd.DataFrame({"city": ["Oslo", "Bern", "Oslo"], "kind": pd.Categorical(["x", "y", "x"]), "n": [1.5, 2, 3]})
+    wide = cities.pivot_table(index="city", columns="kind", values="n", observed=False)
+    for value in (
+        cities,
+        cities.groupby(["city", "kind"], observed=True).sum(),
+        cities.groupby(["city", "kind"], observed=True).agg(["min", "max"]),
+        wide,
+        wide.T,
+        cities[["n"]].describe(),
+        cities[["n"]].corr(),
+        cities[::2],
+        cities[:0],
+        cities["n"],
+        pd.concat({"a": cities, "b": cities}),
+        pd.concat({"a": cities, "b": cities}, axis=1),
+        pd.DataFrame({"t": [1]}, [pd.Timestamp("2020")]).iloc[0],
+        pd.DataFrame(np.zeros((3, 400))),
+        pd.DataFrame(np.asfortranarray(np.arange(6.0).reshape(2, 3))),
+    ):
+        assert_same(received(value), value)
+    cities.attrs = {"unit": "m", "more": [1, {"a": None}]}
+    assert_same(received(cities), cities)
+    cities["n"].attrs = {"a": 1}
+
+
+def test_what_is_received_can_be_changed() -> None:
+    frame = received(pd.DataFrame({"a": [1, 2], "b": [1.0, 2.0]}))
+    frame.loc[0, "a"] = 7
+    frame["b"] += 1
+    assert frame.to_dict("list") == {"a": [7, 2], "b": [2.0, 3.0]}
+    column = received(pd.Series([1, 2]))
+    column.iloc[0] = 3
+    assert column.tolist() == [3, 2]
+
+
+class Frame(pd.DataFrame):
+    """Of a library that is built on pandas."""
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (pd.DataFrame({"x": series([1, "a"])}), r"column 'x': it holds objects \(int, str\) that Arrow does not keep"),
+        (pd.DataFrame({"x": series([True, 1])}), "column 'x': it holds objects"),
+        (
+            pd.DataFrame({"x": series([1, 1.5])}),
+            r"column 'x': it holds objects \(float, int\) that Arrow does not keep",
+        ),
+        (pd.DataFrame({("a", 1): series([object()])}), r"column \('a', 1\): it holds objects"),
+        (series([None, float("nan"), "a"]), r"missing values of several kinds \(None, nan\): use one"),
+        (pd.DataFrame({"a": ["x"], "b": [1.5]}).iloc[0], r"it holds objects \(float64, str\) that Arrow does not keep"),
+        (series([np.ones(2)] * 2), r"it holds objects \(ndarray\) that Arrow does not keep as they are"),
+        (series([pd.Timestamp("2020")]), r"it holds objects \(Timestamp\)"),
+        (series([Decimal("1.1"), Decimal("1.10")]), r"it holds objects \(Decimal\)"),
+        (series([{"a": 1}, {"b": 1}]), r"it holds objects \(dict\)"),
+        (series([2**70]), r"it holds objects \(int\) that Arrow does not keep as they are: Python int too large"),
+        (series(["\ud800"]), "it holds objects .* that Arrow does not keep as they are: .*surrogates"),
+        (series([1, 0], "Sparse[int]"), "its dtype Sparse.* has no form on the wire: convert it"),
+        (pd.DataFrame({"a": [1]}, index=[object()]), "the index: it holds objects"),
+        (pd.Series([1], name=frozenset()), "the name frozenset.* has no form on the wire: use a string"),
+        (pd.DataFrame({frozenset(): [1]}), "the name frozenset.* has no form on the wire"),
+        (pd.date_range("2020", periods=2, freq=pd.DateOffset(months=1, days=1)), "the frequency .* has no form on"),
+        (Frame({"a": [1]}), "a .*Frame has no form on the wire: send a DataFrame, or register the type"),
+        (pd.DataFrame(index=pd.RangeIndex(10**9)), "1000000000 rows without a column have no form on the wire"),
+        (pd.array([1]), "IntegerArray has no form on the wire: send its array"),
+    ],
+)
+def test_what_is_not_sent(value: Any, reason: str) -> None:
+    with pytest.raises(EncodeError, match=reason):
+        codec.dumps([value])
+
+
+def test_attrs_that_are_no_json_are_refused() -> None:
+    for attrs in ({"a": (1,)}, {"a": float("nan")}, {1: 1}, {"a": np.ones(1)}, {"$type": "bytes"}):
+        frame = pd.DataFrame({"a": [1]})
+        frame.attrs = attrs
+        with pytest.raises(EncodeError, match="attrs are not plain JSON data"):
+            codec.dumps(frame)
+
+
+# -- hints ------------------------------------------------------------------------------------------------------------
+
+
+def test_hints_take_what_they_say() -> None:
+    frame = pd.DataFrame({"a": [1, 2]})
+    table, other = pa.table({"a": [1, 2]}), pl.DataFrame({"a": [1, 2]})
+    hint = codec.rich_hint(pd.DataFrame)
+    tables = (table, sent(table), sent(table)["data"], sent(table.to_batches()[0]), other, sent(other))
+    for value in (frame, sent(frame), *tables):
+        assert_same(hint.decode(value), frame)
+    assert hint.accept(frame) is frame
+    for cls, value, reason in (
+        (pd.DataFrame, sent(frame["a"]), "Expected `pandas.DataFrame`, got `object tagged 'pandas'`"),
+        (pd.Series, sent(frame), "Expected `pandas.Series`, got `object tagged 'pandas'`"),
+        (pd.Series, sent(table)["data"], "Expected `pandas.Series`, got `str`"),
+        (pd.DataFrame, sent(other["a"]), "Expected `pandas.DataFrame`, got `object tagged 'polars'`"),
+        (pd.DataFrame, [1], "Expected `pandas.DataFrame`, got `array`"),
+        (pd.DataFrame, "cities.csv", "not base64"),
+        (pd.DatetimeIndex, sent(frame.index), "Expected `pandas.DatetimeIndex`, got `RangeIndex`"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            codec.rich_hint(cls).decode(value)
+    assert_same(codec.rich_hint(pd.DatetimeIndex).decode(sent(DAYS)), DAYS)
+    for cls in (pd.DataFrame, pd.Series, pd.Index, pd.MultiIndex):
+        assert codec.rich_hint(cls).schema()
+        with pytest.raises(ValueError, match="got `Table`"):
+            codec.rich_hint(cls).accept(table)
+
+
+def test_tables_of_arrow_as_frames() -> None:
+    hint = codec.rich_hint(pd.DataFrame)
+    words = pa.array(["x", None, "of more than twelve bytes"])
+    table = pa.table(
+        {"view": words.cast(pa.string_view()), "category": words.dictionary_encode(), "t": [[1], None, []]}
+    )
+    # What pandas wrote beside a table is not read: it names dtypes that pandas would look up.
+    found = hint.decode(sent(table.replace_schema_metadata({"pandas": '{"columns": 5}'})))
+    assert found["view"].tolist()[2] == "of more than twelve bytes"
+    assert found["category"].dtype == "category"
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([1_000_000], pa.int32()), pa.array(["x" * 10_000]))
+    inside = pa.array([[words[2].as_py()]], pa.list_(pa.dictionary(pa.int8(), pa.string())))
+    for column in (runs, inside, pa.array([[1]], pa.list_view(pa.int8()))):
+        with pytest.raises(ValueError, match=r"column 'c' of .* does not go into a pandas frame"):
+            hint.decode(sent(pa.table({"c": column})))
+    with pytest.raises(ValueError, match="no pandas frame can be made of the table"):
+        hint.decode(sent(pa.table({"c": pa.array([2**31 - 1], pa.date32())})))
+
+
+# -- hostile peers ----------------------------------------------------------------------------------------------------
+
+FRAME = pd.DataFrame({"a": [1, 2], "c": pd.Categorical(["x", "y"]), "o": series(["a", None])}, DAYS[:2])
+GOOD = sent(FRAME)
+
+
+def with_member(place: str, value: Any) -> Any:
+    """`GOOD` with another value at a place such as `index.dtype` or `dtypes.1.categories`."""
+    changed = orjson.loads(orjson.dumps(GOOD))
+    *steps, last = place.split(".")
+    target = changed
+    for step in steps:
+        target = target[int(step) if step.isdecimal() else step]
+    target[int(last) if last.isdecimal() else last] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        *(("kind", kind) for kind in ("series", "index", "frames", None, [], 5)),
+        *(("dtypes", value) for value in ([], ["<i8"], None, {}, ["<i8"] * 4, 5)),
+        *(("dtypes.0", value) for value in ("<i4", "<f8", "|O", ">i8", "Int32", "bfloat16", "x", "", 5, None, [], {})),
+        *(("dtypes.0", value) for value in ("<M8[ns]", "<m8[D]", "<M8[7s]", "<c8", "boolean", "string", "category")),
+        *(
+            ("dtypes.0", {"dtype": value})
+            for value in ("category", "period", "interval", "string", "object", "x", 5, [])
+        ),
+        ("dtypes.0", {"dtype": "<M8[ns]", "zone": "Europe/Oslo"}),
+        ("dtypes.0", {"dtype": "period", "freq": "x" * 1000}),
+        ("dtypes.0", {"dtype": "period", "freq": "nothing"}),
+        ("dtypes.0", {"dtype": "object", "missing": "None", "more": 1}),
+        ("dtypes.0", {"dtype": "object", "missing": ["nan"]}),
+        *(("dtypes.1.categories", value) for value in ("<i8", None, {"dtype": "object", "missing": "x"}, 5)),
+        ("dtypes.1.ordered", 1),
+        ("dtypes.2", {"dtype": "interval", "closed": "right", "bounds": "<i8"}),
+        ("dtypes.2", {"dtype": "string", "storage": "python", "missing": "None"}),
+        *(
+            ("index", value)
+            for value in (None, [], {}, {"range": [0, 2, 1]}, {"dtype": "<i8"}, {"levels": [], "names": []})
+        ),
+        *(("index", {"range": value, "name": None}) for value in ([0, 3, 1], [0, 2, 0], [0, 2], None, [0.0, 2, 1])),
+        *(("index", {"range": value, "name": None}) for value in ([0, 2**63, 1], [0, True, 1], [2, 0, 1])),
+        ("index", {"levels": ["<i8"], "names": [None]}),
+        ("index", {"levels": ["<i8"], "names": []}),
+        *(
+            ("index.freq", value)
+            for value in ("h", "x", "", None, 5, "D" * 1000, "9" * 100 + "D", "<DateOffset: days=1>")
+        ),
+        *(("index.name", value) for value in ({}, {"index": {}, "data": ""}, {"$type": "bytes", "data": ""})),
+        ("index.name", {"index": {"range": [0, 5, 1], "name": None}, "data": "AAAA"}),
+        *(("columns", value) for value in (None, [], ["a", "c", "o"], {"range": [0, 2, 1], "name": None}, {}, GOOD)),
+        *(("columns.labels", value) for value in (["a"], None, ["a", "b", {}], ["a", "b", "c", "d"], ["a", "b", 1])),
+        *(("columns.dtype", value) for value in ("<i8", "category", None, {"dtype": "category"})),
+        *(("attrs", value) for value in ([], None, 5)),
+        ("data", ""),
+        ("data", sent(pa.table({"a": [1]}))["data"]),
+        ("data", sent(pa.table([[1]] * 5, names=list("abcde")))["data"]),
+        ("more", 1),
+    ],
+    ids=repr,
+)
+def test_what_is_wrong_is_refused(place: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        codec.decode([with_member(place, value)])
+
+
+def test_the_good_one_is_good() -> None:
+    assert_same(codec.decode(GOOD), FRAME)
+    assert_same(codec.decode(with_member("attrs", {"a": [1]})), FRAME.pipe(lambda frame: frame.__finalize__(ATTRS)))
+
+
+ATTRS = pd.DataFrame()
+ATTRS.attrs = {"a": [1]}
+
+
+@pytest.mark.parametrize(
+    "zone",
+    ["dateutil//etc/passwd", "dateutil/Europe/Oslo", "/etc/passwd", "../../etc/passwd", "tzlocal()", "", "x" * 99],
+)
+def test_a_time_zone_opens_no_file(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = sent(pd.Series(DAYS.tz_localize("Europe/Oslo"), dtype=None))
+    assert line["dtype"]["zone"] == "Europe/Oslo"
+    monkeypatch.setattr("builtins.open", lambda *_, **__: pytest.fail("a file was opened"))
+    with pytest.raises(ValueError, match=r"pandas: the time zone .* is not known"):
+        codec.decode(line | {"dtype": line["dtype"] | {"zone": zone}})
+
+
+def test_rows_without_columns_are_bounded() -> None:
+    line = sent(pd.DataFrame(index=pd.RangeIndex(5)))
+    assert len(codec.decode(line)) == 5  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="pandas: a range of 1000000 values is expected, this has others"):
+        codec.decode(line | {"index": {"range": [0, 10**12, 1], "name": None}})
+
+
+# -- without the libraries, and over a connection ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["pandas", "pyarrow"])
+def test_a_receiver_without_the_library_says_what_is_missing(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ValueError, match=f"needs the package {missing}, which is not installed here: pip install"):
+        codec.decode(GOOD)
+
+
+def test_payloads_of_long_messages_are_not_parsed_as_strings() -> None:
+    frame = pd.DataFrame({"a": range(10_000)})
+    message, _ = codec.parse(codec.dumps([frame]))
+    assert type(message[0]["data"]) is Payload
+    assert_same(codec.decode(message)[0], frame)  # type: ignore[index]
+
+
+def test_over_a_connection() -> None:
+    server = Server()
+
+    @server
+    def warmest(days: pd.DataFrame) -> pd.DataFrame:
+        return days.sort_values("degrees").tail(1)
+
+    @server
+    def degrees(days: Any) -> pd.Series:
+        return days["degrees"]
+
+    days = pd.DataFrame({"city": ["Oslo", "Bern"], "degrees": [-2.5, 9.0]}, DAYS[:2])
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, pa.schema({"degrees": pa.float64()})) as writer:
+        writer.write(pa.record_batch({"degrees": [1.5, 2.5]}))
+    with serve_in_thread(server) as address, Client(address) as client:
+        assert_same(client.warmest(days), days[1:])
+        assert_same(client.degrees(days), days["degrees"])
+        found = client.warmest(base64.b64encode(stream.getvalue()).decode())
+        assert found.to_dict("records") == [{"degrees": 2.5}]
+        assert client.call("warmest", pl.DataFrame({"degrees": [1.5]}), returns=pd.DataFrame).shape == (1, 1)
+        with pytest.raises(InvalidParams, match=r"days: expected pandas.DataFrame, got a list"):
+            client.warmest([1])
+        with pytest.raises(EncodeError, match=r"column 'x': it holds objects .* - at `\$\.params\[0\]`"):
+            client.warmest(pd.DataFrame({"x": series([object()])}))
