@@ -43,8 +43,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "events",
     },
     "tls": set(),
+    "local_peer": set(),
     "user_files": set(),
-    "transports": {"errors", "limits", "wire", "auth", "peer", "observe", "tls"},
+    "transports": {"local_peer", "errors", "limits", "wire", "auth", "peer", "observe", "tls"},
     "web": {"text", "errors", "wire", "codec", "observe", "methods"},
     "server": {
         "text",
@@ -96,6 +97,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tls",
         "config",
         "process",
+        "local_peer",
     },
     "testing": {"limits", "server", "client", "auth", "peer", "transports", "process"},
     "cli": {

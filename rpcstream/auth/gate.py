@@ -249,6 +249,9 @@ class Gate:
     def refuse(self, message: Any, error: RpcError) -> Encoded | None:
         return self._dispatcher.refuse(message, error)
 
+    def refusal_of(self, message: dict[str, Any], session: Session) -> RpcError | None:
+        return NotAuthenticated(data=NOT_AUTHENTICATED)  # no frame is read so early
+
     def goes_on(self, message: Any) -> bool:
         return "id" not in message
 

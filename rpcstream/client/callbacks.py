@@ -15,7 +15,7 @@ from ..codec import payloads
 from ..errors import MethodNotFound, ParseError, RpcError
 from ..wire import envelope
 from ..wire.buffers import Encoded
-from ..wire.framing import Oversize
+from ..wire.messages import Oversize
 from .options import Settings
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Callbacks:
 
     def _get_registry(self) -> MethodRegistry:
         if self._registry is None:
-            from ..methods.builtin_methods import add_own_methods
+            from ..methods.builtin_methods import add_hello, add_own_methods
             from ..methods.dispatch import Dispatcher
             from ..methods.invoke import Invoker, default_processes, default_threads
             from ..methods.registry import MethodRegistry
@@ -113,6 +113,7 @@ class Callbacks:
                 max_image_memory=limits.max_image_memory,
             )
             counters = Counters()
+            add_hello(self._registry)
             add_own_methods(self._registry, codec=codec, title="rpcstream client", version="0", stats=counters.as_dict)
             self.dispatcher = Dispatcher(
                 self._registry, codec=codec, invoker=self._invoker, limits=limits, counters=counters, side="client"
@@ -173,6 +174,11 @@ class ClientDispatcher:
             self._settle(envelope.error_reply(envelope.id_in_head(message.head), error), b"")
             return None
         return dispatcher.refuse(message, error) if dispatcher is not None else self.answer_now(message, b"")
+
+    def refusal_of(self, message: dict[str, Any], session: Any = None) -> RpcError | None:
+        """As `Dispatch.refusal_of`."""
+        dispatcher = self._get_dispatcher()
+        return None if dispatcher is None else dispatcher.refusal_of(message, session)
 
     def goes_on(self, message: Any) -> bool:
         """Tell whether a handler goes on when the connection is lost."""

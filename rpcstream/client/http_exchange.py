@@ -20,8 +20,8 @@ from ..peer.session import Session
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import Encoded
-from ..wire.framing import LONG
 from ..wire.http_messages import NDJSON, readable_text
+from ..wire.messages import LONG
 from .address import parse_address
 from .faults import refusal_advice
 from .options import Trace

@@ -61,6 +61,8 @@ class ClientOptions(TypedDict, total=False):
         limits: `max_message_size` applies to messages sent and received; images have limits of their own.
         delimiter: the bytes that end each message on a line stream; the server must use the same.
         trace: called with "send" or "receive" and the bytes of each message. A token is not shown.
+        binary: send and receive large payloads (arrays, images, bytes) as they are, where the server does so, too;
+            False: always as base64.
         on_receive: called with the number of bytes whenever some have come, before they are handled: to measure when an
             answer begins. In the thread that reads them.
         token: authenticates the client: sent first on each new connection of a line stream, and as
@@ -89,6 +91,7 @@ class ClientOptions(TypedDict, total=False):
     limits: Limits
     delimiter: bytes
     trace: Trace | None
+    binary: bool
     on_receive: Callable[[int], object] | None
     token: str | None
     ca: File | None
@@ -137,6 +140,7 @@ DEFAULTS: Mapping[str, Any] = {
     "limits": DEFAULT_LIMITS,
     "delimiter": b"\n",
     "trace": None,
+    "binary": True,
     "on_receive": None,
     "token": None,
     "ca": None,
@@ -180,6 +184,7 @@ class Settings:
     limits: Limits
     delimiter: bytes
     trace: Trace | None
+    binary: bool
     on_receive: Callable[[int], object] | None
     token: str | None = field(repr=False)
     tls: ssl.SSLContext | None = field(repr=False)

@@ -19,14 +19,17 @@ from typing import Any
 
 import orjson
 
-from ..codec.payloads import TooManyValues
+from ..codec.payloads import CutLine, TooManyValues, may_have_payload, read_frame
 from ..errors import CallTimeout, ConnectionLost, Unread
+from ..local_peer import widen_buffers
 from ..peer.marshal import Marshaller, Outgoing
-from ..peer.pending import OnProgress, PendingCall, PendingCalls
+from ..peer.pending import BinaryOffer, OnProgress, PendingCall, PendingCalls
 from ..text import get_logger
 from ..wire import envelope
-from ..wire.buffers import Encoded, parts_of
-from ..wire.framing import LONG, LineFramer, Message, Oversize
+from ..wire.binary_frame import parts_of_frame
+from ..wire.buffers import AttachedMessage, Encoded, parts_of
+from ..wire.framing import LineFramer
+from ..wire.messages import LONG, BinaryFrame, Message, Oversize
 from .address import Address
 from .callbacks import ClientDispatcher
 from .options import Settings
@@ -38,6 +41,8 @@ JOIN_MAX = 64 * 1024
 #: How much is read with one system call: of a small reply, and of a message that did not come whole.
 READ_SIZE = 64 * 1024
 READ_SIZE_LONG = 1024 * 1024
+#: Bytes of a payload from which on the rest of it is read into its memory, by itself.
+TARGET_MIN = 16 * 1024
 #: How much of a long message is offered to the system at once; of a longer one the progress is reported.
 SEND_SIZE = 1024 * 1024
 #: Bytes of short messages (cancels, refusals of the server's requests) that may wait until the socket takes them.
@@ -97,6 +102,7 @@ class SyncConnection:
         self._is_left = False
         self.reporting: int | None = None
         self._socket = sock
+        self._on_receive = settings.on_receive
         self._receive = sock.recv if settings.on_receive is None else _reporting(sock.recv, settings.on_receive)
         self._wait_readable = waiter(sock, read=True)
         self._marshaller = marshaller
@@ -107,7 +113,15 @@ class SyncConnection:
         self._max_size = limits.max_message_size
         self._max_values = limits.max_values
         self._parse_long = settings.codec.parse
-        self._framer = LineFramer(max_size=limits.max_message_size, delimiter=settings.delimiter)
+        self._intake = _SyncIntake(settings, self.pending)
+        self._framer = LineFramer(
+            max_size=limits.max_message_size,
+            delimiter=settings.delimiter,
+            intake=self._intake if settings.delimiter == b"\n" else None,
+        )
+        #: `rpc.hello` is to be said once there is a large payload; it was answered, and frames may be sent.
+        self._offers_binary = settings.binary and settings.delimiter == b"\n"
+        self._sends_binary = False
         self._dispatcher = ClientDispatcher(settle=self.pending.settle, close=self._lose)
         #: Bytes that end in a line feed may be read without framing, if they are one message.
         self._may_be_plain = settings.trace is None and settings.delimiter == b"\n"
@@ -250,9 +264,17 @@ class SyncConnection:
 
     def _write(self, message: Encoded, deadline: float, method: str) -> None:
         self._was_used = True
+        if self._offers_binary and may_have_payload(message):
+            self._offer_binary()
+        frame = message if self._sends_binary and isinstance(message, AttachedMessage) else None
         if self._trace is not None:
-            self._trace("send", bytes(message))
-        if type(message) is bytes and len(message) <= JOIN_MAX and not self._asides:
+            self._trace("send", bytes(message) if frame is None else frame.shown())
+        if frame is not None:
+            # Not copied: it is sent before the call returns.
+            parts = [bytes(self._asides), *parts_of_frame(frame)]
+            self._asides.clear()
+            self._write_rest([memoryview(part) for part in parts], deadline, method, begun=False)
+        elif type(message) is bytes and len(message) <= JOIN_MAX and not self._asides:
             message += self._delimiter
             try:
                 sent = self._socket.send(message)
@@ -265,6 +287,17 @@ class SyncConnection:
             self._asides.clear()
             parts = [memoryview(part) for part in (asides, *parts_of(message), self._delimiter)]
             self._write_rest(parts, deadline, method, begun=False)
+
+    def _offer_binary(self) -> None:
+        """Say that binary frames are read here, and ask whether the server reads some; not waited for."""
+        self._offers_binary = False
+        call_id = self.pending.add(BinaryOffer(self._use_binary))
+        self._asides += orjson.dumps(envelope.request(envelope.HELLO, {"binary": 1}, call_id=call_id)) + self._delimiter
+
+    def _use_binary(self) -> None:
+        self._sends_binary = True
+        self._marshaller.attach_payloads()
+        widen_buffers(self._socket)
 
     def _write_rest(self, parts: list[memoryview], deadline: float, method: str, *, begun: bool) -> None:
         """Send what does not go with one system call. `begun`: something of it is on its way already."""
@@ -343,6 +376,9 @@ class SyncConnection:
     def _read(self) -> None:
         """Read once, without waiting, and handle what came."""
         try:
+            if self._is_partial and (target := self._framer.target()) is not None and len(target) >= TARGET_MIN:
+                self._read_into(target)
+                return
             data = self._receive(READ_SIZE_LONG if self._is_partial else READ_SIZE)
             if self._is_plain and data[-1:] == b"\n" and data[0] == _BRACE and len(data) < LONG:
                 # The common case, without framing: what came is one reply, whole.
@@ -363,15 +399,25 @@ class SyncConnection:
             self._lose(f"reading was interrupted: {type(error).__name__}")
             raise
 
+    def _read_into(self, target: memoryview) -> None:
+        """Read once into the memory of a payload."""
+        count = self._socket.recv_into(target)
+        if not count:
+            self._handle_bytes(b"")
+            return
+        if self._on_receive is not None:
+            self._on_receive(count)
+        self._handle(self._framer.received(count))
+        self._after_reading()
+
     def _handle_bytes(self, data: bytes) -> None:
         """Handle what is not simply one reply; no bytes mean the end of the stream."""
         end = None
         if data:
             self._handle(self._framer.feed(data))
-            self._is_partial = self._framer.partial
-            self._is_plain = self._may_be_plain and not self._is_partial
+            self._after_reading()
             if self._framer.ended:
-                end = "the peer ended the conversation with an empty line"
+                end = self._framer.fault or "the peer ended the conversation with an empty line"
         else:
             end, last = "the peer closed the connection", self._framer.finish()
             if last and not _is_json(last[0]):
@@ -385,6 +431,10 @@ class SyncConnection:
         if end is not None:
             self._lose(end)
 
+    def _after_reading(self) -> None:
+        self._is_partial = self._framer.partial
+        self._is_plain = self._may_be_plain and not self._is_partial
+
     def _handle(self, messages: list[Message]) -> None:
         for position, line in enumerate(messages, 1):
             if self._trace is not None:
@@ -395,12 +445,17 @@ class SyncConnection:
         if isinstance(line, Oversize):
             self._dispatcher.refuse(line, envelope.refusal_of(line, self._max_size, side="client"))
             return
+        if isinstance(line, BinaryFrame):
+            self._handle_frame(line)
+            return
         text = line
         try:
             if len(line) < LONG:
                 message = orjson.loads(line)
             else:
                 message, text = self._parse_long(line, self._max_values)
+                if self._offers_binary and isinstance(text, CutLine) and text.payloads:
+                    self._offer_binary()
         except TooManyValues as error:
             self._handle_one(error.stand_in(line), messages, position)
             return
@@ -410,6 +465,16 @@ class SyncConnection:
             else:
                 self._dispatcher.refuse({}, envelope.unreadable(line, error))
             return
+        self._handle_parsed(message, text)
+
+    def _handle_frame(self, frame: BinaryFrame) -> None:
+        message, line = frame.content
+        if frame.refusal is None:
+            self._handle_parsed(message, line)
+        else:  # all calls fail that may be meant
+            self.pending.settle({**envelope.error_reply(None, frame.refusal), "id": message.get("id")}, b"")
+
+    def _handle_parsed(self, message: Any, text: bytes) -> None:
         method = message.get("method") if type(message) is dict and "id" not in message else None
         if method == envelope.PROGRESS:
             self._report(message.get("params"), text)
@@ -449,6 +514,33 @@ class SyncConnection:
             get_logger("rpcstream.client").exception("on_progress of a call of %r failed", pending.method)
         finally:
             self.reporting = None
+
+
+class _SyncIntake:
+    """Takes the binary frames of one blocking connection (`wire.messages.FrameIntake`).
+
+    It has no memory to wait for: only one reply is awaited, and that is as large as `max_message_size` at most.
+    """
+
+    def __init__(self, settings: Settings, pending: PendingCalls) -> None:
+        self._is_on = settings.binary
+        self._max_values = settings.limits.max_values
+        self._pending = pending
+
+    def refuses_frames(self) -> str | None:
+        return None if self._is_on else "the peer sent a binary frame, and these are switched off (binary=False)"
+
+    def admit(self, json: bytes, sizes: tuple[int, ...]) -> tuple[BinaryFrame, list[memoryview]]:
+        frame = read_frame(json, sizes, self._max_values, "client")
+        message, line = frame.content
+        if frame.refusal is not None:
+            return frame, []
+        if envelope.is_reply(message) and message.get("id") is not None and self._pending.find(message["id"]) is None:
+            return frame, []  # it is dropped
+        return frame, line.take_memory()
+
+    def over(self) -> None:
+        """Nothing was counted."""
 
 
 def _reporting(receive: Callable[[int], bytes], on_receive: Callable[[int], object]) -> Callable[[int], bytes]:

@@ -31,9 +31,12 @@ def byte_size(shape: Any, dtype: np.dtype[Any]) -> int:
 
 
 def array_over(
-    data: bytearray, dtype: np.dtype[Any], shape: list[int], *, fortran_order: bool = False, offset: int = 0
+    data: Any, dtype: np.dtype[Any], shape: list[int], *, fortran_order: bool = False, offset: int = 0
 ) -> np.ndarray[Any, Any]:
     """The array whose memory is `data` from `offset` on; the sizes must agree.
+
+    Args:
+        data: a bytearray, or an array of bytes.
 
     Raises ValueError for a bool array with bytes other than 0 and 1, with which numpy computes wrong results.
     """
@@ -41,7 +44,8 @@ def array_over(
         return np.empty(shape, dtype, order="F" if fortran_order else "C")
     if dtype.kind == "b" and (np.frombuffer(data, np.uint8, offset=offset) > 1).any():
         raise ValueError("the data of a bool array has bytes other than 0 and 1")
-    flat = np.frombuffer(data, dtype, offset=offset)
+    # A view of an array has that as its base, whatever is done with it: so it is known who holds the memory.
+    flat = data[offset:].view(dtype) if isinstance(data, np.ndarray) else np.frombuffer(data, dtype, offset=offset)
     if not flat.flags.aligned:
         flat = flat.copy()
     return flat.reshape(shape[::-1]).T if fortran_order else flat.reshape(shape)
@@ -69,22 +73,23 @@ _ITEM = re.compile(
 )
 
 
-def array_from_npy(data: bytearray) -> np.ndarray[Any, Any]:
-    """The array, in the order that the file has, over the given memory.
+def array_from_npy(data: Any) -> np.ndarray[Any, Any]:
+    """The array, in the order that the file has, over the given memory: a bytearray, or an array of bytes.
 
     Raises:
         ValueError: the bytes are not a `.npy` file of a permitted dtype, or not a whole one.
     """
-    if data[:6] != MAGIC or len(data) < 10:
+    head = bytes(data[:12])
+    if head[:6] != MAGIC or len(data) < 10:
         raise ValueError("not the bytes of a .npy file")
-    version = data[6]
-    if version not in (1, 2, 3) or data[7] != 0:
-        raise ValueError(f".npy: version {version}.{data[7]} is not known")
+    version = head[6]
+    if version not in (1, 2, 3) or head[7] != 0:
+        raise ValueError(f".npy: version {version}.{head[7]} is not known")
     start = 10 if version == 1 else 12
-    end = start + int.from_bytes(data[8:start], "little")
+    end = start + int.from_bytes(head[8:start], "little")
     if end - start > MAX_HEADER or end > len(data):
         raise ValueError(f".npy: the header claims {end - start} bytes")
-    descr, fortran_order, shape = _parsed(data[start:end].decode("latin-1"))
+    descr, fortran_order, shape = _parsed(bytes(data[start:end]).decode("latin-1"))
     dtype = dtypes.from_wire(descr)
     size = byte_size(shape, dtype)
     if len(data) - end != size:

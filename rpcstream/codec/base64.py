@@ -1,5 +1,6 @@
-"""Base64 (RFC 4648, section 4) at the speed of memory, and strict: one text for one sequence of bytes.
+"""Payloads as bytes: base64 (RFC 4648, section 4) at the speed of memory, and strict; and attachments, as they came.
 
+One base64 text stands for one sequence of bytes.
 Refused are white space, characters outside the alphabet, missing or superfluous padding, and set bits behind the end
 (section 3.5). An error says what the text seems to be instead. Knows nothing of what the bytes mean.
 """
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 
 import pybase64
 
-from .payloads import Payload
+from .payloads import Attachment, Payload
 from .rich_hint import mismatch, shortened
 
 #: How a data: URL with base64 begins (RFC 2397); parameters such as a charset mean nothing for bytes.
@@ -40,12 +41,21 @@ def encode_text(data: Any) -> str:
 
 def decode(text: object) -> bytes:
     """The bytes. ValueError if it is neither a string nor a payload, or not base64."""
+    if type(text) is Attachment:
+        return bytes(text.view())
     return _decoded(text, pybase64.b64decode)
 
 
-def decode_writable(text: object) -> bytearray:
-    """The bytes in memory that may be changed. ValueError as for `decode`."""
+def decode_writable(text: object) -> Any:
+    """The bytes as a bytearray, or an array of bytes, which the caller may change. ValueError as for `decode`."""
+    if type(text) is Attachment:
+        return text.take()
     return _decoded(text, pybase64.b64decode_as_bytearray)
+
+
+def readable(text: object) -> bytes | memoryview:
+    """The bytes in memory that is only read, not copied where they came beside the JSON. ValueError as for `decode`."""
+    return text.view() if type(text) is Attachment else decode(text)
 
 
 Decoded = TypeVar("Decoded", bytes, bytearray)
@@ -111,8 +121,10 @@ def _reason(text: str | memoryview) -> str:
 _WITHOUT_BLANKS = dict.fromkeys(map(ord, _BLANKS))
 
 
-def decode_head(text: str | Payload, count: int) -> bytes:
+def decode_head(text: str | Payload | Attachment, count: int) -> bytes:
     """The bytes that the first `count` characters stand for, a multiple of four; none if they are not base64."""
+    if type(text) is Attachment:
+        return bytes(text.view()[: count // 4 * 3]) if text.memory is not None else b""
     head = _checked(text)[:count]
     try:
         return pybase64.b64decode(head[: len(head) // 4 * 4], validate=True)
@@ -121,7 +133,9 @@ def decode_head(text: str | Payload, count: int) -> bytes:
 
 
 def decoded_size(text: object) -> int:
-    """The number of bytes that the text stands for, by its length and padding only."""
+    """The number of bytes that a payload has; of base64 by its length and padding only."""
+    if type(text) is Attachment:
+        return text.size
     checked = _checked(text)
     return len(checked) // 4 * 3 - _last(checked, 2).count(b"=")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import base64
 from .encoding import Encoding
-from .payloads import Payload
+from .payloads import Attachment, Payload
 from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, tagged_schema
 
 TAG = "bytes"
@@ -33,6 +33,11 @@ def decode_bytes(tagged: dict[str, Any], _: object = None) -> bytes:
     return base64.decode(data)
 
 
+def _writable(value: object) -> bytearray | memoryview:
+    data = base64.decode_writable(value)
+    return data if isinstance(data, bytearray) else memoryview(data)
+
+
 class BytesHint:
     """The hints bytes, bytearray and memoryview. Bytearrays are the caller's own; memoryviews can be written to."""
 
@@ -46,8 +51,8 @@ class BytesHint:
             (value,) = members(value, "data")
         elif isinstance(value, str) and (url := base64.split_data_url(value)) is not None:
             value = url[1]  # of any media type: a browser's FileReader writes what it believes the file to be
-        if isinstance(value, str | Payload):
-            return self._in_kind(base64.decode(value) if self._kind is bytes else base64.decode_writable(value))
+        if isinstance(value, str | Payload | Attachment):
+            return self._in_kind(base64.decode(value) if self._kind is bytes else _writable(value))
         if isinstance(value, bytes | bytearray | memoryview):
             return self._in_kind(value)
         raise mismatch(self.name, value)

@@ -2,7 +2,8 @@
 
 Owns these three ways and their order. First orjson alone, with small payloads as strings. A large payload, or an
 encoder that may be costly, starts it over with a list for payloads: each is written as a marker with a NUL, a byte that
-orjson never writes, and put in its place afterwards, so that 20 MB never pass through a JSON string. What orjson
+orjson never writes, and put in its place afterwards, so that 20 MB never pass through a JSON string. Towards a peer
+that takes binary frames payloads stay bytes, and are attached to the message. What orjson
 refuses (keys that are no strings, integers over 64 bits, nesting over 254) is rewritten as plain data and written by
 msgspec; then the error also says where in the message the value stands. Does not know how a kind of value is encoded.
 """
@@ -17,7 +18,8 @@ from typing import Any
 import orjson
 
 from ..errors import EncodeError
-from ..wire.buffers import Encoded, MessageParts
+from ..wire.binary_frame import ATTACHED_MAX, ATTACHED_MIN
+from ..wire.buffers import AttachedMessage, Encoded, MessageParts
 from .memory import keep_freed_memory
 from .options import ImageSettings
 from .rich_hint import shortened, type_name
@@ -26,7 +28,7 @@ from .rich_hint import shortened, type_name
 INLINE = 64 * 1024
 
 LINE_END = 0x0A
-_MARKER = orjson.Fragment(b'"\x00"')
+_MARKER = orjson.Fragment(b"\x00")
 #: Besides these, only str, lists and dicts are left as they are by the exact way.
 _PLAIN = frozenset({type(None), bool, float, datetime.date, datetime.time, datetime.datetime})
 
@@ -52,21 +54,28 @@ class Encoding:
     Args:
         encoder_of: finds the encoder for a class.
         payloads: gets the large payloads; None: the first one raises `Spliced`.
+        binary: the message goes to a peer that takes binary frames.
     """
 
-    __slots__ = ("_encoder_of", "_payloads", "binary", "images")
+    __slots__ = ("_encoder_of", "_inline", "_payloads", "binary", "images")
 
     def __init__(
-        self, encoder_of: Callable[[type], Encoder], images: ImageSettings, payloads: list[Any] | None = None
+        self,
+        encoder_of: Callable[[type], Encoder],
+        images: ImageSettings,
+        payloads: list[Any] | None = None,
+        *,
+        binary: bool = False,
     ) -> None:
         self.images = images
-        self.binary = False
+        self.binary = binary
+        self._inline = ATTACHED_MIN - 1 if binary else INLINE
         self._encoder_of = encoder_of
         self._payloads = payloads
 
-    def with_payloads(self, payloads: list[Any]) -> Encoding:
+    def with_payloads(self, payloads: list[Any], *, binary: bool = False) -> Encoding:
         """The encoding of one message, whose large payloads are appended to the list."""
-        return Encoding(self._encoder_of, self.images, payloads)
+        return Encoding(self._encoder_of, self.images, payloads, binary=binary)
 
     def default(self, value: Any) -> object:
         """Encode a value that JSON has no form for; `default` of orjson. Raises EncodeError if no encoder takes it."""
@@ -80,16 +89,41 @@ class Encoding:
 
     def payload(self, data: Any) -> object:
         """The base64 of a bytes-like object whose `len` is its number of bytes, or a marker in its place."""
-        if len(data) <= INLINE:
+        if len(data) <= self._inline or (self.binary and len(self._payloads or ()) == ATTACHED_MAX):
             return _base64().encode_text(data)
         self.expect_payload()
         self._payloads.append(data)  # type: ignore[union-attr]
         return _MARKER
 
+    def take_payloads(self) -> list[Any]:
+        """The payloads of the message that was encoded; the encoding may be used for another one."""
+        taken = self._payloads
+        if not taken:
+            return []
+        self._payloads = []
+        return taken
+
     def expect_payload(self) -> None:
         """To be called before costly work, which would else be done again when a payload raises `Spliced`."""
         if self._payloads is None:
             raise Spliced
+
+
+def serialize_attached(message: object, encoding: Encoding, shared: Encoding, options: int) -> Encoded:
+    """A message to a peer that takes binary frames. Raises as `serialize_again`.
+
+    Args:
+        message: as for `Codec.serialize`.
+        encoding: for such messages; not in use, and as good as new afterwards.
+        shared: for messages of text.
+        options: of orjson.
+    """
+    try:
+        line = orjson.dumps(message, encoding.default, options)
+    except TypeError as error:
+        encoding.take_payloads()
+        return serialize_again(message, error, shared, options)
+    return _spliced(line, encoding.take_payloads(), binary=True)
 
 
 def serialize_again(message: object, error: TypeError, shared: Encoding, options: int) -> Encoded:
@@ -105,7 +139,7 @@ def serialize_again(message: object, error: TypeError, shared: Encoding, options
         except TypeError as second:
             error = second
         else:
-            return _spliced(line, payloads)
+            return _spliced(line, payloads, binary=False)
     cause = error.__cause__
     if cause is not None and (isinstance(cause, MemoryError) or not isinstance(cause, Exception)):
         raise cause  # orjson hides an interrupt behind an error of its own
@@ -117,8 +151,8 @@ def line_end_error() -> EncodeError:
     return EncodeError("an orjson.Fragment with a line end has no form on the wire")
 
 
-def _spliced(line: bytes, payloads: list[Any]) -> Encoded:
-    """The line with the base64 of the payloads in the place of the markers."""
+def _spliced(line: bytes, payloads: list[Any], *, binary: bool) -> Encoded:
+    """The line with the payloads in the place of the markers: attached where that may be, or their base64."""
     if LINE_END in line:
         raise line_end_error()
     if not payloads:
@@ -127,10 +161,18 @@ def _spliced(line: bytes, payloads: list[Any]) -> Encoded:
     if len(pieces) != len(payloads) + 1:
         raise EncodeError("an orjson.Fragment with a NUL has no form on the wire")
     keep_freed_memory()
-    parts = [pieces[0]]
+    if binary and not any(map(_may_stand_for_payload, pieces)):
+        return AttachedMessage(pieces, payloads)
+    parts = [pieces[0] + b'"']
     for data, piece in zip(payloads, pieces[1:], strict=True):
-        parts += _base64().encode(data), piece
+        parts += _base64().encode(data), b'"' + piece + b'"'
+    parts[-1] = parts[-1][:-1]
     return MessageParts(parts)
+
+
+def _may_stand_for_payload(piece: bytes) -> bool:
+    """Whether the receiver of a frame might take something in this JSON for a payload that it is not."""
+    return b'$bin"' in piece or b"\\u00" in piece
 
 
 @functools.cache
@@ -165,7 +207,7 @@ def _serialize_exactly(message: object, shared: Encoding) -> Encoded:
         raise EncodeError("a value is nested too deep, or contains itself") from None
     except (TypeError, ValueError, OverflowError) as error:  # a tzinfo of the user's that fails, say
         raise EncodeError(f"a value has no form on the wire: {error}") from error
-    return _spliced(line, payloads)
+    return _spliced(line, payloads, binary=False)
 
 
 def _plain(value: Any, encoding: Encoding) -> Any:

@@ -33,6 +33,7 @@ from .encoding import Encoding
 from .image_budget import DecodeElsewhere, ImageBudget, ImageLimits, TooMuchImage, reading
 from .image_source import ImageData
 from .options import ImageFile, ImageOptions, MaxSide
+from .payloads import Attachment
 from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, shortened, tagged_schema
 
 TAG = "image"
@@ -341,6 +342,8 @@ class ImageHint:
     def decode(self, value: object) -> object:
         if isinstance(value, dict) and value.get(TAG_KEY) == TAG:
             return decode_image(value, reading.get() or ImageBudget(self._limits), self._wanted)
+        if isinstance(value, Attachment):
+            return _from_file(value, None, reading.get() or ImageBudget(self._limits), self._wanted)
         if isinstance(value, str):
             return _from_text(value, reading.get() or ImageBudget(self._limits), self._wanted)
         if isinstance(value, Image.Image):

@@ -16,7 +16,7 @@ from typing import Any
 
 from . import base64, qoi
 from .image_budget import LEAST, PIXEL_BYTES, ImageBudget, ImageLimits, TooMuchImage
-from .payloads import Payload
+from .payloads import Attachment, Payload
 from .rich_hint import TAG_KEY
 
 #: Parts of a file that are looked at: so many, and one more for so many bytes. Each takes Pillow some microseconds.
@@ -293,7 +293,7 @@ def _raw_size(tagged: dict[str, Any]) -> tuple[int, int]:
 
 def _file_size(text: Any, max_pixels: int) -> tuple[int, int]:
     """Pixels, and bytes a pixel at the peak."""
-    if not isinstance(text, str | Payload):
+    if not isinstance(text, str | Payload | Attachment):
         return 0, PIXEL_BYTES
     head = base64.decode_head(text, _HEAD)
     if head[:8] == b"\x89PNG\r\n\x1a\n":

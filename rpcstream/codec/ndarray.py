@@ -19,6 +19,7 @@ from . import base64, dtypes
 from .array_bytes import array_from_npy, array_over, byte_size
 from .encoding import INLINE, Encoding
 from .options import Shape
+from .payloads import Attachment
 from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, tagged_schema, type_name
 
 Array = np.ndarray[Any, Any]
@@ -80,9 +81,13 @@ def decode_array(tagged: dict[str, Any], _: object = None) -> Array:
     dtype = dtypes.from_wire(dtype_text)
     size = byte_size(shape, dtype)
     # Before decoding, so that no memory is taken for what is refused anyway.
+    _check_size(size, data)
+    return array_over(base64.decode_writable(data), dtype, shape)
+
+
+def _check_size(size: int, data: object) -> None:
     if base64.decoded_size(data) != size:
         raise ValueError(f"ndarray: {base64.decoded_size(data)} bytes of data, shape and dtype need {size}")
-    return array_over(base64.decode_writable(data), dtype, shape)
 
 
 class ArrayHint:
@@ -105,11 +110,21 @@ class ArrayHint:
     def decode(self, value: object) -> object:
         if isinstance(value, dict) and value.get(TAG_KEY) == TAG:
             return self._fitting(decode_array(value))
-        if isinstance(value, str):
+        if isinstance(value, str | Attachment):
             return self._fitting(array_from_npy(base64.decode_writable(value)))
         if isinstance(value, np.ndarray):
             return self._fitting(value)
         raise mismatch(self.name, value)
+
+    def check_announced(self, value: object) -> None:
+        """Check an array of whose payload only the size is known. ValueError as of `decode`; other values pass."""
+        if not isinstance(value, dict) or value.get(TAG_KEY) != TAG:
+            return
+        dtype_text, shape, data = members(value, "dtype", "shape", "data")
+        dtype = dtypes.from_wire(dtype_text)
+        _check_size(byte_size(shape, dtype), data)
+        # An array of this shape that takes the memory of one item.
+        self._check_form(np.broadcast_to(np.empty((), dtype), shape))
 
     def accept(self, value: object) -> object:
         if isinstance(value, list | tuple):
@@ -144,14 +159,16 @@ class ArrayHint:
 
     def _fitting(self, array: Array) -> Array:
         """The array, in native byte order, if dtype and shape are the wanted ones."""
-        if self._wanted is not None:
-            if not any(each.matches(array.dtype) for each in self._wanted):
-                raise self._refusal(array)
-            if not array.dtype.isnative:
-                array = array.astype(array.dtype.newbyteorder("="))
+        self._check_form(array)
+        if self._wanted is not None and not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        return array
+
+    def _check_form(self, array: Array) -> None:
+        if self._wanted is not None and not any(each.matches(array.dtype) for each in self._wanted):
+            raise self._refusal(array)
         if not all(shape.matches(array.shape) for shape in self._shapes):
             raise self._refusal(array)
-        return array
 
     def _refusal(self, array: Array) -> ValueError:
         return ValueError(f"Expected `{self.name}`, got `{array.dtype.name} ndarray of shape {array.shape}`")

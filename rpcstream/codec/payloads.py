@@ -3,7 +3,8 @@
 Parsing a string of JSON takes ten times as long as decoding the base64 in it. So a long line is parsed without its long
 strings, and a payload (the base64 that a built-in tagged object has as its "data") goes to its decoder as the bytes
 that came. Every other long string is parsed by itself and put in its place: in the message there is no difference
-but the payloads. Knows no family of values.
+but the payloads. In a binary frame the payloads stand beside the JSON, and are put in the places that it names for
+them. Knows no family of values.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from typing import Any
 
 import orjson
 
+from ..errors import InvalidRequest
+from ..wire import envelope
+from ..wire.binary_frame import ATTACHED_MIN
 from ..wire.buffers import Encoded, MessageParts
-from ..wire.framing import HEAD_SIZE, Oversize
 from ..wire.json_scan import values_over
+from ..wire.messages import HEAD_SIZE, BinaryFrame, Oversize
 from .memory import BIG, collector_paused, keep_freed_memory
-from .rich_hint import TAG_KEY
+from .rich_hint import QUOTED_TAG_KEY, TAG_KEY
 
 #: Strings (bytes) from which on that is faster.
 _LONG_STRING = 8 * 1024
@@ -30,6 +34,9 @@ _SHORT = re.compile(rb'(?:[^"]{0,4096}+"[^"\\]{0,100}+")*+')
 
 #: The tagged objects with a payload (wire page, "Tagged values").
 _TAGGED = frozenset({"ndarray", "image", "bytes", "arrow", "pandas", "polars"})
+#: The only member of the object that stands for a payload in the JSON of a binary frame.
+BIN_KEY = "$bin"
+
 #: How a placeholder begins, as it is written and as it is read; its number follows.
 _WRITTEN, _MARK = b"\\u0000", "\0"
 _PLACEHOLDER = re.compile(rb'"\\u0000(\d+)"')
@@ -54,6 +61,37 @@ class Payload:
     def text(self) -> memoryview:
         """Without the quotes."""
         return self.string[1:-1]
+
+
+class Attachment:
+    """A payload that came beside the JSON of its message, as bytes; it stands in the message in place of a string.
+
+    Attributes:
+        size: bytes; not 0.
+        memory: the array of bytes that it is received into; None while only its size is known.
+    """
+
+    __slots__ = ("_is_taken", "memory", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._is_taken = False
+        self.memory: Any = None
+
+    def view(self) -> memoryview:
+        """Its bytes, to be read; shared by all that look at them."""
+        return memoryview(self.memory)
+
+    def take(self) -> Any:
+        """The array of bytes, which then belongs to the caller: a copy from the second time on."""
+        if self._is_taken:
+            return self.memory.copy()
+        self._is_taken = True
+        return self.memory
+
+
+class FrameError(ValueError):
+    """A binary frame whose JSON is in order, but not in what it says of payloads; the text says why."""
 
 
 class TooManyValues(orjson.JSONDecodeError):
@@ -83,6 +121,36 @@ class SharedLine(bytes):
     replies: Any = None
 
 
+class FrameLine(SharedLine):
+    """The JSON of a binary frame, in which `{"$bin": k}` stands for a payload.
+
+    Attributes:
+        attachments: the payloads.
+    """
+
+    attachments: list[Attachment]
+
+    def take_memory(self) -> list[memoryview]:
+        """Take memory for the payloads; gives it, to receive them into."""
+        import numpy as np
+
+        if self.payload_size >= BIG:
+            keep_freed_memory()
+        for attachment in self.attachments:
+            attachment.memory = np.empty(attachment.size, np.uint8)
+        return [attachment.view() for attachment in self.attachments]
+
+    @property
+    def lent(self) -> set[int]:
+        """As for `AttachedMessage.secure`, once the arguments of the call were made of this message."""
+        return {id(attachment.memory) for attachment in self.attachments}
+
+    @property
+    def payload_size(self) -> int:
+        """Bytes of all payloads."""
+        return sum([attachment.size for attachment in self.attachments])
+
+
 class CutLine(SharedLine):
     """A line with placeholders for its long strings: JSON, and as good as the line to look for anything short."""
 
@@ -110,6 +178,74 @@ def parse(line: bytes, max_values: int | None = None) -> tuple[Any, bytes]:
     return _read(line, max_values, decodes=True) or (_loads(line, max_values), line)
 
 
+def read_frame(json: bytes, sizes: tuple[int, ...], max_values: int | None, side: str) -> BinaryFrame:
+    """A binary frame whose JSON is there. Its content is the message, and its `FrameLine`.
+
+    In the message an `Attachment` without memory stands for each payload. The frame has a refusal where it has too many
+    values, is not JSON, is a batch, or a payload does not stand in exactly one place.
+
+    Args:
+        json: as it came.
+        sizes: of the payloads, in bytes.
+        max_values: as for `parse`.
+        side: as for `envelope.refusal_of`.
+    """
+    line = FrameLine(json)
+    line.attachments = [Attachment(size) for size in sizes]
+    frame = BinaryFrame(json, sizes)
+    try:
+        message = _loads(json, max_values)
+    except TooManyValues as error:
+        frame.refusal = envelope.refusal_of(error.stand_in(json), len(json), side=side)
+        frame.content = {"id": envelope.id_in_head(json)}, line
+        return frame
+    except orjson.JSONDecodeError as error:
+        frame.refusal = envelope.unreadable(json, error)
+        frame.content = {"id": envelope.id_of_request(json)}, line
+        return frame
+    frame.content = message, line
+    if type(message) is not dict:
+        frame.refusal = InvalidRequest(data={"reason": "a binary frame holds one message: an object, not a batch"})
+        return frame
+    try:
+        _attach(message, line)
+    except FrameError as error:
+        frame.refusal = InvalidRequest(data={"reason": str(error)})
+    return frame
+
+
+def _attach(message: dict[str, Any], line: FrameLine) -> None:
+    """Put attachments in the place of `{"$bin": k}`, in place. FrameError if each does not stand there once."""
+    unused = dict(enumerate(line.attachments))
+
+    def attached(value: Any) -> Any:
+        if type(value) is dict:
+            if len(value) == 1 and BIN_KEY in value:
+                number = value[BIN_KEY]
+                found = unused.pop(number, None) if type(number) is int else None
+                if found is None:
+                    count = len(line.attachments)
+                    raise FrameError(
+                        f"each $bin is a number below {count}, the count of payloads, and stands there once"
+                    )
+                return found
+            for name, member in value.items():
+                if type(member) is dict or type(member) is list:
+                    value[name] = attached(member)
+        else:
+            for position, member in enumerate(value):
+                if type(member) is dict or type(member) is list:
+                    value[position] = attached(member)
+        return value
+
+    try:
+        attached(message)
+    except RecursionError:
+        raise FrameError("the message is nested too deep") from None
+    if unused:
+        raise FrameError(f"no $bin stands for the payload {next(iter(unused))}: each stands in one place")
+
+
 def outline(line: bytes, max_values: int | None = None) -> tuple[Any, CutLine] | None:
     """The same for a message that is not decoded: every long string is a `Payload`. None where `parse` cuts nothing.
 
@@ -124,6 +260,9 @@ def parse_exactly(line: bytes | bytearray) -> Any:
 
     with collector_paused:
         message = msgspec.json.decode(line)
+    if isinstance(line, FrameLine):
+        _attach(message, line)
+        return message
     return _Filling(line.strings).fill(message) if isinstance(line, CutLine) else message
 
 
@@ -158,6 +297,18 @@ def _part_of(line: CutLine, part: bytes, unseen: set[int]) -> CutLine:
     found = [line.strings[int(number)] for number in _PLACEHOLDER.findall(part)]
     cut.payloads = [string for string in found if id(string) in unseen]
     return cut
+
+
+def may_have_payload(message: Encoded) -> bool:
+    """Whether a message to be sent may have a payload that a binary frame would carry. Looks at its text, if long."""
+    if len(message) < ATTACHED_MIN:
+        return False
+    return isinstance(message, MessageParts) or QUOTED_TAG_KEY in message
+
+
+def size_with_payloads(line: bytes | bytearray) -> int:
+    """Bytes of a message that was parsed, with those of its payloads."""
+    return len(line) + line.payload_size if isinstance(line, FrameLine) else len(line)
 
 
 def is_json(line: bytes | bytearray) -> bool:
@@ -199,6 +350,10 @@ def with_strings(value: Any) -> Any:
     """
     if type(value) is Payload:
         return orjson.loads(value.string)
+    if type(value) is Attachment:
+        import pybase64
+
+        return pybase64.b64encode_as_string(value.view())
     places: Any
     if type(value) is dict:
         places = value.items()
@@ -308,7 +463,7 @@ def _is_string(string: memoryview, has_escapes: bool) -> bool:
 
 
 _FILLED = frozenset({str, dict, list})
-_PARTS = frozenset({Payload, dict, list})
+_PARTS = frozenset({Payload, Attachment, dict, list})
 
 
 def _without_long_strings(line: bytes) -> CutLine | None:

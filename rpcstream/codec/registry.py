@@ -18,14 +18,15 @@ import orjson
 from ..errors import EncodeError
 from ..limits import DEFAULT_LIMITS, Limits
 from ..wire.buffers import Encoded
-from ..wire.framing import LONG
+from ..wire.messages import LONG
 from . import payloads
 from .encoders import find_encoder, is_built_in
-from .encoding import LINE_END, Encoder, Encoding, Spliced, line_end_error, serialize_again
+from .encoding import LINE_END, Encoder, Encoding, Spliced, line_end_error, serialize_again, serialize_attached
 from .find_hint import RegisteredType, find_rich_hint
 from .image_budget import ImageBudget, ImageLimits, reading
 from .options import ImageOptions, ImageSettings
-from .rich_hint import TAG_KEY, RichHint, shortened, type_name
+from .payloads import Attachment
+from .rich_hint import QUOTED_TAG_KEY, TAG_KEY, RichHint, shortened, type_name
 from .schema import holds_no_number
 
 __all__ = ["TAG_KEY", "Codec"]
@@ -48,7 +49,8 @@ _OPTIONAL_TAGS = {
 _ESCAPED_KEY = re.compile(rb"\\u00(?:24|74|79|70|65)")
 _DOLLAR, _BACKSLASH = b"$\\"
 _NUMBERED = b"\\u00"
-_QUOTED_KEY = f'"{TAG_KEY}"'.encode()
+#: Types of which parts may have to be decoded, or must not be there.
+_LOOKED_AT = frozenset({dict, list, Attachment})
 _IMAGE = b'"image"'
 #: Classes that are seen are remembered up to this number, so that classes made in a loop do not fill the memory.
 _MAX_CLASSES = 1000
@@ -101,6 +103,8 @@ class Codec:
         self._options = orjson.OPT_PASSTHROUGH_DATACLASS
         self._encoding = Encoding(self._encoder_of, ImageSettings(images, self.image_limits, max_image_file))
         self._default = self._encoding.default
+        #: For messages to peers that take binary frames, while no such message is written.
+        self._binary_encoding: Encoding | None = None
 
     @classmethod
     def of(cls, limits: Limits) -> Codec:
@@ -155,8 +159,12 @@ class Codec:
         """One JSON document as bytes; see `serialize`."""
         return bytes(self.serialize(message))
 
-    def serialize(self, message: object) -> Encoded:
+    def serialize(self, message: object, *, binary: bool = False) -> Encoded:
         """One JSON document without a line end in it, every rich value in it a tagged object.
+
+        Args:
+            message: of JSON data and rich values.
+            binary: it goes to a peer that takes binary frames: large payloads are attached (`AttachedMessage`).
 
         NaN and infinities become null, as JSON has none; in arrays and complex numbers they stay. An `orjson.Fragment`
         is written as it is and must be JSON without line ends.
@@ -164,6 +172,15 @@ class Codec:
         Raises:
             EncodeError: something in it has no form on the wire; the text says what and where.
         """
+        if binary:
+            # Another thread may be using it.
+            encoding, self._binary_encoding = self._binary_encoding, None
+            if encoding is None:
+                encoding = self._encoding.with_payloads([], binary=True)
+            try:
+                return serialize_attached(message, encoding, self._encoding, self._options)
+            finally:
+                self._binary_encoding = encoding
         try:
             line = orjson.dumps(message, self._default, self._options)
         except TypeError as error:
@@ -225,7 +242,7 @@ class Codec:
     def holds_tags(self, line: bytes | bytearray) -> bool:
         """True if there may be a tagged object in this JSON text. Takes a few passes at the speed of memory at most."""
         # One byte first: finding it takes a thirtieth of the time, and most messages have none.
-        if _DOLLAR in line and _QUOTED_KEY in line:
+        if _DOLLAR in line and (QUOTED_TAG_KEY in line or type(line) is payloads.FrameLine):
             return True
         if _BACKSLASH not in line:
             return False
@@ -264,18 +281,18 @@ class Codec:
         elif type(value) is dict:
             tag = value.get(TAG_KEY)
             if type(tag) is str:
-                if tag in _TAGS:
-                    return self._built_in(tag, value, begun)
                 if tag in self._by_tag:
                     return self._from_user(self._by_tag[tag], value, begun)
-                if tag in _OPTIONAL_TAGS:
+                if tag in _TAGS or tag in _OPTIONAL_TAGS:
                     return self._built_in(tag, value, begun)
             places = value.items()
+        elif type(value) is Attachment:
+            raise _MisplacedError("a payload stands here by itself, in no tagged object, and no hint takes one")
         else:
             return value
         result = value
         for place, member in places:
-            if type(member) is dict or type(member) is list:
+            if type(member) in _LOOKED_AT:
                 try:
                     decoded = self._decoded(member, begun)
                 except _MisplacedError as error:

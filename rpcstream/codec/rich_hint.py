@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 #: The member that makes a JSON object a tagged one.
 TAG_KEY = "$type"
+QUOTED_TAG_KEY = f'"{TAG_KEY}"'.encode()
 
 
 class RichHint(Protocol):

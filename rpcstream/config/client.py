@@ -36,6 +36,7 @@ CLIENT = Schema(
         Option(name="retry", type=choice("all", "idempotent")),
         Option(name="pool", type=whole(1)),
         Option(name="http_connections", type=whole(1)),
+        Option(name="binary", type=FLAG),
         *TOKEN,
         Option(name="ca", type=FILE),
         Option(name="certificate", type=FILE, aliases=("cert",)),

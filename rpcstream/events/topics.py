@@ -17,7 +17,7 @@ from ..errors import InvalidParams, NotPermitted
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..wire import envelope
-from ..wire.buffers import Encoded, trimmed_message
+from ..wire.buffers import AttachedMessage, Encoded, trimmed_message
 from .event_queue import EVENT_COST, EventQueue, Policy, QueuedEvent, QueueMemory, check_options
 from .patterns import RESERVED, fault_of_pattern, fault_of_topic, is_pattern, matches
 from .retained import Retained
@@ -54,6 +54,7 @@ class Topics(Mapping[str, int]):
         self._max_size = min(limits.max_event_size, limits.max_message_size)
         self._policy: Policy = policy
         self._system = system
+        self._is_binary = False
         #: Guards what follows, so that any thread may publish.
         self._lock = threading.Lock()
         self._table = SubscriptionTable(limits)
@@ -71,6 +72,10 @@ class Topics(Mapping[str, int]):
 
     def __repr__(self) -> str:
         return f"<topics: {dict(self)}>"
+
+    def attach_payloads(self) -> None:
+        """Attach large payloads to events from now on, since some peer reads binary frames; others are sent text."""
+        self._is_binary = True
 
     # -- publishing, in any thread ------------------------------------------------------------------------------------
 
@@ -142,8 +147,11 @@ class Topics(Mapping[str, int]):
         return 0
 
     def _encoded(self, topic: str, value: Any) -> Encoded:
-        message = self._codec.serialize(envelope.request(envelope.EVENT, {"topic": topic, "value": value}))
-        return trimmed_message(self._checked(message))
+        event = envelope.request(envelope.EVENT, {"topic": topic, "value": value})
+        message = self._checked(self._codec.serialize(event, binary=self._is_binary))
+        if isinstance(message, AttachedMessage):
+            message.secure()
+        return trimmed_message(message)
 
     def _checked(self, message: Encoded) -> Encoded:
         """Return the message, or raise MessageTooLarge if it is longer than an event may be."""

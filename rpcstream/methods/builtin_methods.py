@@ -17,6 +17,7 @@ from ..errors import InvalidRequest
 from ..events.topics import Topics
 from ..peer.context import CallContext
 from ..peer.state import ConversationState
+from ..wire import envelope
 from .discovery import describe
 from .registry import MethodRegistry
 
@@ -61,6 +62,27 @@ def add_own_methods(
     for name, function in (("discover", discover), ("ping", ping), ("stats", counted)):
         registry.add(function, name=f"rpc.{name}", reserved=True, check_result=function is not discover)
     return lambda: described(registry.version)
+
+
+def add_hello(registry: MethodRegistry, topics: Topics | None = None) -> None:
+    """Register `rpc.hello`.
+
+    Args:
+        registry: gets the method.
+        topics: whose events are then sent with payloads attached.
+    """
+
+    def hello(ctx: CallContext, binary: int = 0) -> dict[str, int]:
+        """Says that the caller reads binary frames of this version (1; 0: none), and tells what is read here."""
+        session = ctx.session
+        reads = int(session.takes_binary)
+        if binary and reads and session.is_lasting:
+            session.peer_reads_binary()
+            if topics is not None:
+                topics.attach_payloads()
+        return {"binary": reads}
+
+    registry.add(hello, name=envelope.HELLO, reserved=True)
 
 
 def add_auth_method(registry: MethodRegistry) -> None:

@@ -37,9 +37,9 @@ from ..peer.interfaces import Later
 from ..peer.slices import TimeSlices
 from ..peer.state import ConversationState, Hold
 from ..wire import envelope
-from ..wire.buffers import Encoded
+from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.envelope import VERSION
-from ..wire.framing import Oversize
+from ..wire.messages import Oversize
 from .arguments import Arguments, ArgumentsWithImages, Tagged
 from .collected_items import HELD, CollectedItems, CollectionBudget, are_few, first_items
 from .image_decoding import HandlerRunner, ImageCallRunner, ImageMemory
@@ -136,6 +136,15 @@ class Dispatcher:
             self._counters.cancelled += 1
         return self.replies.error_to(message, error)
 
+    def refusal_of(self, message: dict[str, Any], session: ConversationState) -> RpcError | None:
+        """As `Dispatch.refusal_of`: checks the method, its rule, the names of parameters, and announced arrays."""
+        try:
+            method = self._method_for(message, session)
+            method.signature.check_announced(message.get("params"))
+        except RpcError as error:
+            return error
+        return None
+
     def goes_on(self, message: Any) -> bool:
         """As `Dispatch.goes_on`: true for detached methods and for notifications, whose callers do not wait anyway.
 
@@ -199,7 +208,7 @@ class Dispatcher:
                 if session.waited and "timeout" in message:
                     timeout_of(method.name, method.timeout, message, session.waited)
                 result = method.function(*args, **kwargs) if kwargs else method.function(*args)
-                return self._write_result(method, call_id, result)
+                return self._write_result(method, call_id, result, session.sends_binary)
             timeout = (
                 timeout_of(method.name, method.timeout, message, session.waited)
                 if "timeout" in message
@@ -207,7 +216,7 @@ class Dispatcher:
             )
             if method.injection is None and method.stream is None and not method.ordered:
                 limit = None if timeout is None else TimeLimit(timeout, session.loop.time() + timeout)
-                return self._call_later(self._invoker, method, call_id, args, kwargs, limit)
+                return self._call_later(self._invoker, method, call_id, args, kwargs, limit, session)
             return self._call_in_conversation(method, message, args, kwargs, timeout, session)
         except ArgumentsWithImages as found:
             return self._call_with_images(found, method, call_id, message, line, session, tagged)
@@ -230,12 +239,7 @@ class Dispatcher:
             envelope.with_exact_ids(message, line)
         call_id = message.get("id", NO_ID)
         try:
-            envelope.check_request(message)
-            method = self._methods.get(message["method"])
-            if method is None:
-                raise self._unknown(message["method"], session)
-            if method.allow is not None and not method.allow.permits(session.identity):
-                raise NotPermitted(data={"method": method.name})
+            method = self._method_for(message, session)
         except InvalidRequest as error:
             # An invalid request is answered even without an id, since it may not have been a notification (section 5).
             readable = call_id is not NO_ID and envelope.has_valid_id(message)
@@ -245,6 +249,20 @@ class Dispatcher:
                 self.replies.log_notification(message["method"], error, session)
             return None, call_id, self.replies.error(call_id, error)
         return method, call_id, None
+
+    def _method_for(self, message: dict[str, Any], session: ConversationState) -> Method:
+        """The method that a request is for.
+
+        Raises:
+            InvalidRequest, MethodNotFound, NotPermitted: there is none that the peer may call.
+        """
+        envelope.check_request(message)
+        method = self._methods.get(message["method"])
+        if method is None:
+            raise self._unknown(message["method"], session)
+        if method.allow is not None and not method.allow.permits(session.identity):
+            raise NotPermitted(data={"method": method.name})
+        return method
 
     def _call_in_conversation(
         self,
@@ -276,7 +294,7 @@ class Dispatcher:
                 generator = method.function(*args, **kwargs)
                 collected, reply = self._collect_now(method, call_id, generator, session, context)
             else:
-                reply = self._call_now(method, call_id, args, kwargs, context)
+                reply = self._call_now(method, call_id, args, kwargs, context, session)
             if collected is None:
                 if context is not None and context.afterwards:
                     self._after_reply.plan(context, self._task_now)
@@ -295,7 +313,7 @@ class Dispatcher:
             generator=generator,
             hold=hold,
         )
-        return self._call_later(runner, method, call_id, args, kwargs, TimeLimit.of(timeout, session.loop))
+        return self._call_later(runner, method, call_id, args, kwargs, TimeLimit.of(timeout, session.loop), session)
 
     def _context(
         self, method: Method, message: dict[str, Any], timeout: float | None, session: ConversationState
@@ -303,11 +321,17 @@ class Dispatcher:
         return CallContext(session, message, timeout=timeout, is_async=method.is_async, batch=self._batches.current)
 
     def _call_now(
-        self, method: Method, call_id: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: CallContext | None
+        self,
+        method: Method,
+        call_id: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        context: CallContext | None,
+        session: ConversationState,
     ) -> Encoded | None:
         """Call a sync handler that has a context, in the event loop."""
         try:
-            return self._write_result(method, call_id, method.function(*args, **kwargs))
+            return self._write_result(method, call_id, method.function(*args, **kwargs), session.sends_binary)
         finally:
             if context is not None:
                 context.finish()
@@ -326,7 +350,7 @@ class Dispatcher:
         try:
             items, is_over = first_items(generator)
             if is_over and (not keeps or are_few(items)):
-                return None, self._write_result(method, call_id, items) if keeps else None
+                return None, self._write_result(method, call_id, items, session.sends_binary) if keeps else None
             is_full = len(items) >= HELD
             collected = self._new_collection(method, session, keeps, items)
             is_over = is_over or (is_full and collected.take(generator))
@@ -379,7 +403,8 @@ class Dispatcher:
         copies = _COPIES.get(method.offload, 1)
         images = self._invoker.images
         if is_plain and found.arguments is not None and (memory := images.keep(found.size * copies)) is not None:
-            return self._call_later(ImageCallRunner(self._invoker, memory), method, call_id, *found.arguments, limit)
+            runner = ImageCallRunner(self._invoker, memory)
+            return self._call_later(runner, method, call_id, *found.arguments, limit, session)
         # A call that keeps its place in the order, or that control messages may refer to, is not overtaken meanwhile.
         hold = None if is_plain else Hold(session)
         decode = functools.partial(images.arguments, found, session, message.get("params"), line, tagged, copies)
@@ -408,10 +433,10 @@ class Dispatcher:
             async with asyncio.timeout_at(None if limit is None else limit.ends) as deadline:
                 (args, kwargs), memory = await decode()
             if method.inline:
-                return self._write_result(method, call_id, method.function(*args, **kwargs))
+                return self._write_result(method, call_id, method.function(*args, **kwargs), session.sends_binary)
             later: Encoded | Later | None
             if hold is None:
-                later = self._call_later(self._invoker, method, call_id, args, kwargs, limit)
+                later = self._call_later(self._invoker, method, call_id, args, kwargs, limit, session)
             else:
                 later = self._call_held(method, message, args, kwargs, limit, session, batch)
                 hold.release()
@@ -452,7 +477,7 @@ class Dispatcher:
         finally:
             self._batches.current = self._task_now = None
 
-    async def _call_later(  # noqa: PLR0912 (one path with its ends)
+    async def _call_later(  # noqa: C901, PLR0912 (one path with its ends)
         self,
         runner: HandlerRunner,
         method: Method,
@@ -460,6 +485,7 @@ class Dispatcher:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         limit: TimeLimit | None,
+        session: ConversationState,
     ) -> Encoded | None:
         """Run a handler that must be awaited, and write the reply."""
         try:
@@ -478,7 +504,11 @@ class Dispatcher:
             if type(result) is CollectedItems:
                 reply = result.reply(call_id) if result.keeps else None
             else:
-                reply = self._write_result(method, call_id, result)
+                reply = self._write_result(method, call_id, result, session.sends_binary)
+                if type(reply) is AttachedMessage:
+                    # Other tasks run before the reply is written, and may change what this handler has returned.
+                    del result, args, kwargs
+                    reply.secure()
             if type(runner) is CallRunner and runner.context.afterwards:
                 self._after_reply.plan(runner.context, asyncio.current_task())
             return reply

@@ -54,8 +54,14 @@ class ReplyWriter:
         self._side = side
         self._log = log
 
-    def result(self, method: Method, call_id: Any, result: Any) -> Encoded | None:
+    def result(self, method: Method, call_id: Any, result: Any, binary: bool = False) -> Encoded | None:
         """The reply with a handler's result, which is checked against the return hint.
+
+        Args:
+            method: that was called.
+            call_id: of the call, or `NO_ID`.
+            result: of the handler.
+            binary: large payloads are attached, for a peer that reads binary frames.
 
         Raises:
             ValueError: the result is not what the hint says.
@@ -66,7 +72,8 @@ class ReplyWriter:
             result = method.check_result(result)
         if call_id is NO_ID:
             return None
-        reply = self._serialize({"jsonrpc": VERSION, "id": call_id, "result": result})  # section 5
+        message = {"jsonrpc": VERSION, "id": call_id, "result": result}  # section 5
+        reply = self._serialize(message, binary=True) if binary else self._serialize(message)
         if len(reply) > self._max_size:
             raise envelope.oversize(len(reply), self._max_size, side=self._side)
         return reply

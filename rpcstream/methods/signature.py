@@ -87,6 +87,7 @@ class Signature:
                 hint = hints.get(parameter.name, Any)
                 lowered = self._lowered_parameter(parameter, hint, in_thread=in_thread)
                 self.parameters.append(RemoteParameter(parameter.name, parameter.kind, lowered, parameter.default))
+        self._hints = hints
         returns = hints.get("return", Any)
         self.returns = self._lowered("the return value", returns)
         self.check_result = self._result_check(returns)
@@ -115,6 +116,43 @@ class Signature:
             self.bind = self._short_bind(array, object_)
         else:
             self.bind = self._bind_images if has_images else self._bind
+
+    def check_announced(self, params: Any) -> None:
+        """Check params as far as that is possible before their payloads are there: names, and announced arrays.
+
+        Args:
+            params: an `Attachment` without memory stands for each payload.
+
+        Raises:
+            InvalidParams: `bind` would refuse them, whatever the payloads are.
+        """
+        if type(params) is dict:
+            names = {parameter.name for parameter in self._named}
+            missing = any(parameter.required and parameter.name not in params for parameter in self._named)
+            if missing or (self._convert_others is None and not names >= params.keys()):
+                raise self._errors.error(params, None)
+            given = [(name, f".{name}", value) for name, value in params.items()]
+        elif type(params) is list:
+            if len(params) > self._count and self._convert_rest is None:
+                raise self._errors.error(params, None)
+            pairs = zip(self._positional, params, strict=False)
+            given = [(each.name, f"[{at}]", value) for at, (each, value) in enumerate(pairs)]
+        else:
+            return
+        for name, path, value in given:
+            check = self._announced_checks.get(name)
+            if check is not None:
+                try:
+                    check(value)
+                except ValueError as error:
+                    raise self._errors.of_value(f"{error} - at `${path}`") from None
+
+    @functools.cached_property
+    def _announced_checks(self) -> dict[str, Callable[[object], None]]:
+        """What checks a value before its payload is there, for parameters of such a type, by name."""
+        rich = {each.name: self._codec.rich_hint(self._hints.get(each.name, Any)) for each in self._named}
+        checks = {name: getattr(hint, "check_announced", None) for name, hint in rich.items()}
+        return {name: check for name, check in checks.items() if check is not None}
 
     def decode_images(self, *, here: int, reports: bool) -> None:
         """Let `bind` raise `ArgumentsWithImages` from now on; without this it decodes all images itself.

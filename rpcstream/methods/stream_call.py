@@ -22,6 +22,7 @@ from ..peer.slices import SLICE, TimeSlices
 from ..peer.state import ConversationState, Hold
 from ..peer.stream_table import reply_key
 from ..wire import envelope
+from ..wire.buffers import AttachedMessage
 from . import stream_params
 from .collected_items import CollectedItems, close_generator, collect_packed, unpacked
 from .invoke import Invoker
@@ -218,7 +219,10 @@ class CallRunner:
             item = method.check_item(item)
         params = {"id": self.context.request_id, "value": item}
         try:
-            return self.session.calls.marshaller.encode(envelope.request(envelope.ITEM, params), method.name)
+            message = self.session.calls.marshaller.encode(envelope.request(envelope.ITEM, params), method.name)
+            if isinstance(message, AttachedMessage):
+                message.secure()  # the generator may use an array again, and the item may have to wait for credit
+            return message
         except MessageTooLarge as error:
             raise MessageTooLarge(error.message, error.data) from None  # without an address: it is this handler's error
 

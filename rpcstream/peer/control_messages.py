@@ -66,6 +66,12 @@ def early_key(state: ConversationState, message: Any) -> str | None:
     return None
 
 
+def is_control(message: dict[str, Any]) -> bool:
+    """Whether a message is a control notification (`$/...`), by its name."""
+    method = message.get("method")
+    return type(method) is str and method.startswith(envelope.CONTROL) and "id" not in message
+
+
 def is_open(state: ConversationState, key: str) -> bool:
     """Whether the stream with this key is open now."""
     return key[1:] in (state.streams.senders if key[0] == _OUT else state.streams.receivers)

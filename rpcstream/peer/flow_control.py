@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..codec import payloads
 from ..errors import CallCancelled, InvalidRequest
 from .memory import COUNTED, MessageMemory
 from .write_gate import WriteGate
@@ -200,7 +201,7 @@ class StreamReceiver:
         """
         if self._has_ended:
             return
-        size = len(item[1])
+        size = payloads.size_with_payloads(item[1])
         if size >= COUNTED and self._memory is not None:
             if not self._memory.reserve(size, self._held_size):
                 raise self._refused("the items of all streams that wait take too many bytes of memory (max_held_total)")
@@ -234,7 +235,7 @@ class StreamReceiver:
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
         item = self._items.popleft()
-        if self._held_size and (size := len(item[1])) >= COUNTED:
+        if self._held_size and (size := payloads.size_with_payloads(item[1])) >= COUNTED:
             self._release(size)
         return item
 

@@ -1,8 +1,9 @@
 """Messages as they come in: parsing, what a message comes to that cannot be parsed, and sorting them under overload.
 
-Owns the decisions about long messages, messages over a limit and messages that are not JSON; and that replies and
-control messages overtake the requests that wait for room, however they are packed, since something that runs may be
-waiting for them. Does not decide when there is room, when a request is handled, nor whether the connection is read.
+Owns the decisions about long messages, messages over a limit, binary frames and messages that are not JSON; and that
+replies and control messages overtake the requests that wait for room, however they are packed, since something that
+runs may be waiting for them. Does not decide when there is room, when a request is handled, nor whether the connection
+is read.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import orjson
 
 from ..codec import payloads
 from ..codec.payloads import TooManyValues
-from ..errors import ParseError, RpcError
+from ..errors import InvalidRequest, ParseError, RpcError
 from ..wire import envelope
 from ..wire.buffers import Encoded
-from ..wire.framing import LONG, Message, Oversize
 from ..wire.json_scan import SpreadValue
+from ..wire.messages import LONG, BinaryFrame, Message, Oversize
 from . import control_messages
 from .request_queue import Chunk, EarlyMessage, busy
 from .state import ConversationState
@@ -63,6 +64,8 @@ def unparsed(
         line = error.stand_in(line)  # type: ignore[arg-type]  # it was read
     if isinstance(line, Oversize):
         return [], None if _fail_call_of(line, state) else _refuse_oversize(line, state, refuse)
+    if isinstance(line, BinaryFrame):
+        return [], _refuse_frame(line, state, refuse)
     if state.spread is not None:
         if state.spread.takes(line):
             return [], None
@@ -79,6 +82,14 @@ def unparsed(
     if state.side == "server" and state.pending.settled_unreadable(line, reason):
         return [], None
     return [], refuse({"id": None if values else envelope.id_of_request(line)}, reason)
+
+
+def content_of(frame: BinaryFrame) -> tuple[Any, bytes]:
+    """The message of a frame, and its line. Raises JSONDecodeError if the frame was refused."""
+    if frame.refusal is not None:
+        raise orjson.JSONDecodeError("a refused frame", "", 0)
+    content: tuple[Any, bytes] = frame.content
+    return content
 
 
 def belongs_to_spread(message: Any, line: bytes | bytearray, state: ConversationState) -> bool:
@@ -99,9 +110,109 @@ def _fail_call_of(message: Oversize, state: ConversationState) -> bool:
     return state.pending.settled_too_long(message, state.limits.max_message_size, state.side)
 
 
+def _refuse_frame(frame: BinaryFrame, state: ConversationState, refuse: Refuse) -> Encoded | None:
+    """The error reply to a frame that was refused; if it is a reply, the call that waits for it fails."""
+    assert frame.refusal is not None
+    message, _ = frame.content
+    if type(message) is not dict:
+        return refuse({"id": None}, frame.refusal)
+    envelope.with_exact_ids(message, frame.json)
+    if envelope.is_reply(message):
+        state.pending.settle({**envelope.error_reply(None, frame.refusal), "id": message.get("id")}, b"")
+        return None
+    if "id" not in message and isinstance(frame.refusal, InvalidRequest):
+        message = {"id": None}  # it may not have been a notification
+    return refuse(message, frame.refusal)
+
+
 def _refuse_oversize(message: Oversize, state: ConversationState, refuse: Refuse) -> Encoded | None:
     """The error reply to a request that is too large."""
     return refuse(message, envelope.refusal_of(message, state.limits.max_message_size, side=state.side))
+
+
+class AdmittingState(ConversationState):
+    """A conversation that can tell which requests are refused before their payloads are there; `Session` is one."""
+
+    __slots__ = ()
+
+    def refusal_of(self, message: dict[str, Any]) -> RpcError | None:
+        """As `Dispatch.refusal_of`."""
+        raise NotImplementedError
+
+
+class FrameAdmission:
+    """Decides about the binary frames of one connection (`wire.messages.FrameIntake`).
+
+    Args:
+        session: gets the frames, and says which requests are refused.
+        go_on: called when there may be memory for a frame that waits.
+
+    Attributes:
+        reason: why no frames may come now; None if they may.
+    """
+
+    __slots__ = ("_go_on", "_is_waiting", "_reserved", "_state", "reason")
+
+    def __init__(self, session: AdmittingState, go_on: Callable[[], object]) -> None:
+        self._state = session
+        self._go_on = go_on
+        #: Bytes of payloads that are being received.
+        self._reserved = 0
+        self._is_waiting = False
+        self.reason: str | None = None
+
+    def refuses_frames(self) -> str | None:
+        return self.reason if self._state.takes_binary else "binary frames are switched off here (binary=False)"
+
+    def admit(self, json: bytes, sizes: tuple[int, ...]) -> tuple[BinaryFrame, list[memoryview]] | None:
+        state, memory = self._state, self._state.memory
+        frame = payloads.read_frame(json, sizes, state.limits.max_values, state.side)
+        message, line = frame.content
+        if frame.refusal is None and envelope.is_reply(message):
+            if state.pending.find(message.get("id")) is None and message.get("id") is not None:
+                return frame, []  # it is dropped
+        elif frame.refusal is None and not control_messages.is_control(message):
+            frame.refusal = state.refusal_of(message)
+        if frame.refusal is not None:
+            return frame, []
+        size = sum(sizes)
+        if memory.waiters and not self._is_waiting:  # others came before
+            self._wait()
+            return None
+        self._is_waiting = False
+        if not memory.reserve(size, 0):
+            self._wait(is_first=True)
+            return None
+        self._reserved = size
+        memory.wake()
+        return frame, line.take_memory()
+
+    def over(self) -> None:
+        size, self._reserved = self._reserved, 0
+        self._state.memory.release(size)
+
+    def give_up(self) -> None:
+        """The connection is lost: what was being received is dropped."""
+        self.over()
+        self._go_on = _nothing
+
+    def _wait(self, *, is_first: bool = False) -> None:
+        waiters = self._state.memory.waiters
+        if is_first:
+            waiters.appendleft(self._try_again)
+        else:
+            waiters.append(self._try_again)
+
+    def _try_again(self) -> None:
+        self._is_waiting = True
+        if self._go_on is _nothing:
+            self._state.memory.wake()
+        else:
+            self._state.loop.call_soon(self._go_on)
+
+
+def _nothing() -> None:
+    """Stands for what a lost connection would go on with."""
 
 
 class OverloadSorter:
@@ -145,10 +256,10 @@ class OverloadSorter:
         for key in [key for key in early if control_messages.is_open(self._state, key)]:
             for line in self._queue.take_early(key):
                 try:
-                    message = orjson.loads(line)
+                    message, read = content_of(line) if isinstance(line, BinaryFrame) else (orjson.loads(line), line)
                 except orjson.JSONDecodeError:  # in a long string of it, which was not looked at before
                     continue
-                control_messages.handle(self._state, message, line)
+                control_messages.handle(self._state, message, read)
 
     def refuse_rest(self, error: RpcError, until: float) -> bool:
         """Answer the requests that wait with this error, until this time (s) at the latest; returns whether any did."""
@@ -167,6 +278,8 @@ class OverloadSorter:
         state = self._state
         if isinstance(line, Oversize):
             return [] if _fail_call_of(line, state) else [line]
+        if isinstance(line, BinaryFrame):
+            return self._left_of_one(line, *line.content) if line.refusal is None else [line]
         # Most are plain requests, and need not be read for that. (A long one is read sooner than looked through.)
         is_short = len(line) < LONG
         if is_short and b'"method"' in line and not any(sign in line for sign in _SIGNS):
@@ -181,7 +294,10 @@ class OverloadSorter:
             return [] if values else [line]
         if type(message) is list:
             return self._left_of_batch(message, line, read)
-        key = control_messages.early_key(state, message)
+        return self._left_of_one(line, message, read)
+
+    def _left_of_one(self, line: bytes | BinaryFrame, message: Any, read: bytes) -> Left:
+        key = control_messages.early_key(self._state, message)
         if key is not None:
             return [EarlyMessage(key, line)]
         return [] if self._handled(message, read) else [line]
@@ -235,6 +351,9 @@ class OverloadSorter:
         state = self._state
         if isinstance(line, Oversize):
             return _refuse_oversize(line, state, self._refuse)
+        if isinstance(line, BinaryFrame):
+            line.refusal = line.refusal or error
+            return _refuse_frame(line, state, self._refuse)
         try:
             message, read = self._parse_long(line, state) if len(line) >= LONG else (orjson.loads(line), line)
         except orjson.JSONDecodeError as fault:

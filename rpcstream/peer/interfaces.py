@@ -75,6 +75,15 @@ class Dispatch(Protocol[S_contra]):
         """
         ...
 
+    def refusal_of(self, message: dict[str, Any], session: S_contra) -> RpcError | None:
+        """The error that a request comes to whatever its payloads are; None where they must be there to know.
+
+        Args:
+            message: parsed; an `Attachment` without memory stands for each payload.
+            session: the conversation that it came on.
+        """
+        ...
+
     def goes_on(self, message: Any) -> bool:
         """Whether the handler of this request is to go on when the connection is lost."""
         ...

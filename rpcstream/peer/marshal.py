@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from ..codec import Codec, payloads
@@ -134,12 +135,16 @@ class Marshaller:
         self._explain = explain
         self._side = side
         self._codec = codec
-        self.serialize = codec.serialize
+        self.serialize: Callable[[Any], Encoded] = codec.serialize
         self._holds_tags = codec.holds_tags
         self._max_depth = limits.max_depth
         self.max_size = limits.max_message_size
         self._max_batch = limits.max_batch
         self._checkers: dict[Any, Callable[[Any], Any]] = {}
+
+    def attach_payloads(self) -> None:
+        """Attach large payloads to messages from now on: the peer reads binary frames, on some connection at least."""
+        self.serialize = partial(self._codec.serialize, binary=True)
 
     def encode(self, message: object, method: str) -> Encoded:
         """The bytes of a message.
@@ -148,7 +153,9 @@ class Marshaller:
             EncodeError: a value has no form on the wire.
             MessageTooLarge: it is over this client's `max_message_size`. Nothing was sent.
         """
-        data = self.serialize(message)
+        return self._within_limit(self.serialize(message), method)
+
+    def _within_limit(self, data: Encoded, method: str) -> Encoded:
         if len(data) > self.max_size:
             error = envelope.oversize(len(data), self.max_size, side=self._side)
             error.method, error.address = method, self.address
@@ -167,7 +174,7 @@ class Marshaller:
             error = BatchTooLarge(data=data)
             error.method, error.address = method, self.address
             raise error
-        return self.encode(members, method)
+        return self._within_limit(self._codec.serialize(members), method)
 
     def notification(self, method: str, params: list[Any] | dict[str, Any] | None) -> Encoded:
         """The bytes of a notification (section 4.1)."""

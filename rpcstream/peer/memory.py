@@ -6,8 +6,10 @@ that the peers have not read. Knows no connection: the code that counts somethin
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections import deque
+from collections.abc import Callable, Hashable
 
+from ..codec import payloads
 from ..wire.json_scan import values_roughly
 
 #: Bytes of memory for each value of a parsed message (as `wire.json_scan` counts them): measured, a little more than
@@ -30,16 +32,18 @@ class MessageMemory:
 
     Attributes:
         at_work: bytes of messages whose calls run, parsed.
+        waiters: called, one at a time, when there may be room for what could not be reserved; first come, first served.
         waiting: bytes of messages that wait for room, or have come in part.
         unread: what was sent and not yet read by the peers.
     """
 
-    __slots__ = ("at_work", "half", "unread", "waiting")
+    __slots__ = ("at_work", "half", "unread", "waiters", "waiting")
 
     def __init__(self, limit: int, max_unread: int) -> None:
         self.half = limit // 2
         self.at_work = 0
         self.waiting = 0
+        self.waiters: deque[Callable[[], object]] = deque()
         self.unread = UnreadBytes(max_unread)
 
     @property
@@ -67,6 +71,13 @@ class MessageMemory:
     def release(self, size: int) -> None:
         """Take bytes off that wait no longer."""
         self.waiting -= size
+        if self.waiters and size > 0:
+            self.wake()
+
+    def wake(self) -> None:
+        """Let the first of those that wait try again."""
+        if self.waiters:
+            self.waiters.popleft()()
 
 
 class UnreadBytes:
@@ -143,4 +154,4 @@ def memory_of(line: bytes | bytearray) -> int:
     """
     size = len(line)
     a_byte = 2 if line.isascii() and b"\\u" not in line else 5
-    return a_byte * size + A_VALUE * values_roughly(line)
+    return a_byte * size + A_VALUE * values_roughly(line) + payloads.size_with_payloads(line) - size

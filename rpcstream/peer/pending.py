@@ -12,7 +12,7 @@ from typing import Any
 from ..codec import payloads
 from ..errors import ConnectionLost, InternalError, ParseError, Unread, error_from_wire
 from ..wire import envelope
-from ..wire.framing import HEAD_SIZE, LONG, Oversize
+from ..wire.messages import HEAD_SIZE, LONG, Oversize
 from .deadline import INFINITE
 
 #: Called with each value that a handler reports on its way to the result.
@@ -60,6 +60,28 @@ class PendingCall:
     def when_over(self, function: Callable[[], object]) -> None:
         """Call this when the wait is over, for whatever reason. For calls with streams among their arguments."""
         raise NotImplementedError
+
+
+class BinaryOffer(PendingCall):
+    """The request `rpc.hello`, which asks the peer whether it reads binary frames.
+
+    Args:
+        accept: called if it does; not where it answers with an error, such as an end of an older version.
+    """
+
+    __slots__ = ("_accept", "method")
+
+    def __init__(self, accept: Callable[[], object]) -> None:
+        self.method = envelope.HELLO
+        self._accept = accept
+
+    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        result = reply.get("result")
+        if type(result) is dict and result.get("binary") == 1:
+            self._accept()
+
+    def fail(self, error: Exception) -> None:
+        """Text is sent for as long as the connection lasts, which is not for long."""
 
 
 class PendingCalls:

@@ -16,7 +16,7 @@ import orjson
 from ..errors import ServerBusy
 from ..limits import Limits
 from ..wire import envelope
-from ..wire.framing import HEAD_SIZE, LONG, Message, Oversize
+from ..wire.messages import HEAD_SIZE, LONG, BinaryFrame, Message, Oversize
 from .memory import MessageMemory
 
 #: Bytes that a message takes besides its own.
@@ -50,7 +50,7 @@ class EarlyMessage:
 
     __slots__ = ("chunk", "key", "line")
 
-    def __init__(self, key: str, line: bytes) -> None:
+    def __init__(self, key: str, line: bytes | BinaryFrame) -> None:
         self.key = key
         self.line = line
         self.chunk: Chunk | None = None
@@ -274,7 +274,7 @@ class RequestQueue:
     def keep(self, chunk: Chunk, line: Message) -> bool:
         """Have a request of this chunk wait; False if it is so long that the server has no memory for it."""
         size = len(line)
-        if size >= LONG and type(line) is bytes:
+        if size >= LONG and not isinstance(line, Oversize):
             if not self._memory.reserve(size, self._reserved):
                 return False
             self._reserved += size
@@ -298,7 +298,7 @@ class RequestQueue:
         chunk.kept.append(early)
         self._change(chunk, 1, size)
 
-    def take_early(self, key: str) -> list[bytes]:
+    def take_early(self, key: str) -> list[bytes | BinaryFrame]:
         """Take the early messages about a stream that is open now, in order."""
         lines = []
         for early in self.early.pop(key, ()):
@@ -364,7 +364,7 @@ class RequestQueue:
 
     def _reserve(self, messages: Iterable[Message], sign: int) -> None:
         """Count sorted long messages as put back (sign 1) or taken (-1); they are never refused any more."""
-        size = sum(len(line) for line in messages if len(line) >= LONG and type(line) is bytes)
+        size = sum(len(line) for line in messages if len(line) >= LONG and not isinstance(line, Oversize))
         if size:
             self._reserved += sign * size
             self._memory.reserve_anyway(sign * size)
@@ -386,6 +386,8 @@ def _size_of(messages: Iterable[Message]) -> int:
 
 def _request_in(line: Message) -> Any:
     """The request or batch in this message, an empty object if it is not known; None if it asks for no reply."""
+    if isinstance(line, BinaryFrame):
+        return line.content[0] if envelope.asks_for_reply(line.content[0]) else None
     if isinstance(line, Oversize) or len(line) >= LONG:
         head = line.head if isinstance(line, Oversize) else line[:HEAD_SIZE]
         return {"id": None if envelope.is_batch_head(head) else envelope.id_in_head(head)}

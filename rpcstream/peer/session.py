@@ -16,19 +16,20 @@ from typing import Any
 import orjson
 
 from ..codec import Codec
+from ..codec.payloads import CutLine, FrameLine
 from ..errors import CallCancelled, RpcError
 from ..limits import Limits
 from ..text import get_logger
 from ..wire import envelope
-from ..wire.buffers import Encoded
-from ..wire.framing import LONG, Message, Oversize
+from ..wire.buffers import AttachedMessage, Encoded
+from ..wire.messages import LONG, BinaryFrame, Message, Oversize
 from . import control_messages, incoming
 from .incoming import OverloadSorter, ParseLong
 from .inflight import ForwardedCall
 from .interfaces import Channel, Dispatch, Later, Waiting
 from .memory import COUNTED, MessageMemory, memory_of
 from .request_queue import busy
-from .state import NOT_BEGUN, ConversationState
+from .state import NOT_BEGUN
 
 log = get_logger("rpcstream.server")
 
@@ -44,7 +45,7 @@ MakeError = Callable[[str], Exception]
 Answer = Callable[[Any, "bytes | bytearray", "Session"], Encoded | Later | None]
 
 
-class Session(ConversationState):
+class Session(incoming.AdmittingState):
     """One end of a conversation; both ends are equal.
 
     A transport calls `connected` once, then `receive`, `blocked` and `end` as things happen, and at last `lost`.
@@ -191,6 +192,9 @@ class Session(ConversationState):
     def is_paused(self) -> bool:
         """Whether the session has told its channel to read nothing for now."""
         return self._paused
+
+    def refusal_of(self, message: dict[str, Any]) -> RpcError | None:
+        return self._dispatch.refusal_of(message, self)
 
     def goes_on(self, message: Any) -> bool:
         """Whether the handlers of a message (of all members of a batch) go on when the connection is lost."""
@@ -353,7 +357,10 @@ class Session(ConversationState):
     def _long(self, line: Message) -> tuple[Any, bytes]:
         if isinstance(line, Oversize):
             raise orjson.JSONDecodeError("too long", "", 0)
-        return self._parse_long(line, self)
+        message, line = incoming.content_of(line) if isinstance(line, BinaryFrame) else self._parse_long(line, self)
+        if self.offers_binary and isinstance(line, CutLine) and line.payloads:
+            self.offer_binary()
+        return message, line
 
     def _take(self, reply: Encoded | Later, message: Any, line: bytes) -> int:
         """Take a reply, or what gives one later; gives how many bytes are to be sent now."""
@@ -363,12 +370,16 @@ class Session(ConversationState):
         ready = reply if isinstance(reply, Encoded) else self._start(reply, message, line)
         if ready is None:
             return 0
-        self._outbox.append(ready)
+        if type(ready) is AttachedMessage:
+            # Before another handler changes an array that this one has returned.
+            self._write_attached(ready, line.lent if type(line) is FrameLine else ())
+        else:
+            self._outbox.append(ready)
         return len(ready)
 
     def _start(self, later: Waiting, message: Any, line: bytes) -> Encoded | None:
         """Run a handler that waits, in a task; gives its reply if it did not wait after all."""
-        held = memory_of(line) if len(line) >= COUNTED else 0
+        held = memory_of(line) if len(line) >= COUNTED or type(line) is FrameLine else 0
         if held and self.memory.is_full and type(message) is dict:
             later.close()
             return self._dispatch.refuse(message, busy(self.limits.max_held_total, "max_held_total"))
@@ -387,7 +398,9 @@ class Session(ConversationState):
         if self.channel is None:
             self._report_gone()
             return
-        if reply is not None:
+        if type(reply) is AttachedMessage:
+            self._write_attached(reply)
+        elif reply is not None:
             self._outbox.append(reply)
         self._schedule()
 

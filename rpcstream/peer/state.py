@@ -7,23 +7,27 @@ transport. Does not know in which order messages are handled (`session`), nor wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import orjson
+
 from ..codec import Codec
+from ..codec.payloads import may_have_payload
 from ..errors import ServerBusy, Unread
 from ..limits import Limits
-from ..wire.buffers import Encoded
-from ..wire.framing import LONG
+from ..wire import envelope
+from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.json_scan import SpreadValue
+from ..wire.messages import LONG
 from .deadline import free_context
 from .inflight import ForwardedCall, RunningCalls
 from .interfaces import Channel
 from .marshal import Marshaller
 from .memory import MessageMemory
 from .outgoing import OutgoingCalls
-from .pending import PendingCalls
+from .pending import BinaryOffer, PendingCalls
 from .request_queue import RequestQueue, busy
 from .slices import TURN
 from .stream_table import StreamTable
@@ -72,6 +76,9 @@ class ConversationState:
         on_event: called with each event.
         is_leaving: this end has said that it reads no more requests (`$/goAway`).
         peer_is_leaving: the peer has said that it reads no more requests (`$/goAway`).
+        takes_binary: binary frames of the peer are read.
+        sends_binary: the peer has said that it reads binary frames: messages with large payloads are sent as such.
+        offers_binary: say the same to the peer once a large payload is sent or received.
     """
 
     # Slots: of so many attributes each is found faster so, and an idle connection takes half the memory.
@@ -100,17 +107,20 @@ class ConversationState:
         "limits",
         "loop",
         "memory",
+        "offers_binary",
         "on_event",
         "peer_is_leaving",
         "pending",
         "queue",
         "running",
+        "sends_binary",
         "side",
         "slow",
         "splits_values",
         "spread",
         "streaming",
         "streams",
+        "takes_binary",
         "turn_time",
         "waited",
         "write_gate",
@@ -151,6 +161,7 @@ class ConversationState:
         self.holds: list[asyncio.Future[None]] = []
         self.on_event: OnEvent | None = None
         self.is_leaving = self.peer_is_leaving = False
+        self.takes_binary, self.sends_binary, self.offers_binary = True, False, False
         self._on_end: Callable[[], object] | None = None
         self._on_lost: list[Callable[[], object]] = []
         self._on_gone = on_gone
@@ -176,6 +187,8 @@ class ConversationState:
         if self._calls is None:
             address = self.channel.address if self.channel is not None else ""
             self._calls = OutgoingCalls(self, Marshaller(self.codec, self.limits, address, side=self.side))
+            if self.sends_binary:
+                self._calls.marshaller.attach_payloads()
         return self._calls
 
     def use(self, calls: OutgoingCalls) -> None:
@@ -185,6 +198,11 @@ class ConversationState:
     def send(self, message: Encoded) -> None:
         """Send a message that is no reply to one just received; it is written with all others of this turn."""
         if self.channel is None:  # what is sent by a handler that goes on without its caller would pile up
+            return
+        if self.offers_binary and may_have_payload(message):
+            self.offer_binary()
+        if type(message) is AttachedMessage:
+            self._write_attached(message)
             return
         self._outbox.append(message)
         self.write_gate.unsent += len(message)
@@ -199,6 +217,36 @@ class ConversationState:
         messages = [*self._outbox, message]
         self._outbox.clear()
         self.channel.send(messages)
+
+    def _write_attached(self, message: AttachedMessage, lent: Container[int] = ()) -> None:
+        """Hand a message over at once, with what was to be sent before it: its payloads may be in use by others."""
+        if self.channel is None:
+            return
+        messages = [*self._outbox, message]
+        self._outbox.clear()
+        message.lent = lent
+        self.channel.send(messages)
+
+    def offer_binary(self) -> None:
+        """Say that binary frames are read here, and ask the peer whether it reads some; its answer is not waited for.
+
+        Not said before there is a large payload on the connection, so that peers without any never see it.
+        """
+        self.offers_binary = False
+        if self.channel is not None and self.is_lasting:
+            call_id = self.pending.add(BinaryOffer(self._use_binary))
+            self._outbox.append(orjson.dumps(envelope.request(envelope.HELLO, {"binary": 1}, call_id=call_id)))
+            self._schedule()
+
+    def _use_binary(self) -> None:
+        self.sends_binary = True
+        if self._calls is not None:
+            self._calls.marshaller.attach_payloads()
+
+    def peer_reads_binary(self) -> None:
+        """The peer has said that it reads binary frames."""
+        if self.takes_binary:
+            self._use_binary()
 
     def add_reply(self, reply: Encoded | None) -> None:
         """Have a reply written at the end of the turn that is going on."""

@@ -40,6 +40,7 @@ class ServerOptions(TypedDict, total=False):
         threads: the largest number of handlers with `offload="thread"` that run at a time.
         processes: the same for `offload="process"`.
         delimiter: ends a message on the line stream.
+        binary: send and receive large payloads (arrays, images, bytes) as they are, to and from clients that do so too.
         tls: the server's certificate; with it all connections are encrypted, without it none is.
         drain_timeout: seconds that calls in flight have to finish when the server stops.
         drain_delay: seconds that a stopping server goes on as before, while `/readyz` says 503, so that a load balancer
@@ -63,6 +64,7 @@ class ServerOptions(TypedDict, total=False):
     threads: int | None
     processes: int | None
     delimiter: bytes
+    binary: bool
     tls: TLS | None
     drain_timeout: float
     drain_delay: float
@@ -87,6 +89,7 @@ DEFAULTS: Mapping[str, Any] = {
     "threads": None,
     "processes": None,
     "delimiter": b"\n",
+    "binary": True,
     "tls": None,
     "drain_timeout": 10.0,
     "drain_delay": 0.0,

@@ -23,7 +23,7 @@ from ..errors import RegistrationError
 from ..events.topics import Topics
 from ..keyword_options import check_names, with_options
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
-from ..methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
+from ..methods.builtin_methods import add_auth_method, add_event_methods, add_hello, add_own_methods
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker, check_picklable, default_processes, default_threads
 from ..methods.threads import DaemonExecutor
@@ -93,6 +93,7 @@ class Server(ServerMethods):
         self._memory = MessageMemory(limits.max_held_total, limits.max_unread_total)
         self._lifespan: Lifespan | None = given["lifespan"]
         self._delimiter: bytes = given["delimiter"]
+        self._binary: bool = given["binary"]
         self._drain_timeout: float = given["drain_timeout"]
         self._drain_delay: float = given["drain_delay"]
         self._slow_call: float = given["slow_call"]
@@ -134,6 +135,7 @@ class Server(ServerMethods):
 
     def _add_builtin_methods(self) -> None:
         """Add the methods `rpc.*`."""
+        add_hello(self._registry, self.topics)
         add_event_methods(self._registry, self.topics, self._check_subscription)
         self._describe = add_own_methods(
             self._registry, codec=self.codec, title=self.title, version=self.version, stats=self._stats
@@ -423,8 +425,12 @@ class Server(ServerMethods):
     def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
         options = self._session_options(dispatcher)
         if self._authenticator is None:
-            return Session(dispatcher, **options, on_gone=on_gone)
-        return GatedSession(Gate(dispatcher, self._authenticator, self.limits), **options, on_gone=on_gone)
+            session = Session(dispatcher, **options, on_gone=on_gone)
+        else:
+            gate = Gate(dispatcher, self._authenticator, self.limits)
+            session = GatedSession(gate, **options, on_gone=on_gone)
+        session.takes_binary = self._binary
+        return session
 
 
 def _checked_paths(path: str | Iterable[str] | None) -> tuple[str, ...] | None:

@@ -13,7 +13,8 @@ from typing import Any, TypedDict
 from ..errors import ConnectionLost
 from ..limits import Limits
 from ..peer.session import Session
-from ..wire.framing import Oversize
+from ..wire.buffers import AttachedMessage, Encoded
+from ..wire.messages import Oversize
 from .connection import SocketConnection
 from .paced_transport import undelivered
 
@@ -28,9 +29,15 @@ Trace = Callable[[str, bytes], None]
 
 
 def trace_all(trace: Trace, direction: str, messages: Iterable[Any]) -> None:
-    """Call the trace function with each of these messages."""
+    """Call the trace function with each of these messages. Of binary frames it is given the JSON and the sizes."""
     for message in messages:
         trace(direction, message.head if isinstance(message, Oversize) else bytes(message))
+
+
+def trace_sent(trace: Trace, messages: Iterable[Encoded], *, as_frames: bool) -> None:
+    """Call the trace function with each of these messages; those with attachments go `as_frames` or as text."""
+    for message in messages:
+        trace("send", message.shown() if as_frames and type(message) is AttachedMessage else bytes(message))
 
 
 class ConnectionOptions(TypedDict, total=False):
@@ -97,6 +104,7 @@ class MessageConnection(SocketConnection):
             self._on_close(self)
 
     def _connect_session(self) -> None:
+        self.session.takes_binary = self.session.offers_binary = False
         self.session.connected(self)
 
     def _lose_session(self) -> None:

@@ -1,30 +1,51 @@
 """The line stream: a connection that carries JSON messages with a delimiter (wire page, "Line stream").
 
 Owns the bytes of one connection, in both directions. Passes whole messages to its session and writes those that the
-session sends; knows neither methods nor what a message means.
+session sends; knows neither methods nor what a message means. Binary frames stand among the lines: while they come, a
+buffered protocol receives their payloads straight into the memory that they stay in.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import socket
+import threading
 from collections.abc import Iterator
-from typing import Unpack
+from typing import Any, Unpack
 
 import orjson
 
 from ..errors import ParseError, RpcError
 from ..limits import Limits
+from ..local_peer import widen_buffers
+from ..peer.incoming import FrameAdmission
 from ..peer.memory import Reception
 from ..peer.session import Session
-from ..wire.buffers import Encoded, parts_of
+from ..wire.binary_frame import parts_of_frame
+from ..wire.buffers import AttachedMessage, Encoded, is_own, parts_of
 from ..wire.envelope import error_reply
 from ..wire.framing import LineFramer
+from ..wire.messages import Message
 from .connection import JOIN_MAX, JOINED_MAX
-from .message_connection import SECOND_BLANK, ConnectionOptions, MessageConnection, trace_all
+from .message_connection import SECOND_BLANK, ConnectionOptions, MessageConnection, trace_all, trace_sent
 from .paced_transport import undelivered
 
 #: How often, and how many bytes at a time, a connection is read that broke.
 REST_READS, REST_SIZE = 16, 64 * 1024
+
+
+#: Bytes of a payload from which on the rest of it is received into its memory, by itself.
+TARGET_MIN = 16 * 1024
+
+#: Bytes that are received at a time while frames come, and are not the rest of a payload.
+SCRATCH_SIZE = 256 * 1024
+
+#: Reads without a frame after which a connection is read plainly again: that saves a copy of each message.
+PLAIN_READS = 64
+
+#: Bytes that are handed to the transport at a time: more than 2 GiB overflow in the system's calls.
+WRITE_MAX = 1024 * 1024 * 1024
 
 
 class LineStream(MessageConnection):
@@ -41,19 +62,31 @@ class LineStream(MessageConnection):
     ) -> None:
         super().__init__(session, limits=limits, **options)
         self._reception = Reception(session.memory)
-        self._framer = LineFramer(max_size=limits.max_message_size, delimiter=delimiter, reception=self._reception)
+        #: None where a line may not be followed by a frame, since it does not end as a frame begins behind it.
+        self._frames = FrameAdmission(session, self._go_on) if delimiter == b"\n" else None
+        self._framer = LineFramer(
+            max_size=limits.max_message_size, delimiter=delimiter, reception=self._reception, intake=self._frames
+        )
         self._delimiter = delimiter
         self._peer_ended = False
+        self._buffered: _BufferedStream | None = None
+        self._is_wide = False
 
     # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
     def _connect_session(self) -> None:
+        if self._frames is None:
+            self.session.takes_binary = self.session.offers_binary = False
         self.session.connected(self, splits_values=True, is_lines=self._delimiter in (b"\n", b"\r\n"))
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
-        messages = self._framer.feed(data)
+        self._received(self._framer.feed(data))
+
+    def _received(self, messages: list[Message]) -> None:
+        """Take what the framer has made of the bytes that came."""
+        framer = self._framer
         if messages:
             self._timeouts.completed = True
             if self._trace is not None:
@@ -61,8 +94,74 @@ class LineStream(MessageConnection):
             self.session.receive(messages)
         else:
             self._timeouts.heard = self._timeouts.received = True
-        if self._framer.ended:
+        if framer.ended:
+            if framer.fault is not None:
+                self.session.send(orjson.dumps(error_reply(None, ParseError(data={"reason": framer.fault}))))
             self.session.end(self._lost)
+        elif framer.is_partial_frame:
+            self._receive_frame()
+
+    # -- binary frames ----------------------------------------------------------------------------------------
+
+    def _receive_frame(self) -> None:
+        """Receive the rest of a frame: wait for memory, or have the transport write into its payloads."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._framer.is_waiting:
+            transport.pause_reading()
+            return
+        self._widen()
+        if self._buffered is None and not self._paused:
+            # uvloop chooses how it reads when it begins to.
+            transport.pause_reading()
+            self._buffered = _BufferedStream(self)
+            transport.set_protocol(self._buffered)
+            transport.resume_reading()
+
+    def _go_on(self) -> None:
+        """There may be memory for a frame that waits."""
+        if self._transport is None or not self._framer.is_waiting:
+            return
+        messages = self._framer.go_on()
+        if not self._framer.is_waiting:
+            if not self._paused:
+                self._transport.resume_reading()
+            self._received(messages)
+
+    def resume(self) -> None:
+        if self._framer.is_waiting:
+            self._paused = False
+        else:
+            super().resume()
+
+    def target(self) -> memoryview | None:
+        """Memory for the next bytes of a payload; None where they are to be given to `data_received`."""
+        target = None if self._closing else self._framer.target()
+        return target if target is not None and len(target) >= TARGET_MIN else None
+
+    def received_into_target(self, count: int) -> None:
+        """Take note of bytes that were received into `target`."""
+        if not self._closing:
+            self._received(self._framer.received(count))
+
+    def read_plainly(self) -> None:
+        """Receive bytes as they come again, since no frames do."""
+        transport = self._transport
+        if transport is not None and not (self._paused or self._framer.partial or transport.is_closing()):
+            transport.pause_reading()
+            self._buffered = None
+            transport.set_protocol(self)
+            transport.resume_reading()
+
+    def _widen(self) -> None:
+        """Enlarge the socket's buffers, on this machine only: in a network it would end their growth by themselves."""
+        sock = self.socket
+        if not self._is_wide and sock is not None:
+            self._is_wide = True
+            widen_buffers(sock)
+
+    # -- the end of the connection ------------------------------------------------------------------------------
 
     def eof_received(self) -> bool:
         """The peer sends no more, but may still read: what is in flight is answered first."""
@@ -83,6 +182,8 @@ class LineStream(MessageConnection):
         if exc is not None and not self._closing:
             self._receive_rest()
         self._reception.over()
+        if self._frames is not None:
+            self._frames.give_up()
         super().connection_lost(exc)
 
     def _receive_rest(self) -> None:
@@ -111,9 +212,12 @@ class LineStream(MessageConnection):
         if transport is None:
             return
         self._timeouts.heard = True
+        has_frame = type(messages[-1]) is AttachedMessage and self.session.sends_binary
         if self._trace is not None:
-            trace_all(self._trace, "send", messages)
-        if len(messages) == 1 and len(messages[0]) > JOIN_MAX:
+            trace_sent(self._trace, messages, as_frames=has_frame)
+        if has_frame:
+            self._send_frame(messages, transport)
+        elif len(messages) == 1 and len(messages[0]) > JOIN_MAX:
             self._write_parts(self._delimited(messages))
         else:
             try:
@@ -132,6 +236,46 @@ class LineStream(MessageConnection):
         for message in messages:
             yield from parts_of(message)
             yield self._delimiter
+
+    def _send_frame(self, messages: list[Encoded], transport: asyncio.Transport) -> None:
+        """Write messages of which the last goes as a binary frame.
+
+        What the system takes at once is not copied. Of the rest those payloads are copied that others may still change.
+        """
+        self._widen()
+        message = messages[-1]
+        assert isinstance(message, AttachedMessage)
+        first, *parts = parts_of_frame(message)
+        if len(messages) > 1:
+            first = b"".join((*self._delimited(messages[:-1]), first))
+        parts.insert(0, first)
+        written = self._write_at_once(parts, transport)
+        rest: list[Any] = []
+        for part in parts:
+            if written >= len(part):
+                written -= len(part)
+                continue
+            left = memoryview(part)[written:]
+            own = is_own(part, message.lent)
+            rest += [
+                left[at : at + WRITE_MAX] if own else bytes(left[at : at + WRITE_MAX])
+                for at in range(0, len(left), WRITE_MAX)
+            ]
+            written = 0
+        if rest:
+            self._write_parts(rest)
+
+    def _write_at_once(self, parts: list[Any], transport: asyncio.Transport) -> int:
+        """Write as much as the system takes without waiting; gives how many bytes that was."""
+        sock = self.socket
+        if sock is None or transport.get_write_buffer_size() or transport.get_extra_info("ssl_object") is not None:
+            return 0
+        if transport.is_closing():
+            return 0
+        try:
+            return os.writev(sock.fileno(), parts)
+        except (OSError, AttributeError):  # it takes nothing now, is lost, or this system cannot do it
+            return 0
 
     def close(self) -> None:
         if self._closing:
@@ -153,7 +297,9 @@ class LineStream(MessageConnection):
             self._loop.call_later(0.02, self._close_when_delivered)
 
     def restrict(self, max_message_size: int | None) -> None:
-        """Take messages up to this size (bytes) from now on; None: up to `max_message_size`."""
+        """Take messages up to this size (bytes) and no frames from now on; None: those that the limits permit."""
+        if self._frames is not None:
+            self._frames.reason = None if max_message_size is None else "a binary frame before authentication"
         self._framer.limit(max_message_size or self._limits.max_message_size)
 
     # -- for the listener or the client -----------------------------------------------------------------------
@@ -165,7 +311,7 @@ class LineStream(MessageConnection):
 
     @property
     def _is_partial(self) -> bool:
-        return self._framer.partial
+        return self._framer.partial and not self._framer.is_waiting
 
     def _close_incomplete(self, reason: str) -> None:
         if self.session.side != "server":
@@ -186,3 +332,47 @@ class LineStream(MessageConnection):
             self._write(b" ")
             # A system takes the first one even for a socket that is closed; its answer shows with the second.
             self._probing = self._loop.call_later(SECOND_BLANK, self._write, b" ")
+
+
+class _BufferedStream(asyncio.BufferedProtocol):
+    """The protocol of a line stream while binary frames come: payloads are received into their own memory."""
+
+    def __init__(self, stream: LineStream) -> None:
+        self._stream = stream
+        #: What the transport writes into; kept until the next read, since the transport holds on to it.
+        self._target: memoryview | None = None
+        self._plain_reads = 0
+        self.pause_writing = stream.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = stream.resume_writing  # type: ignore[method-assign]
+        self.eof_received = stream.eof_received  # type: ignore[method-assign]
+        self.connection_lost = stream.connection_lost  # type: ignore[method-assign]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        # Never a bytearray: into one, asyncio's TLS writes NULs (cpython#156275).
+        self._target = self._stream.target()
+        return _scratch() if self._target is None else self._target
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._target is not None:
+            self._plain_reads = 0
+            self._stream.received_into_target(nbytes)
+            return
+        self._plain_reads += 1
+        self._stream.data_received(bytes(_scratch()[:nbytes]))
+        if self._plain_reads > PLAIN_READS:
+            self._stream.read_plainly()
+
+
+class _Scratch(threading.local):
+    """Memory for one read, of all connections of a thread: what was read is taken out before the next read."""
+
+    view: memoryview | None = None
+
+
+_thread = _Scratch()
+
+
+def _scratch() -> memoryview:
+    if _thread.view is None:
+        _thread.view = memoryview(bytearray(SCRATCH_SIZE))
+    return _thread.view

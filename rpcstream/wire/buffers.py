@@ -6,6 +6,11 @@ joined, since copying a large payload between the head and the tail of its messa
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Container
+from sys import getrefcount
+from typing import Any
+
 #: Bytes; received pieces shorter than this are joined as they come.
 _SHORT_PIECE = 16 * 1024
 
@@ -46,17 +51,111 @@ class ReceiveBuffer:
 class MessageParts:
     """An outgoing message as several byte strings, to be sent one behind the other. Its `len` is that of them all."""
 
-    __slots__ = ("_size", "parts")
+    __slots__ = ("_size", "_text")
 
     def __init__(self, parts: list[bytes]) -> None:
-        self.parts = parts
+        self._text: list[bytes] | None = parts
         self._size = sum(map(len, parts))
+
+    @property
+    def parts(self) -> list[bytes]:
+        """The byte strings, in order."""
+        assert self._text is not None
+        return self._text
 
     def __len__(self) -> int:
         return self._size
 
     def __bytes__(self) -> bytes:
         return b"".join(self.parts)
+
+
+class AttachedMessage(MessageParts):
+    """An outgoing message whose payloads stand beside its JSON. It is sent as text or as a binary frame.
+
+    Its `len` is that of the frame, without the header. As text it has base64 in the place of the payloads; that is
+    written when it is first asked for.
+
+    Args:
+        pieces: JSON, cut where the payloads stand: one piece more than there are payloads.
+        payloads: bytes-like objects whose `len` is their number of bytes, which is not 0.
+
+    Attributes:
+        lent: `id` of memory that is known to be held once more, by code that does not use it any more.
+    """
+
+    __slots__ = ("lent", "payloads", "pieces")
+
+    def __init__(self, pieces: list[bytes], payloads: list[Any]) -> None:
+        self.pieces = pieces
+        self.payloads = payloads
+        self.lent: Container[int] = ()
+        self._text = None
+        self._size = sum(map(len, pieces)) + len(_PLACE) * len(payloads)
+        self._size += sum([len(payload) + padding(len(payload)) for payload in payloads])
+
+    @property
+    def parts(self) -> list[bytes]:
+        """The message as text, with base64 in the place of the payloads."""
+        if self._text is None:
+            import pybase64
+
+            parts = [self.pieces[0] + b'"']
+            for payload, piece in zip(self.payloads, self.pieces[1:], strict=True):
+                parts += pybase64.b64encode(payload), b'"' + piece + b'"'
+            parts[-1] = parts[-1][:-1]
+            self._text = parts
+        return self._text
+
+    def secure(self) -> None:
+        """Copy payloads in memory that others may still change; to be called before the message waits."""
+        self.payloads = [payload if is_own(payload, self.lent) else bytes(payload) for payload in self.payloads]
+
+    @property
+    def json(self) -> bytes:
+        """The JSON of the frame, with a line end."""
+        parts = [self.pieces[0]]
+        for number, piece in enumerate(self.pieces[1:]):
+            parts += b'{"$bin":%d}' % number, piece
+        return b"".join((*parts, b"\n"))
+
+    def shown(self) -> bytes:
+        """The frame as a trace shows it: its sizes and its JSON."""
+        return b"@%d %b %b" % (len(self.json), b" ".join([b"%d" % len(each) for each in self.payloads]), self.json[:-1])
+
+
+#: As long as what stands in the JSON of a frame for a payload.
+_PLACE = b'{"$bin":00}'
+
+
+def is_own(payload: Any, lent: Container[int] = ()) -> bool:
+    """Whether no code can change the memory of a payload, as far as Python knows who holds it.
+
+    Args:
+        payload: bytes, or a view of an array, which only the caller holds.
+        lent: as in `AttachedMessage`.
+    """
+    if type(payload) is bytes:
+        return True
+    owner = getattr(payload, "base", None)
+    if owner is None or getattr(owner, "base", owner) is not None:
+        return type(owner) is bytes
+    return getrefcount(owner) <= _refs_of_own() + (id(owner) in lent)
+
+
+@functools.cache
+def _refs_of_own() -> int:
+    """The references that `is_own` sees of memory that nothing holds but one view."""
+    import numpy as np
+
+    payload = np.empty(8, np.uint8)[:]
+    owner = getattr(payload, "base", None)
+    return getrefcount(owner)
+
+
+def padding(size: int) -> int:
+    """Zeros that stand behind a payload of so many bytes, which another one follows."""
+    return -size % 8
 
 
 #: A message or a value as it is sent.

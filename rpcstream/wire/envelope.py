@@ -15,8 +15,8 @@ import orjson
 from ..errors import InvalidRequest, MessageTooLarge, ParseError, RpcError, ServerBusy
 from ..text import visible
 from . import json_scan
-from .framing import LONG, Oversize
 from .json_scan import deepest
+from .messages import LONG, Oversize
 
 VERSION = "2.0"
 
@@ -79,6 +79,8 @@ CANCEL, PROGRESS = "$/cancelRequest", "$/progress"
 ITEM, END, CREDIT = "$/item", "$/end", "$/credit"
 EVENT = "$/event"
 GO_AWAY = "$/goAway"
+#: The request that tells the peer what this end reads besides text, and asks what it reads.
+HELLO = "rpc.hello"
 
 #: Characters of an id up to which it is repeated in `GO_AWAY`; and what stands for other ids there.
 ID_MAX = 256

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from .framing import HEAD_SIZE, Message, Oversize, Reception
+from .messages import HEAD_SIZE, Message, Oversize, Reception
 
 TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 _CONTINUATION = 0x0

@@ -1,72 +1,24 @@
 """Split a byte stream into messages: lines, JSON values without line ends, too long lines (wire page, "Line stream").
 
 Owns where one message ends and the next begins. Reads of JSON only where the outermost bracket closes
-(`wire.json_scan`). Knows no socket and no clock.
+(`wire.json_scan`); what begins with `@` is a binary frame, which `binary_frame` reads. Knows no socket and no clock.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Protocol
 
+from .binary_frame import MARK, BinaryFrameReader, FrameError
 from .buffers import ReceiveBuffer
 from .json_scan import CLOSING, Balance, end_of_last_value, find_borders, may_end_value
-
-#: Bytes from which on a message is long: it may have large payloads, which are cut out before it is parsed.
-LONG = 16 * 1024
+from .messages import HEAD_SIZE, FrameIntake, Message, Oversize, Reception
 
 #: Bytes of a line from which on `find` is faster than `split`, which tests each byte by itself.
 _FOUND_FASTER = 512
 
-#: Bytes at the beginning of a message in which its id is looked for where the rest cannot be read; they are kept of a
-#: message over the limit.
-HEAD_SIZE = 512
-
 #: From so many bytes on that were not yet scanned for the end of a value, the last few are checked first.
 _CHECK_END_FIRST = 4 * 1024
 _END = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Oversize:
-    """Stands in the list of messages for one that was refused, so that its error reply keeps its place.
-
-    Attributes:
-        size: bytes; of a message whose end has not been received, the bytes so far.
-        head: the beginning of the message.
-        limit: the limit that it was over, of bytes or of values.
-        values: the number of its values, where these were over the limit; else 0.
-        is_refused: the message was over no limit of its own, but the server had no memory for it.
-    """
-
-    size: int
-    head: bytes
-    limit: int = field(default=0, compare=False)
-    values: int = field(default=0, compare=False)
-    is_refused: bool = field(default=False, compare=False)
-
-    def __len__(self) -> int:
-        return min(self.size, sys.maxsize)  # a peer may announce any size
-
-
-#: A result of the framer: the bytes of a message, or the mark of a refused one.
-Message = bytes | Oversize
-
-
-class Reception(Protocol):
-    """Counts the received bytes of a message, together with those of all messages that are being received."""
-
-    @property
-    def limit(self) -> int:
-        """Bytes that all messages may hold together."""
-
-    def grow(self, size: int) -> bool:
-        """Set the bytes received so far; False if the message must be dropped."""
-
-    def over(self) -> None:
-        """End the count: the message is complete, or was dropped."""
 
 
 class LineFramer:
@@ -79,41 +31,61 @@ class LineFramer:
             it is known to be longer; the rest up to the next delimiter is dropped.
         delimiter: ends a message; one byte or more.
         reception: counts messages that come in several pieces; one that it does not allow is dropped likewise.
+        intake: decides about binary frames; None: there are none, and a line that begins with `@` is no JSON.
+
+    Attributes:
+        ended: the peer sends no more requests: an empty line was received; or what follows cannot be read.
+        fault: why what follows cannot be read; None where it can.
     """
 
     __slots__ = (
         "_after_value",
         "_at_start",
         "_delimiter",
+        "_frame",
         "_held",
+        "_intake",
         "_max_size",
         "_reception",
+        "_rest",
         "_skipping",
         "_value_scan",
         "_width",
         "ended",
+        "fault",
     )
 
-    def __init__(self, *, max_size: int, delimiter: bytes = b"\n", reception: Reception | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        max_size: int,
+        delimiter: bytes = b"\n",
+        reception: Reception | None = None,
+        intake: FrameIntake | None = None,
+    ) -> None:
         if not delimiter:
             raise ValueError("the delimiter must have at least one byte")
         self._delimiter = delimiter
         self._width = len(delimiter)
         self._max_size = max_size
         self._reception = reception
+        self._intake = intake
+        #: The frame that is being received, and bytes behind its JSON while it waits for memory.
+        self._frame: BinaryFrameReader | None = None
+        self._rest = b""
         self._held = _HeldBytes()
         self._value_scan: _ValueScan | None = None
         self._skipping = False
         self._after_value = False
         #: The next byte begins a message.
         self._at_start = True
-        #: An empty line was received: the peer sends no more requests.
         self.ended = False
+        self.fault: str | None = None
 
     @property
     def partial(self) -> bool:
         """Whether a message has begun and its end has not been received."""
-        return self._skipping or bool(self._held.mark)
+        return self._skipping or bool(self._held.mark) or self._frame is not None
 
     def limit(self, max_size: int) -> None:
         """Set another limit, also for a message that has begun."""
@@ -123,9 +95,19 @@ class LineFramer:
         """The messages that these bytes complete, in order; none after an empty line."""
         if self._at_start:
             end = data.find(self._delimiter)
-            if end + self._width == len(data) and 0 < end <= self._max_size and data[0] > _BLANK:
-                # One message, whole, and not blank: nearly every read from a peer that waits for its answers.
+            if end + self._width == len(data) and 0 < end <= self._max_size and data[0] > MARK:
+                # One message, whole, neither blank nor a frame: nearly every read from a peer that waits for answers.
                 return [data[:end]]
+        if self._intake is not None:
+            if self._frame is not None:
+                return self._feed_frame(data, 0)
+            # One byte first: finding it takes far less time than finding two.
+            if _MARK in data and (start := self._frame_start(data)) >= 0:
+                messages = self._feed_text(data[:start]) if start else []
+                return messages if self.ended else messages + self._feed_frame(data, start)
+        return self._feed_text(data)
+
+    def _feed_text(self, data: bytes) -> list[Message]:
         held = self._held
         is_begun = held.size or self._skipping
         messages = self._feed_rest(data) if is_begun or self.ended else self._feed_lines(data)
@@ -139,6 +121,72 @@ class LineFramer:
         if self.ended or self._skipping or not last.strip():
             return []
         return [last]
+
+    # -- binary frames ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_partial_frame(self) -> bool:
+        """Whether a frame has begun, and not all of it was received."""
+        return self._frame is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a frame waits for memory: read no more, and call `go_on` when there may be some."""
+        return self._frame is not None and self._frame.is_waiting
+
+    def target(self) -> memoryview | None:
+        """Memory of a payload that the next bytes may be received into; None where they must be given to `feed`."""
+        return None if self._frame is None else self._frame.target()
+
+    def received(self, count: int) -> list[Message]:
+        """Take note of bytes that were received into `target`; gives the message if it is complete."""
+        assert self._frame is not None
+        self._frame.received(count)
+        return [] if self._frame.message is None else self._feed_frame(b"", 0)
+
+    def go_on(self) -> list[Message]:
+        """Go on with a frame that waits, if there is memory now; gives the messages that are complete then."""
+        if self._frame is None or not self._frame.go_on():
+            return []
+        rest, self._rest = self._rest, b""
+        return self._feed_frame(rest, 0)
+
+    def _frame_start(self, data: bytes) -> int:
+        """Where a frame begins in these bytes; negative where none does."""
+        if data[0] == MARK and not (self._held.size or self._skipping or self.ended):
+            return 0
+        return data.find(_LINE_AND_MARK) + 1 or -1
+
+    def _feed_frame(self, data: bytes, at: int) -> list[Message]:
+        """Feed the frame that is being received, or one that begins at `at`, then what follows it."""
+        assert self._intake is not None
+        messages: list[Message] = []
+        size = len(data)
+        self._at_start = self._after_value = False
+        while not self.ended:
+            frame = self._frame
+            if frame is None:
+                if at == size:
+                    self._at_start = True
+                    break
+                if data[at] != MARK:
+                    return messages + self.feed(data[at:])
+                frame = self._frame = BinaryFrameReader(self._intake, self._max_size, self._reception)
+            try:
+                at = frame.feed(data, at)
+            except FrameError as error:
+                self.fault, self.ended, self._frame = str(error), True, None
+                break
+            if frame.message is None:
+                self._rest += data[at:]  # all of it was taken, unless the frame waits
+                break
+            messages.append(frame.message)
+            self._intake.over()
+            self._frame = None
+            self.ended = frame.must_close
+        return messages
+
+    # -- text ---------------------------------------------------------------------------------------------------------
 
     def _feed_lines(self, data: bytes, start: int = 0) -> list[Message]:
         """Split bytes while nothing is held: a new message begins at `start`."""
@@ -293,7 +341,7 @@ class LineFramer:
         return before
 
 
-_BLANK = 0x20
+_MARK, _LINE_AND_MARK = b"@", b"\n@"
 
 
 class _HeldBytes(ReceiveBuffer):

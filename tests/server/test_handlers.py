@@ -477,7 +477,7 @@ async def test_discover(connect: Any) -> None:
     assert document["openrpc"] == "1.3.2"
     assert document["info"] == {"title": "the service", "version": "1.2"}
     methods = {method["name"]: method for method in document["methods"]}
-    own = [f"rpc.{name}" for name in ("discover", "ping", "stats", "subscribe", "unsubscribe")]
+    own = [f"rpc.{name}" for name in ("discover", "hello", "ping", "stats", "subscribe", "unsubscribe")]
     assert list(methods) == ["add", *own, "vectorize"]
     described = methods["add"]
     assert (described["summary"], described["description"]) == ("Adds.", "Adds.\n\nAt length.")

@@ -17,7 +17,8 @@ from rpcstream.codec import payloads
 from rpcstream.codec.memory import collector_paused
 from rpcstream.peer.flow_control import StreamReceiver
 from rpcstream.peer.memory import PARTLY, MessageMemory, Reception, memory_of
-from rpcstream.wire.framing import LineFramer, Oversize
+from rpcstream.wire.framing import LineFramer
+from rpcstream.wire.messages import Oversize
 
 from ..internals import message_memory, sessions_of
 

@@ -19,8 +19,8 @@ from rpcstream import AsyncClient, Limits, RpcError, Server
 from rpcstream.transports import websocket
 from rpcstream.transports.websocket import WebSocketStream
 from rpcstream.wire.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, FrameReader, frame
-from rpcstream.wire.framing import HEAD_SIZE, Oversize
 from rpcstream.wire.http_messages import Request
+from rpcstream.wire.messages import HEAD_SIZE, Oversize
 from rpcstream.wire.upgrade import accept_upgrade
 
 from ..internals import last_unanswered_ping

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rpcstream import AsyncClient, Limits, MessageTooLarge, Server
 from rpcstream.wire.frames import BINARY, PING, TEXT, FrameReader, frame
-from rpcstream.wire.framing import HEAD_SIZE, Oversize
+from rpcstream.wire.messages import HEAD_SIZE, Oversize
 
 from ..example_count import example_count
 from ..internals import is_in_frame

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpcstream.wire import envelope, json_scan
-from rpcstream.wire.framing import HEAD_SIZE, LineFramer, Oversize
+from rpcstream.wire.framing import LineFramer
+from rpcstream.wire.messages import HEAD_SIZE, Oversize
 
 from ..example_count import example_count
 from ..internals import held_pieces, held_size

@@ -34,8 +34,8 @@ from rpcstream.peer.pending import PendingCalls
 from rpcstream.peer.session import Session
 from rpcstream.transports.websocket import WebSocketStream
 from rpcstream.wire.frames import BINARY, TEXT, FrameReader, frame
-from rpcstream.wire.framing import Message
 from rpcstream.wire.http_messages import Request
+from rpcstream.wire.messages import Message
 from rpcstream.wire.upgrade import accept_upgrade
 
 SUITE = "autobahntestsuite==25.10.1"

@@ -1,0 +1,251 @@
+r"""Binary frames: a JSON message with its payloads behind it as bytes (wire page, "Binary frames"). Pure.
+
+    @<J> <n1> [<n2> ...]<0-7 blanks>\n
+    <JSON of exactly J bytes, ending in \n>
+    <n1 bytes>[zeros to a multiple of 8]<n2 bytes>...
+
+Owns the bytes of a frame, in both directions. Which frames are taken, and where their payloads are received, is for a
+`FrameIntake` to decide.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from .buffers import AttachedMessage, ReceiveBuffer, padding
+from .messages import HEAD_SIZE, FrameIntake, Message, Oversize, Reception
+
+#: The first byte of a frame, which no JSON begins with.
+MARK = 0x40
+
+#: Bytes of a payload from which on it is attached: below, base64 inside the JSON costs less than the frame.
+ATTACHED_MIN = 4 * 1024
+
+#: Payloads that are attached to one message; further ones stand in its JSON as base64.
+ATTACHED_MAX = 64
+
+#: Bytes of a header, which has at most 256 sizes.
+HEADER_MAX = 4096
+
+#: So many times `max_message_size` of a frame that is refused are skipped; the connection of a larger one is closed.
+SKIPPED_MAX = 16
+
+_HEADER = re.compile(rb"@(\d{1,12})((?: \d{1,12}){1,256}) {0,7}\n")
+_BEGIN = re.compile(rb"@(?:\d{1,12}(?: \d{1,12})* {0,8})?")
+_ZEROS = bytes(8)
+
+
+class FrameError(ValueError):
+    """The bytes are no frame; the text says why."""
+
+
+def header(json_size: int, sizes: list[int]) -> bytes:
+    """The header of a frame, so long that the first payload begins at a multiple of 8 bytes from the `@`."""
+    text = b"@%d %b\n" % (json_size, b" ".join([b"%d" % size for size in sizes]))
+    return text[:-1] + b" " * padding(len(text) + json_size) + b"\n"
+
+
+def read_header(line: bytes) -> tuple[int, tuple[int, ...]]:
+    """The size of the JSON, and those of the payloads.
+
+    Args:
+        line: with its line end.
+
+    Raises:
+        FrameError: it is malformed.
+    """
+    found = _HEADER.fullmatch(line)
+    sizes = tuple(map(int, found[2].split())) if found is not None and len(line) <= HEADER_MAX else ()
+    if found is None or not sizes or not all(sizes) or not int(found[1]):
+        raise FrameError("the header of a binary frame is malformed: '@', the bytes of the JSON, and of each payload")
+    return int(found[1]), sizes
+
+
+def parts_of_frame(message: AttachedMessage) -> list[Any]:
+    """The bytes to send for a message as a frame, in order; its payloads are not copied."""
+    json, payloads = message.json, message.payloads
+    parts: list[Any] = [header(len(json), list(map(len, payloads))) + json]
+    for payload in payloads:
+        parts.append(payload)
+        if zeros := padding(len(payload)):
+            parts.append(_ZEROS[:zeros])
+    # Behind the last one there is no padding.
+    if len(parts[-1]) < 8 and parts[-1] is not payloads[-1]:
+        parts.pop()
+    return parts
+
+
+def body_size(json_size: int, sizes: tuple[int, ...]) -> int:
+    """Bytes of a frame behind its header: JSON, payloads, and the padding between these."""
+    return json_size + sum(sizes) + sum(map(padding, sizes[:-1]))
+
+
+class BinaryFrameReader:
+    """Receives one frame.
+
+    Bytes are given to `feed`; or, while `target` has room, received into that directly and told by `received`.
+
+    Args:
+        intake: decides about the frame.
+        max_size: bytes of JSON, payloads and padding together.
+        reception: counts the JSON while it is received.
+
+    Attributes:
+        message: the frame, or what stands for it, once it is complete; None before.
+        is_waiting: the intake has no memory for it now: `go_on` is to be called when there may be some.
+        must_close: the connection cannot go on behind this frame, which is too large to be skipped.
+
+    Raises, by `feed`:
+        FrameError: the header is malformed, or no frame may come now.
+    """
+
+    __slots__ = (
+        "_at",
+        "_frame",
+        "_intake",
+        "_json",
+        "_json_size",
+        "_max_size",
+        "_reception",
+        "_sizes",
+        "_skips",
+        "_steps",
+        "_view",
+        "is_waiting",
+        "message",
+        "must_close",
+    )
+
+    def __init__(self, intake: FrameIntake, max_size: int, reception: Reception | None) -> None:
+        self._intake = intake
+        self._max_size = max_size
+        self._reception = reception
+        self._json = ReceiveBuffer()
+        self._json_size = 0
+        self._sizes: tuple[int, ...] = ()
+        self._frame: Message | None = None
+        #: What is still to be received: memory to fill, or a number of bytes to skip.
+        self._steps: Iterator[memoryview | int] = iter(())
+        self._view: memoryview | None = None
+        self._at = self._skips = 0
+        self.message: Message | None = None
+        self.is_waiting = False
+        self.must_close = False
+
+    def feed(self, data: bytes, at: int = 0) -> int:
+        """Take bytes; returns how far. Less than all of them if the frame is complete, or must wait."""
+        if not self._json_size:
+            at = self._take_header(data, at)
+            if not self._json_size:
+                return at
+        if self._frame is None and not self.is_waiting:
+            at = self._take_json(data, at)
+        size = len(data)
+        while at < size and self.message is None and not self.is_waiting and self._frame is not None:
+            if self._view is not None:
+                count = min(size - at, len(self._view) - self._at)
+                self._view[self._at : self._at + count] = memoryview(data)[at : at + count]
+                at += count
+                self.received(count)
+            else:
+                count = min(size - at, self._skips)
+                at += count
+                self._skips -= count
+                if not self._skips:
+                    self._next()
+        return at
+
+    def target(self) -> memoryview | None:
+        """Memory that the next bytes may be received into; None where they must be given to `feed`."""
+        return None if self._view is None else self._view[self._at :]
+
+    def received(self, count: int) -> None:
+        """Take note of bytes that were received into `target`."""
+        self._at += count
+        if self._view is not None and self._at == len(self._view):
+            self._next()
+
+    def go_on(self) -> bool:
+        """Ask the intake again; False if the frame must still wait."""
+        self._admit()
+        return not self.is_waiting
+
+    def _take_header(self, data: bytes, at: int) -> int:
+        end = data.find(b"\n", at) + 1
+        begun = self._json.size
+        self._json.append(data[at : end or None])
+        if self._json.size > HEADER_MAX or (not end and not _BEGIN.fullmatch(head := self._json.take())):
+            raise FrameError("the header of a binary frame is malformed, or too long")
+        if not end:
+            self._json.append(head)
+            return len(data)
+        if not begun and (reason := self._intake.refuses_frames()) is not None:
+            raise FrameError(reason)
+        self._json_size, self._sizes = read_header(self._json.take())
+        total = body_size(self._json_size, self._sizes)
+        self.must_close = total > SKIPPED_MAX * self._max_size
+        if self._json_size > self._max_size:
+            self._frame = Oversize(total, b"", self._max_size)
+            self._begin([] if self.must_close else [total])
+        return end
+
+    def _take_json(self, data: bytes, at: int) -> int:
+        end = min(len(data), at + self._json_size - self._json.size)
+        self._json.append(data[at:end])
+        if self._json.size < self._json_size:
+            if self._reception is not None and not self._reception.grow(self._json.size):
+                self._refuse_rest()
+        else:
+            self._admit()
+        return end
+
+    def _refuse_rest(self) -> None:
+        """Skip a frame of whose JSON only a part was received: the server has no memory for it."""
+        assert self._reception is not None
+        seen = self._json.take()
+        self._reception.over()
+        total = body_size(self._json_size, self._sizes)
+        self._frame = Oversize(total, seen[:HEAD_SIZE], self._reception.limit, is_refused=True)
+        self._begin([total - len(seen)])
+
+    def _admit(self) -> None:
+        """Decide about the frame, whose JSON is there."""
+        json = self._json.take()
+        rest = body_size(self._json_size, self._sizes) - self._json_size
+        if self._json_size + rest > self._max_size:
+            self._frame = Oversize(self._json_size + rest, json[:HEAD_SIZE], self._max_size)
+            self._begin([] if self.must_close else [rest])
+            return
+        admitted = self._intake.admit(json, self._sizes)
+        self.is_waiting = admitted is None
+        if admitted is None:
+            self._json.append(json)
+            return
+        self._frame, memory = admitted
+        steps: list[memoryview | int] = [rest]
+        if memory:
+            steps = []
+            for view in memory:
+                steps += [view, zeros] if (zeros := padding(len(view))) else [view]
+            if not isinstance(steps[-1], memoryview):
+                steps.pop()
+        self._begin(steps)
+
+    def _begin(self, steps: list[memoryview | int] | list[int]) -> None:
+        if self._reception is not None:
+            self._reception.over()
+        self._steps = iter(steps)
+        self._next()
+
+    def _next(self) -> None:
+        """Go on with the next step; after the last one the frame is complete."""
+        step = next(self._steps, None)
+        self._view, self._at = None, 0
+        if step is None:
+            self.message = self._frame
+        elif isinstance(step, int):
+            self._skips = step
+        else:
+            self._view = step

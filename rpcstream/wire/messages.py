@@ -1,0 +1,111 @@
+"""Received messages, as every transport hands them to its session: text, a binary frame, or one that was refused.
+
+Knows neither how bytes are cut into messages (`framing`, `binary_frame`, `frames`, `http_parser`) nor what they mean.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..errors import RpcError
+
+#: Bytes from which on a message is long: it may have large payloads, which are cut out before it is parsed.
+LONG = 16 * 1024
+
+#: Bytes at the beginning of a message in which its id is looked for where the rest cannot be read; they are kept of a
+#: message over the limit.
+HEAD_SIZE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Oversize:
+    """Stands in the list of messages for one that was refused, so that its error reply keeps its place.
+
+    Attributes:
+        size: bytes; of a message whose end has not been received, the bytes so far.
+        head: the beginning of the message.
+        limit: the limit that it was over, of bytes or of values.
+        values: the number of its values, where these were over the limit; else 0.
+        is_refused: the message was over no limit of its own, but the server had no memory for it.
+    """
+
+    size: int
+    head: bytes
+    limit: int = field(default=0, compare=False)
+    values: int = field(default=0, compare=False)
+    is_refused: bool = field(default=False, compare=False)
+
+    def __len__(self) -> int:
+        return min(self.size, sys.maxsize)  # a peer may announce any size
+
+
+class BinaryFrame:
+    """A message that was received as a binary frame, whole; or one that was refused when its JSON was there.
+
+    Attributes:
+        json: the JSON of it.
+        sizes: bytes of each payload.
+        content: what `FrameIntake.admit` has read: the parsed message and its line; None for a refused one.
+        refusal: why it is not carried out; None for a message to be handled.
+    """
+
+    __slots__ = ("_size", "content", "json", "refusal", "sizes")
+
+    def __init__(
+        self, json: bytes, sizes: tuple[int, ...], content: Any = None, refusal: RpcError | None = None
+    ) -> None:
+        self.json = json
+        self.sizes = sizes
+        self.content = content
+        self.refusal = refusal
+        # Never a short message: those are parsed without a look at what they are.
+        self._size = max(LONG, len(json) + sum(sizes))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        """The header and the JSON, for a trace: payloads are not shown."""
+        return b"@%d %b %b" % (len(self.json), b" ".join(b"%d" % size for size in self.sizes), self.json.rstrip(b"\n"))
+
+
+#: A result of a framer.
+Message = bytes | BinaryFrame | Oversize
+
+
+class Reception(Protocol):
+    """Counts the received bytes of a message, together with those of all messages that are being received."""
+
+    @property
+    def limit(self) -> int:
+        """Bytes that all messages may hold together."""
+
+    def grow(self, size: int) -> bool:
+        """Set the bytes received so far; False if the message must be dropped."""
+
+    def over(self) -> None:
+        """End the count: the message is complete, or was dropped."""
+
+
+class FrameIntake(Protocol):
+    """Decides about a binary frame when its JSON is there, before memory is taken for its payloads."""
+
+    def refuses_frames(self) -> str | None:
+        """Why no frame may come now; None if one may."""
+
+    def admit(self, json: bytes, sizes: tuple[int, ...]) -> tuple[BinaryFrame, list[memoryview]] | None:
+        """Look at a frame.
+
+        Args:
+            json: as it came.
+            sizes: bytes of each payload.
+
+        Returns:
+            The frame, and the memory that its payloads are received into; no memory for a frame that was refused, whose
+            payloads are skipped. None if there is no memory for them now: the frame must wait, `admit` is called again.
+        """
+
+    def over(self) -> None:
+        """The frame that was admitted is complete, or its rest will never come."""
