@@ -172,6 +172,8 @@ def image_to_send(data: bytes) -> Any:
         ValueError: not an image, or in a format that Pillow does not know.
     """
     name = format_of(data)
+    if name == "avif":  # which not every end reads
+        return open_image(data)
     return ImageData(name, data) if name is not None else open_image(data)
 
 

@@ -5,6 +5,7 @@ What is sent for each format that can be chosen; the first that can hold the ima
     format   modes it takes as they are       not these, which go on to PNG
     jpeg     L, RGB, CMYK                     a transparent colour; a side over 65,500
     webp     RGB, RGBA                        a transparent colour; a side over 16,383; RGBA without transparency
+    avif     RGB, RGBA                        as webp; a side over 32,768
     qoi      RGB, RGBA                        a transparent colour, a colour profile, EXIF
     raw      all but P and PA                 a transparent colour
     png      1, L, LA, P, RGB, RGBA, I;16     what is left goes raw; P and PA as RGBA if it must; so do empty images
@@ -28,7 +29,7 @@ from PIL import Image
 
 from ..errors import EncodeError
 from ..limits import DEFAULT_LIMITS
-from . import base64, image_files, image_source, qoi
+from . import avif, base64, image_files, image_source, qoi
 from .encoding import Encoding
 from .image_budget import DecodeElsewhere, ImageBudget, ImageLimits, TooMuchImage, reading
 from .image_source import ImageData
@@ -47,6 +48,7 @@ _JPEG_MODES = frozenset({"L", "RGB", "CMYK"})
 _JPEG_SIDE = 65_500
 _WEBP_MODES = frozenset({"RGB", "RGBA"})
 _WEBP_SIDE = 16_383
+_AVIF_SIDE = 32_768
 #: The most that JPEG can hold in its one segment for it.
 _EXIF_SIZE = 65_000
 
@@ -76,7 +78,7 @@ _RAW_NAMES = {"I;16L": "I;16", "I;16N": "I;16" if sys.byteorder == "little" else
 
 #: What is read, and where Pillow reads it. Few: each is attack surface, and the others are slow (in Python) or rare.
 _PLUGINS = {"png": "PngImagePlugin", "jpeg": "JpegImagePlugin", "webp": "WebPImagePlugin", "gif": "GifImagePlugin"}
-_FILES = (*_PLUGINS, "qoi")
+_FILES = (*_PLUGINS, "qoi", "avif")
 
 
 def encode_image(value: Image.Image, encoding: Encoding) -> object:
@@ -118,6 +120,8 @@ def _format_for(image: Image.Image, options: ImageOptions, *, is_raw_cheaper: bo
             return "jpeg"
         if options.format == "webp" and mode in _WEBP_MODES and side <= _WEBP_SIDE and not _is_opaque(image):
             return "webp"
+        if options.format == "avif" and mode in _WEBP_MODES and side <= _AVIF_SIDE and not _is_opaque(image):
+            return "avif"
         if options.format == "qoi" and mode in qoi.MODES and not _METADATA & image.info.keys():
             return "qoi"
         if options.format == "raw" and mode not in ("P", "PA"):
@@ -128,7 +132,7 @@ def _format_for(image: Image.Image, options: ImageOptions, *, is_raw_cheaper: bo
 
 
 def _is_opaque(image: Image.Image) -> bool:
-    """RGBA without transparency: WebP would drop the channel."""
+    """RGBA without transparency: WebP and AVIF would drop the channel."""
     return image.mode == "RGBA" and image.getchannel("A").getextrema() == (255, 255)
 
 
@@ -238,26 +242,18 @@ def _in_file(
 ) -> Image.Image:
     if name == "qoi" or (name is None and data[:4] == qoi.MAGIC):
         return _reduced(_from_qoi(data, budget), wanted, budget)
-    known = {name: _PLUGINS[name]} if name else _PLUGINS
-    for plugin in known.values():
-        import_module(f"PIL.{plugin}")
-    for each in known:
-        factory, accepts = Image.OPEN[each.upper()]
-        if accepts is None or accepts(data[:32]) is True:
-            break
-    else:
-        raise ValueError(f"image: the file is not {' or '.join(known)}{base64.path_advice(text)}")
+    each, factory = _format_in(data, name, text)
     try:
-        passes = image_files.examine(data, each, budget)
+        cost = image_files.examine(data, each, budget)
         if each == "webp":  # opening it takes the memory already
             budget.take_pixels(*image_files.webp_size(data))
         # Not Image.open: it has a limit of its own, for the whole process, and warns below it.
         with factory(io.BytesIO(data), "") as image:
             size = image.size if wanted is None else wanted.fitting(*image.size)
             if each == "jpeg" and size != image.size:
-                _take_draft(image, size, data, budget, passes)
+                _take_draft(image, size, data, budget, cost)
             elif each != "webp":
-                budget.take_pixels(*image.size, passes)
+                budget.take_pixels(*image.size, image_files.passes(each, cost, image.size))
             image.load()
             budget.check_size(*image.size)
             # As `image.copy()`, which would take the memory twice: the file's own object is dropped here.
@@ -266,6 +262,22 @@ def _in_file(
         raise
     except Exception as error:  # Pillow raises many kinds for a broken file
         raise ValueError(f"image: the {each} file is broken: {shortened(str(error), 200)}") from error
+
+
+def _format_in(data: bytes, name: str | None, text: object) -> tuple[str, Any]:
+    """The format of a file that Pillow reads, and what opens it. ValueError if it is not the named one."""
+    known = {name: _PLUGINS[name]} if name in _PLUGINS else _PLUGINS
+    if name == "avif" or (name is None and avif.is_avif(data[: avif.HEAD])):
+        if not avif.is_there():
+            raise ValueError("image: avif files are read where Pillow has AVIF (from 11.3 on), which it has not here")
+        known = {"avif": "AvifImagePlugin"}
+    for plugin in known.values():
+        import_module(f"PIL.{plugin}")
+    for each in known:
+        factory, accepts = Image.OPEN[each.upper()]
+        if accepts is None or accepts(data[:32]) is True:
+            return each, factory
+    raise ValueError(f"image: the file is not {' or '.join(known)}{base64.path_advice(text)}")
 
 
 def _take_draft(image: Any, size: tuple[int, int], data: bytes, budget: ImageBudget, passes: int) -> None:

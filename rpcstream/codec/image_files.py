@@ -14,13 +14,15 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from . import base64, qoi
+from . import avif, base64, qoi
 from .image_budget import LEAST, PIXEL_BYTES, ImageBudget, ImageLimits, TooMuchImage
 from .payloads import Attachment, Payload
 from .rich_hint import TAG_KEY
 
 #: Parts of a file that are looked at: so many, and one more for so many bytes. Each takes Pillow some microseconds.
 _PARTS, _BYTES_A_PART = 4096, 1024
+#: A pixel of AVIF takes as long as some passes over one of another format: 20 to 70 ns.
+_AVIF_COST = 3
 #: Bytes that Pillow inflates of one compressed text (PIL.PngImagePlugin.MAX_TEXT_CHUNK).
 _TEXT_CHUNK = 1024 * 1024
 #: How many times larger inflated data is at most than before (zlib, "Maximum Compression Factor").
@@ -43,15 +45,22 @@ def examine(data: bytes, name: str, budget: ImageBudget) -> int:
     """Take what a file keeps besides pixels from the budget.
 
     Args:
-        name: "png", "jpeg", "webp" or "gif"; the file begins as such a one.
+        name: "png", "jpeg", "webp", "gif" or "avif"; the file begins as such a one.
 
     Returns:
-        Passes over the pixels that decoding takes.
+        Passes over the pixels that decoding takes; of AVIF the pixels of all its coded pictures. See `passes`.
 
     Raises:
         TooMuchImage: the file has too many parts, or too much metadata.
     """
     return _WALKS[name](data, budget)
+
+
+def passes(name: str, cost: int, size: tuple[int, int]) -> int:
+    """Passes over the pixels of an image of this size, from what `examine` gave for its file."""
+    if name != "avif":
+        return cost
+    return _AVIF_COST * max(1, -(-cost // max(size[0] * size[1], LEAST)))
 
 
 class _Parts:
@@ -219,7 +228,13 @@ def _webp(data: bytes, budget: ImageBudget) -> int:
     return 1
 
 
-_WALKS: dict[str, Callable[[bytes, ImageBudget], int]] = {"png": _png, "jpeg": _jpeg, "gif": _gif, "webp": _webp}
+_WALKS: dict[str, Callable[[bytes, ImageBudget], int]] = {
+    "png": _png,
+    "jpeg": _jpeg,
+    "gif": _gif,
+    "webp": _webp,
+    "avif": avif.coded_pixels,
+}
 
 
 def webp_size(data: bytes) -> tuple[int, int]:
@@ -236,16 +251,19 @@ def webp_size(data: bytes) -> tuple[int, int]:
 # -- how much memory images will take ----------------------------------------------------------------------------------
 
 #: Bytes a pixel while a file is decoded. libwebp has two canvases, the pixels of the frame, and what it gives is copied
-#: twice; a progressive JPEG has its coefficients; QOI an array, its bytes and the image; raw pixels their bytes.
-_WEBP, _JPEG, _QOI, _RAW = 16, 12, 12, 8
-#: Characters of base64 that have the size of any file but a JPEG; of a JPEG so many are looked at.
-_HEAD, _JPEG_HEAD = 48, 128 * 1024
+#: twice; a progressive JPEG has its coefficients; QOI an array, its bytes and the image; raw pixels their bytes. AVIF
+#: has up to three planes of two bytes and one for alpha, and what libavif makes of them is copied twice.
+_WEBP, _JPEG, _QOI, _RAW, _AVIF = 16, 12, 12, 8, 20
+#: Characters of base64 that have the size of any file but a JPEG or AVIF; of these so many are looked at.
+_HEAD, _JPEG_HEAD, _AVIF_HEAD = 64, 128 * 1024, 8 * 1024
 #: Values in a message that are looked at: some milliseconds.
 _MAX_PARTS = 20_000
 #: What files begin with, in base64.
 _BEGINNINGS = ("iVBORw0KGgo", "/9j/", "UklGR", "R0lGOD", "cW9pZg")
+_AVIF_BEGINNING = re.compile("AAAA[A-Za-z0-9+/]{2}Z0eXB")
 #: Characters that a data: URL of an image may have before its comma; those that are read have fewer.
 _LONGEST_HEAD = 64
+_AVIF_SIZE = re.compile(rb"ispe\0\0\0\0(.{8})", re.DOTALL)
 _JPEG_FRAME = re.compile(rb"\xff[\xc0-\xc3\xc5-\xc7\xc9-\xcb\xcd-\xcf]..\x08(....)", re.DOTALL)
 
 
@@ -256,7 +274,7 @@ def image_weight(value: Any, limits: ImageLimits) -> int:
     the message are what counts; they are what is given for data with many parts, too.
     """
     kept = peak = looked_at = 0
-    most, max_pixels = limits.message_pixels * _WEBP, limits.pixels
+    most, max_pixels = limits.message_pixels * _AVIF, limits.pixels
     rest = [value]
     while rest:
         looked_at += 1
@@ -271,7 +289,7 @@ def image_weight(value: Any, limits: ImageLimits) -> int:
                 rest += part.values()
                 continue
             pixels, each = _raw_size(part) if part.get("format") == "raw" else _file_size(part.get("data"), max_pixels)
-        elif type(part) is str and part.startswith(_BEGINNINGS):
+        elif type(part) is str and (part.startswith(_BEGINNINGS) or _AVIF_BEGINNING.match(part)):
             pixels, each = _file_size(part, max_pixels)
         elif type(part) is str and part[:_LONGEST_HEAD].lower().startswith("data:image/"):
             begin = part.find(",", 0, _LONGEST_HEAD) + 1
@@ -306,6 +324,10 @@ def _file_size(text: Any, max_pixels: int) -> tuple[int, int]:
     if head[:4] == qoi.MAGIC and len(head) >= 14:
         width, height = qoi.size_of(head)
         return width * height, _QOI
+    if avif.is_avif(head):
+        found = _AVIF_SIZE.findall(base64.decode_head(text, _AVIF_HEAD))
+        sizes = [struct.unpack(">LL", each) for each in found]
+        return max((width * height for width, height in sizes), default=max_pixels), _AVIF
     if head[:2] != b"\xff\xd8":
         return 0, PIXEL_BYTES
     sizes = [struct.unpack(">HH", found) for found in _JPEG_FRAME.findall(base64.decode_head(text, _JPEG_HEAD))]

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import EncodeError
+from . import avif
 from .options import ImageFile, ImageSettings
 
 #: First bytes of a file, by the format's name on the wire. (WebP has its length between them and its name.)
 _SIGNATURES = {"png": b"\x89PNG\r\n\x1a\n", "jpeg": b"\xff\xd8\xff", "webp": b"RIFF", "gif": b"GIF8", "qoi": b"qoif"}
-FORMATS = tuple(_SIGNATURES)
-#: Bytes in which a file shows its format.
-HEAD = 16
+FORMATS = (*_SIGNATURES, "avif")
 #: The classes of Pillow for files: format -> (name on the wire, module, class).
 _CLASSES = {
     "PNG": ("png", "PIL.PngImagePlugin", "PngImageFile"),
@@ -31,11 +30,12 @@ _CLASSES = {
     "WEBP": ("webp", "PIL.WebPImagePlugin", "WebPImageFile"),
     "GIF": ("gif", "PIL.GifImagePlugin", "GifImageFile"),
     "QOI": ("qoi", "PIL.QoiImagePlugin", "QoiImageFile"),
+    "AVIF": ("avif", "PIL.AvifImagePlugin", "AvifImageFile"),
 }
 #: Formats that every end reads, so that a file needs not be asked for by the user.
 _READ_EVERYWHERE = frozenset({"png", "jpeg", "webp", "gif"})
 #: Formats whose files Pillow reads as a whole when it opens them.
-_READ_AT_ONCE = frozenset({"webp"})
+_READ_AT_ONCE = frozenset({"webp", "avif"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def format_of(head: bytes) -> str | None:
     for name, signature in _SIGNATURES.items():
         if head.startswith(signature) and (name != "webp" or head[8:12] == b"WEBP"):
             return name
-    return None
+    return "avif" if avif.is_avif(head) else None
 
 
 # -- files that the user gives -----------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def given_file(value: Any, most: int) -> ImageData:
         shown = "the open file"
         data = _reading(lambda: _read_open(value, most), shown, most)
         others = "its bytes with read(), or its lines with a generator"
-    name = format_of(data[:HEAD])
+    name = format_of(data[: avif.HEAD])
     if name is None:
         known = ", ".join(FORMATS)
         raise EncodeError(
@@ -176,8 +176,8 @@ def unchanged_file(image: Any, settings: ImageSettings) -> ImageData | None:
 
     Only of an image whose pixels Pillow has not read yet: nothing tells whether those of another were drawn on. Its
     file is read and opened once more; all that was read of it (mode, size, palette, metadata, where the pixels stand
-    in the file, a draft size) must be equal. A WebP file was read as a whole when it was opened: its pixels are
-    compared, too, which takes two times the time of decoding it.
+    in the file, a draft size) must be equal. WebP and AVIF files were read as a whole when they were opened: their
+    pixels are compared, too, which takes two times the time of decoding it.
 
     Args:
         image: any image of Pillow's.
@@ -250,8 +250,8 @@ def _is_permitted(data: bytes, name: str, size: tuple[int, int], settings: Image
 
     budget = ImageBudget(settings.limits)
     try:
-        passes = image_files.examine(data, name, budget) if name != "qoi" else 1
-        budget.take_pixels(*size, passes)
+        cost = image_files.examine(data, name, budget) if name != "qoi" else 1
+        budget.take_pixels(*size, image_files.passes(name, cost, size))
     except TooMuchImage:
         return False
     return True

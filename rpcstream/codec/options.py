@@ -21,12 +21,13 @@ class ImageOptions:
     image that has not changed goes as its file, where that has this format and neither quality nor compression is set.
 
     Attributes:
-        format: "png" (lossless), "jpeg", "webp", "qoi" (lossless, faster than PNG and larger; both ends need the extra
-            `qoi`), or "raw": the pixels as they are, which takes no time and much room. None: what costs the least. An
-            opened image that has not changed goes as its file (png, jpeg, webp, gif); any other raw where the
-            connection takes binary frames, and as PNG at a fast level where it does not, or where raw would lose a
-            palette, a transparent colour, a colour profile or EXIF.
-        quality: 1 to 100, for "jpeg" and lossy "webp"; None is Pillow's default (75 and 80).
+        format: "png" (lossless), "jpeg", "webp", "avif" (smallest and slowest; both ends need a Pillow that has it, 11.3
+            or later), "qoi" (lossless, faster than PNG and larger; both ends need the extra `qoi`), or "raw": the
+            pixels as they are, which takes no time and much room. None: what costs the least. An opened image that has
+            not changed goes as its file (png, jpeg, webp, gif); any other raw where the connection takes binary frames,
+            and as PNG at a fast level where it does not, or where raw would lose a palette, a transparent colour, a
+            colour profile or EXIF.
+        quality: 1 to 100, for "jpeg", "avif" and lossy "webp"; None is Pillow's default (75, 75 and 80).
         lossless: for "webp".
         compression: 0 to 9, for PNG. None: the fastest where the format is None; else 3, at which files are nearly as
             small as at 6 (zlib's default) in half the time.
@@ -35,19 +36,20 @@ class ImageOptions:
         ValueError: an option is out of range, or means nothing for the format.
     """
 
-    format: Literal["png", "jpeg", "webp", "qoi", "raw"] | None = None
+    format: Literal["png", "jpeg", "webp", "avif", "qoi", "raw"] | None = None
     quality: int | None = None
     lossless: bool = False
     compression: int | None = None
 
     def __post_init__(self) -> None:
-        if self.format not in (None, "png", "jpeg", "webp", "qoi", "raw"):
-            raise ValueError(f"format must be 'png', 'jpeg', 'webp', 'qoi', 'raw' or None, got {self.format!r}")
+        if self.format not in (None, "png", "jpeg", "webp", "avif", "qoi", "raw"):
+            known = "'png', 'jpeg', 'webp', 'avif', 'qoi', 'raw' or None"
+            raise ValueError(f"format must be {known}, got {self.format!r}")
         if self.lossless and self.format != "webp":
             raise ValueError(f"lossless is for 'webp' only, the format is {self.format!r}")
         if self.quality is not None:
-            if self.format not in ("jpeg", "webp") or self.lossless:
-                raise ValueError("quality is for 'jpeg' and lossy 'webp' only")
+            if self.format not in ("jpeg", "webp", "avif") or self.lossless:
+                raise ValueError("quality is for 'jpeg', 'avif' and lossy 'webp' only")
             if type(self.quality) is not int or not 1 <= self.quality <= 100:
                 raise ValueError(f"quality must be an integer from 1 to 100, got {self.quality!r}")
         if self.compression is not None and (type(self.compression) is not int or not 0 <= self.compression <= 9):
@@ -69,7 +71,7 @@ class ImageFile:
     """An image that is sent as its file: byte by byte, without being decoded here. It is read when it is sent.
 
     A `pathlib.Path` and an open binary file are sent in the same way. It must be a file of a format that is read: png,
-    jpeg, webp, gif, and qoi where the other end has the package for it. Open any other with `PIL.Image.open`.
+    jpeg, webp, gif, and where the other end has it qoi and avif. Open any other with `PIL.Image.open`.
 
     Args:
         path: of a regular file.

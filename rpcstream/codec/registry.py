@@ -72,7 +72,8 @@ class Codec:
             understood are refused when a function is registered.
 
     Raises:
-        ImportError: images are to be sent as QOI, and the package for it (extra `qoi`) is not installed.
+        ImportError: images are to be sent as QOI, and the package for it (extra `qoi`) is not installed; or as AVIF,
+            and Pillow is one without it.
         TypeError: `ignored_metadata` has something else than classes.
     """
 
@@ -92,6 +93,11 @@ class Codec:
                 raise TypeError(f"ignored_metadata has classes, got {each!r}")
         if images.format == "qoi" and find_spec("qoi") is None:
             raise ImportError("images as QOI need the package qoi: pip install 'rpcstream[qoi]'")
+        if images.format == "avif":
+            from . import avif
+
+            if not avif.is_there():
+                raise ImportError("images as AVIF need a Pillow that has it: pip install 'Pillow>=11.3'")
         self.images = images
         #: What the images of one message may cost.
         self.image_limits = ImageLimits(max_image_pixels, max(max_image_pixels, max_message_pixels), max_image_metadata)
