@@ -21,8 +21,8 @@ class ImageOptions:
     image that has not changed goes as its file, where that has this format and neither quality nor compression is set.
 
     Attributes:
-        format: "png" (lossless), "jpeg", "webp", "avif" (smallest and slowest; both ends need a Pillow that has it, 11.3
-            or later), "qoi" (lossless, faster than PNG and larger; both ends need the extra `qoi`), or "raw": the
+        format: "png" (lossless), "jpeg", "webp", "avif" (smallest and slowest; both ends need a Pillow that has it:
+            11.3 or later), "qoi" (lossless, faster than PNG and larger; both ends need the extra `qoi`), or "raw": the
             pixels as they are, which takes no time and much room. None: what costs the least. An opened image that has
             not changed goes as its file (png, jpeg, webp, gif); any other raw where the connection takes binary frames,
             and as PNG at a fast level where it does not, or where raw would lose a palette, a transparent colour, a
