@@ -253,7 +253,8 @@ def _in_file(
             if each == "jpeg" and size != image.size:
                 _take_draft(image, size, data, budget, cost)
             elif each != "webp":
-                budget.take_pixels(*image.size, passes=image_files.passes(each, cost, image.size))
+                width, height = image.size
+                budget.take_pixels(width, height, image_files.passes(each, cost, image.size))
             image.load()
             budget.check_size(*image.size)
             # As `image.copy()`, which would take the memory twice: the file's own object is dropped here.
