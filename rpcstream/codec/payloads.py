@@ -217,33 +217,31 @@ def read_frame(json: bytes, sizes: tuple[int, ...], max_values: int | None, side
 def _attach(message: dict[str, Any], line: FrameLine) -> None:
     """Put attachments in the place of `{"$bin": k}`, in place. FrameError if each does not stand there once."""
     unused = dict(enumerate(line.attachments))
-
-    def attached(value: Any) -> Any:
-        if type(value) is dict:
-            if len(value) == 1 and BIN_KEY in value:
-                number = value[BIN_KEY]
-                found = unused.pop(number, None) if type(number) is int else None
-                if found is None:
-                    count = len(line.attachments)
-                    raise FrameError(
-                        f"each $bin is a number below {count}, the count of payloads, and stands there once"
-                    )
-                return found
-            for name, member in value.items():
-                if type(member) is dict or type(member) is list:
-                    value[name] = attached(member)
-        else:
-            for position, member in enumerate(value):
-                if type(member) is dict or type(member) is list:
-                    value[position] = attached(member)
-        return value
-
     try:
-        attached(message)
+        _attached(message, unused, len(unused))
     except RecursionError:
         raise FrameError("the message is nested too deep") from None
     if unused:
         raise FrameError(f"no $bin stands for the payload {next(iter(unused))}: each stands in one place")
+
+
+def _attached(value: Any, unused: dict[int, Attachment], count: int) -> Any:
+    # (A function inside the other one would keep the payloads until the garbage collector runs.)
+    if type(value) is dict:
+        if len(value) == 1 and BIN_KEY in value:
+            number = value[BIN_KEY]
+            found = unused.pop(number, None) if type(number) is int else None
+            if found is None:
+                raise FrameError(f"each $bin is a number below {count}, the count of payloads, and stands there once")
+            return found
+        for name, member in value.items():
+            if type(member) is dict or type(member) is list:
+                value[name] = _attached(member, unused, count)
+    else:
+        for position, member in enumerate(value):
+            if type(member) is dict or type(member) is list:
+                value[position] = _attached(member, unused, count)
+    return value
 
 
 def outline(line: bytes, max_values: int | None = None) -> tuple[Any, CutLine] | None:

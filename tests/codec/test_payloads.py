@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,3 +249,18 @@ def test_arrays_images_and_bytes_there_and_back() -> None:
     assert first.flags.writeable
     assert second == b"\0" * 100_001
     np.testing.assert_array_equal(third["in"], array[:, :5000])
+
+
+def test_the_memory_of_a_frame_is_free_as_soon_as_its_message_is() -> None:
+    text = b'{"jsonrpc":"2.0","id":1,"result":[{"$type":"bytes","data":{"$bin":0}}]}\n'
+    gc.collect()
+    gc.disable()
+    try:
+        frame = payloads.read_frame(text, (100_000,), None, "client")
+        (view,) = frame.content[1].take_memory()
+        memory = weakref.ref(frame.content[1].attachments[0].memory)
+        assert len(view) == 100_000
+        del frame, view
+        assert memory() is None  # without the garbage collector
+    finally:
+        gc.enable()
