@@ -197,8 +197,7 @@ class _Stream:
     """The columns of a stream that is read, in their order."""
 
     def __init__(self, data: object) -> None:
-        stream = base64.decode(data)
-        table, _ = read_stream(stream)
+        table, _ = read_stream(base64.decode_writable(data))
         if any(column.num_chunks > 1 for column in table.columns):
             raise ValueError("pandas: the stream must have one batch")
         self._columns = iter(
@@ -351,14 +350,14 @@ class PandasHint:
     def decode(self, value: object) -> object:
         if isinstance(value, dict) and value.get(TAG_KEY) == TAG and value.get("kind") == self._kind:
             value = decode_pandas(value)
-        elif self._kind == "frame" and not isinstance(value, self._cls) and (table := table_of(value)) is not None:
-            return _frame_of_table(table)
         return self.accept(value)
 
     def accept(self, value: object) -> object:
-        if not isinstance(value, self._cls):
-            raise mismatch(self.name, value)
-        return value
+        if isinstance(value, self._cls):
+            return value
+        if self._kind == "frame" and (table := table_of(value)) is not None:
+            return _frame_of_table(table)
+        raise mismatch(self.name, value)
 
     def schema(self) -> dict[str, Any]:
         any_index = {"type": "object"}

@@ -16,6 +16,7 @@ from ..errors import EncodeError
 from . import base64
 from .arrow_stream import FREE_VALUES, Column, check_stream
 from .encoding import Encoding
+from .payloads import Attachment
 from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, optional_module, shortened, tagged_schema
 
 ARROW, POLARS = "arrow", "polars"
@@ -57,7 +58,7 @@ def read_stream(data: Any) -> tuple[Any, list[Column]]:
     """The `pyarrow.Table` of an Arrow IPC stream, over the memory of the stream, and its columns.
 
     Args:
-        data: a bytes-like object that nobody else changes.
+        data: a bytes-like object that belongs to the caller, and to the table from now on.
 
     Raises:
         ValueError: it is no such stream, or one that is not taken, or what is in it is not valid.
@@ -145,7 +146,7 @@ def decode_arrow(tagged: dict[str, Any], _: object = None) -> Any:
     kind, data = members(tagged, "kind", "data")
     if kind not in ("table", "batch"):
         raise ValueError("arrow: kind must be 'table' or 'batch'")
-    table, _ = read_stream(base64.decode(data))
+    table, _ = read_stream(base64.decode_writable(data))
     return table if kind == "table" else _single_batch(table)
 
 
@@ -202,7 +203,7 @@ def decode_polars(tagged: dict[str, Any], _: object = None) -> Any:
     kind, data = members(tagged, "kind", "data")
     if kind not in ("frame", "series"):
         raise ValueError("polars: kind must be 'frame' or 'series'")
-    frame = _polars_frame(*read_stream(base64.decode(data)))
+    frame = _polars_frame(*read_stream(base64.decode_writable(data)))
     if kind == "frame":
         return frame
     if frame.width != 1:
@@ -271,9 +272,9 @@ def table_of(value: Any) -> Any:
     """
     if isinstance(value, dict) and value.get(TAG_KEY) in (ARROW, POLARS):
         kind, data = members(value, "kind", "data")
-        return read_stream(base64.decode(data))[0] if kind in ("table", "batch", "frame") else None
-    if isinstance(value, str):
-        return read_stream(base64.decode(value))[0]
+        return read_stream(base64.decode_writable(data))[0] if kind in ("table", "batch", "frame") else None
+    if isinstance(value, str | Attachment):
+        return read_stream(base64.decode_writable(value))[0]
     name = f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
     if name == "polars.DataFrame":
         return value.to_arrow()
@@ -311,15 +312,13 @@ class TableHint:
             kind, data = members(value, "kind", "data")
             if kind not in _CONVERTED.get(self._kind, ()):
                 raise ValueError(f"Expected `{self.name}`, got `{value[TAG_KEY]} {shortened(str(kind))}`")
-            return self._from_stream(base64.decode(data))
-        if isinstance(value, str):
-            return self._from_stream(base64.decode(value))
+            return self._from_stream(base64.decode_writable(data))
+        if isinstance(value, str | Attachment):
+            return self._from_stream(base64.decode_writable(value))
         return self._converted(value)
 
     def accept(self, value: object) -> object:
-        if not isinstance(value, self._cls):
-            raise mismatch(self.name, value)
-        return value
+        return value if isinstance(value, self._cls) else self._converted(value)
 
     def schema(self) -> dict[str, Any]:
         kind = {"const": self._kind}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -160,6 +162,14 @@ def test_wrong_coordinates_are_refused(coords: Any) -> None:
         codec.decode(GOOD_COO | {"coords": coords})
     good: Any = codec.decode(GOOD_COO)
     assert good.toarray().tolist() == [[0, 1, 0], [0, 0, 2]]
+
+
+def test_the_example_of_the_wire_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "wire.md").read_text()
+    (example,) = re.findall(r'^\{"\$type": "sparse".*$', page, re.MULTILINE)
+    found: Any = codec.decode(orjson.loads(example))
+    assert found.toarray().tolist() == [[0, 1, 0], [0, 0, 2]]
+    assert orjson.loads(codec.dumps(found)) == orjson.loads(example)
 
 
 def test_numbers_in_another_byte_order_are_read() -> None:

@@ -264,8 +264,12 @@ def test_hints_take_what_they_say() -> None:
     ):
         with pytest.raises(ValueError, match=reason):
             codec.rich_hint(hint).decode(value)
-    with pytest.raises(ValueError, match="got `DataFrame`"):
-        codec.rich_hint(pa.Table).accept(frame)
+    # What a handler returns goes out as the hint says.
+    assert type(codec.rich_hint(pa.Table).accept(frame)) is pa.Table
+    assert type(codec.rich_hint(pl.DataFrame).accept(table)) is pl.DataFrame
+    for hint, value in ((pa.Table, batch), (pa.RecordBatch, table), (pl.Series, frame), (pa.Table, stream)):
+        with pytest.raises(ValueError, match=r"Expected `(pyarrow|polars)\."):
+            codec.rich_hint(hint).accept(value)
 
 
 @pytest.mark.parametrize(
@@ -386,5 +390,10 @@ def test_over_a_connection() -> None:
         found = client.call("head", frame, 1, returns=pa.Table)
         assert type(found) is pa.Table
         assert client.echo({"a": [frame]})["a"][0].equals(frame)
+        large = pl.DataFrame({"a": range(5000), "b": [str(number) for number in range(5000)]})
+        for _ in range(3):  # as text first, then beside the JSON
+            for value in (large, large.to_arrow()):
+                assert client.echo([value])[0].equals(value)
+                assert client.head(value, 5000).equals(large)
         with pytest.raises(InvalidParams, match=r"frame: expected polars.DataFrame, got a list"):
             client.head([1], 1)
