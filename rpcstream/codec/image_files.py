@@ -289,6 +289,10 @@ def image_weight(value: Any, limits: ImageLimits) -> int:
                 rest += part.values()
                 continue
             pixels, each = _raw_size(part) if part.get("format") == "raw" else _file_size(part.get("data"), max_pixels)
+        elif type(part) is Attachment:
+            pixels, each = _file_size(part, max_pixels)
+            if not pixels:  # of an array, say
+                continue
         elif type(part) is str and (part.startswith(_BEGINNINGS) or _AVIF_BEGINNING.match(part)):
             pixels, each = _file_size(part, max_pixels)
         elif type(part) is str and part[:_LONGEST_HEAD].lower().startswith("data:image/"):
