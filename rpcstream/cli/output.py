@@ -28,6 +28,8 @@ _STYLES = {
 }
 #: A list of plain values stands on one line if it takes at most this many columns.
 _MAX_COLUMNS = 120
+#: Lines that a library writes for a table.
+_MAX_LINES = 40
 #: Characters of a string in a tagged object that cannot be decoded; longer ones are cut.
 _MAX_PAYLOAD = 60
 
@@ -180,7 +182,7 @@ def _described(value: Any, tagged: dict[str, Any], terminal: Terminal, width: in
     if isinstance(value, bytes | bytearray):
         preview = repr(bytes(value[:24])) + ("..." if len(value) > 24 else "")
         return f"bytes ({len(value):,})", [terminal.paint("dim", preview)] if value else []
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
+    if type(value).__module__ == "numpy":
         return f"ndarray {value.dtype} {value.shape}", array_lines(value, width)
     if hasattr(value, "mode") and hasattr(value, "getbands"):
         title = f"image {str(tagged.get('format', '')).upper()} {value.width} x {value.height} {value.mode}"
@@ -189,6 +191,9 @@ def _described(value: Any, tagged: dict[str, Any], terminal: Terminal, width: in
         from .media import half_blocks
 
         return title, half_blocks(value, columns=min(width, 64))
+    if hasattr(value, "shape"):  # a table, a sparse array
+        name = f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
+        return f"{name} {tuple(value.shape)}", visible(str(value), keep="\n").splitlines()[:_MAX_LINES]
     return visible(str(value)), []
 
 

@@ -172,7 +172,7 @@ def _file_of_pixels(image: Any) -> tuple[bytes, str]:
 
 
 def _is_array(value: Any) -> bool:
-    return hasattr(value, "dtype") and hasattr(value, "shape")
+    return type(value).__module__ == "numpy"
 
 
 def _is_image(value: Any) -> bool:

@@ -25,9 +25,9 @@ TAG = "pandas"
 
 #: The members of a tagged object of each kind, besides `attrs`.
 _MEMBERS = {
-    "frame": {"columns", "dtypes", "index", "data"},
-    "series": {"name", "dtype", "index", "data"},
-    "index": {"index", "data"},
+    "frame": ("columns", "dtypes", "index", "data"),
+    "series": ("name", "dtype", "index", "data"),
+    "index": ("index", "data"),
 }
 
 
@@ -175,8 +175,8 @@ def decode_pandas(tagged: dict[str, Any], _: object = None) -> Any:
     if not isinstance(kind, str) or kind not in _MEMBERS:
         raise ValueError("pandas: kind must be 'frame', 'series' or 'index'")
     found = tagged.keys() - {TAG_KEY, "kind"} - ({"attrs"} if kind != "index" else set())
-    if found != _MEMBERS[kind]:
-        names = ", ".join(shortened(name) for name in sorted(found ^ _MEMBERS[kind])[:3])
+    if wrong := found ^ set(_MEMBERS[kind]):
+        names = ", ".join(shortened(name) for name in sorted(wrong)[:3])
         raise ValueError(f"pandas: a {kind} misses these members, or must not have them: {names}")
     attrs = tagged.get("attrs", {})
     if not isinstance(attrs, dict):
@@ -360,14 +360,9 @@ class PandasHint:
         raise mismatch(self.name, value)
 
     def schema(self) -> dict[str, Any]:
-        any_index = {"type": "object"}
-        properties: dict[str, Any] = {TAG_KEY: {"const": TAG}, "kind": {"const": self._kind}, "data": BASE64_SCHEMA}
-        properties |= {name: {} for name in _MEMBERS[self._kind] - {"data"}} | {"index": any_index}
-        tagged = {
-            "type": "object",
-            "properties": properties,
-            "required": [TAG_KEY, "kind", *sorted(_MEMBERS[self._kind])],
-        }
+        parts = {name: {"type": "object"} if name == "index" else {} for name in _MEMBERS[self._kind]}
+        properties = {TAG_KEY: {"const": TAG}, "kind": {"const": self._kind}, **parts, "data": BASE64_SCHEMA}
+        tagged = {"type": "object", "properties": properties, "required": [TAG_KEY, "kind", *_MEMBERS[self._kind]]}
         if self._kind != "frame":
             return tagged
         return {"anyOf": [tagged, {**BASE64_SCHEMA, "description": "an Arrow IPC stream"}]}

@@ -12,11 +12,15 @@ from typing import Annotated, Any
 import annotated_types as at
 import numpy as np
 import orjson
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
+from scipy import sparse
 
 from rpcstream import Codec, Server, Shape
 from rpcstream.cli.describe import list_text, method_text
@@ -93,6 +97,20 @@ class TestForPeople:
         assert people(b"\0" * 2000).startswith("bytes (2,000)\n  b'\\x00")
         assert people(b"") == "bytes (0)"
         assert people([1 + 2j]) == "[\n  (1+2j)\n]"
+
+    def test_tables_and_sparse_arrays_as_their_library_writes_them(self) -> None:
+        frame = pd.DataFrame({"city": ["Oslo", "B\x1b[2Jern"]})
+        title, head, first, second = people(frame).splitlines()
+        assert (title, head.split(), first.split()) == ("pandas.DataFrame (2, 1)", ["city"], ["0", "Oslo"])
+        assert second.endswith("B\\u001b[2Jern")
+        assert people(frame["city"]).startswith("pandas.Series (2,)\n  0")
+        assert people([pa.table({"a": [1]})]).startswith("[\n  pyarrow.Table (1, 1)\n    pyarrow.Table\n    a: int64")
+        assert people(pl.DataFrame({"a": [1]})).startswith("polars.DataFrame (1, 1)\n")
+        assert people(sparse.csr_array(np.eye(3))).startswith("scipy.csr_array (3, 3)\n")
+        assert people(pa.table({"a": range(100_000)})).count("\n") <= 40
+        # Only arrays are saved as such.
+        value = tagged(sparse.csr_array(np.eye(3)))
+        assert json.loads(raw_form(value, Codec())[0]) == value
 
     def test_what_cannot_be_decoded_is_shown_as_it_is(self) -> None:
         broken = {"$type": "ndarray", "dtype": "<f4", "shape": [3], "data": "A" * 5000}

@@ -60,9 +60,13 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-LOADED = (
-    "print([name for name in ('numpy', 'PIL', 'msgspec', 'pybase64', 'ml_dtypes', 'pandas') if name in sys.modules])"
+EMPTY = "{'$type': 'ndarray', 'dtype': '<i4', 'shape': [0], 'data': ''}"
+SPARSE = (
+    "{'$type': 'sparse', 'format': 'coo', 'kind': 'array', 'shape': [2, 2], "
+    f"'coords': [{EMPTY}, {EMPTY}], 'values': {EMPTY}}}"
 )
+LIBRARIES = ["numpy", "PIL", "msgspec", "pybase64", "ml_dtypes", "pandas", "polars", "pyarrow", "scipy", "torch"]
+LOADED = f"print([name for name in {LIBRARIES} if name in sys.modules])"
 
 
 @pytest.mark.parametrize(
@@ -77,6 +81,10 @@ LOADED = (
         ("Codec().decode([{'$type': 'bytes', 'data': ''}]); Codec().dumps(b'x')", ["pybase64"]),
         ("Codec().dumps({1: 2})", ["msgspec"]),
         ("Codec().decode([{'$type': 'ndarray', 'dtype': '<f4', 'shape': [0], 'data': ''}])", ["numpy", "pybase64"]),
+        ("import polars; Codec().dumps([1, b'x'])", ["pybase64", "polars"]),
+        ("import polars; Codec().rich_hint(polars.DataFrame)", ["numpy", "pybase64", "polars"]),
+        ("import polars; Codec().dumps(polars.DataFrame())", ["numpy", "pybase64", "polars", "pyarrow"]),
+        (f"import numpy; Codec().decode({SPARSE})", ["numpy", "pybase64", "scipy"]),
     ],
 )
 def test_libraries_come_with_the_first_value_of_their_family(code: str, loaded: list[str]) -> None:

@@ -16,10 +16,14 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rpcstream import Client, Codec, EncodeError, InvalidParams, Server
 from rpcstream.codec.payloads import Payload
 from rpcstream.testing import serve_in_thread
+
+from ..example_count import example_count
 
 codec = Codec()
 
@@ -197,6 +201,35 @@ def test_frames_of_everyday_work() -> None:
     cities.attrs = {"unit": "m", "more": [1, {"a": None}]}
     assert_same(received(cities), cities)
     cities["n"].attrs = {"a": 1}
+
+
+VALUES = {
+    "str": st.none() | st.text(max_size=5),
+    "string[python]": st.none() | st.text(max_size=5),
+    "category": st.none() | st.sampled_from(["a", "b", "ü"]),
+    "Int16": st.none() | st.integers(-(2**15), 2**15 - 1),
+    "float32": st.floats(width=32),
+    "M8[us]": st.none() | st.datetimes(),
+    "bool": st.booleans(),
+    "object": st.none() | st.text(max_size=5),
+}
+
+
+@given(st.data(), st.lists(st.sampled_from(sorted(VALUES)), max_size=4), st.integers(0, 5))
+@settings(deadline=None, max_examples=example_count(60))
+def test_any_frame(data: st.DataObject, kinds: list[str], rows: int) -> None:
+    def column(kind: str) -> Any:
+        return pd.Series(data.draw(st.lists(VALUES[kind], min_size=rows, max_size=rows)), dtype=kind)
+
+    index = pd.Index(column(data.draw(st.sampled_from(sorted(VALUES)))))
+    frame = pd.concat([column(kind) for kind in kinds], axis=1) if kinds else pd.DataFrame(index=range(rows))
+    frame = frame.set_axis(index).set_axis(
+        pd.Index(data.draw(st.lists(LABELS, min_size=len(kinds), max_size=len(kinds)))), axis=1
+    )
+    assert_same(received(frame), frame)
+
+
+LABELS = st.text(max_size=3) | st.integers(-5, 5)
 
 
 def test_what_is_received_can_be_changed() -> None:
