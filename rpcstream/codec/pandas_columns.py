@@ -184,7 +184,7 @@ def _arrow() -> Any:
 
 
 def from_arrow(array: Any, description: Any) -> Any:
-    """The column of an Arrow array and its description, over memory of its own.
+    """The column of an Arrow array and its description, perhaps over the memory of the array: not to be changed.
 
     Raises:
         ValueError: they do not fit together, or the description is none.
@@ -232,7 +232,7 @@ def _values(array: Any, description: Any) -> Any:
         dtype = _category_dtype(_values(array, description["categories"]), description["ordered"])
         return pd.CategoricalIndex(pd.Categorical.from_codes(np.arange(len(dtype.categories)), dtype=dtype))
     values = from_arrow(array, description)
-    return pd.Index(values, dtype=values.dtype, copy=False)
+    return pd.Index(values, dtype=values.dtype, copy=True)
 
 
 def _others(description: dict[str, Any]) -> dict[str, Any]:
@@ -254,7 +254,7 @@ def _plain(array: Any, name: str) -> Any:
         numbers = array.flatten()
         if array.null_count or numbers.null_count or len(numbers) != 2 * len(array):
             raise ValueError(f"pandas: a column of {name} has nulls")
-        return numbers.to_numpy().copy().view(dtype)
+        return numbers.to_numpy().view(dtype)
     unit = np.datetime_data(dtype)[0] if dtype.kind in "mM" else ""
     if (
         dtypes.is_extension(dtype)
@@ -268,7 +268,7 @@ def _plain(array: Any, name: str) -> Any:
     _expect(array, lambda kind: kind == expected, str(expected))
     if array.null_count and not unit:
         raise ValueError(f"pandas: a column of {name} has nulls")
-    return _dates(array, dtype) if unit else np.array(array.to_numpy(zero_copy_only=False))
+    return _dates(array, dtype) if unit else array.to_numpy(zero_copy_only=False)
 
 
 def _dates(array: Any, dtype: Any) -> Any:
@@ -276,7 +276,7 @@ def _dates(array: Any, dtype: Any) -> Any:
     numbers = array.view(_arrow().int64())
     if numbers.null_count:
         numbers = numbers.fill_null(np.iinfo(np.int64).min)
-    return np.array(numbers.to_numpy()).view(dtype)
+    return numbers.to_numpy().view(dtype)
 
 
 def _with_zone(array: Any, name: str, zone: Any) -> Any:

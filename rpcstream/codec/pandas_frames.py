@@ -235,7 +235,7 @@ class _Stream:
         if names - {"freq"} != {"dtype", "name"}:
             raise ValueError("pandas: an index has 'range' and 'name', 'dtype' and 'name', or 'levels' and 'names'")
         values = from_arrow(self.column(), description["dtype"])
-        index = pd.Index(values, dtype=values.dtype, name=_name_of(description["name"]), copy=False)
+        index = pd.Index(values, dtype=values.dtype, name=_name_of(description["name"]), copy=True)
         if "freq" in description:
             set_frequency(index, description["freq"])
         return index
@@ -285,7 +285,7 @@ def _series(tagged: dict[str, Any], stream: _Stream) -> Any:
 
     values = from_arrow(stream.column(), tagged["dtype"])
     index = _index(tagged, stream)
-    return pd.Series(values, index, values.dtype, _name_of(tagged["name"]), copy=False)
+    return pd.Series(values, index, values.dtype, _name_of(tagged["name"]), copy=True)
 
 
 def _frame(tagged: dict[str, Any], stream: _Stream) -> Any:
@@ -298,7 +298,7 @@ def _frame(tagged: dict[str, Any], stream: _Stream) -> Any:
     index = _index(tagged, stream)
     # With the dtype, or pandas would find one for objects.
     columns = {at: pd.Series(each, index, each.dtype, copy=False) for at, each in enumerate(values)}
-    frame = pd.DataFrame(columns, index)
+    frame = pd.DataFrame(columns, index, copy=True)
     frame.columns = _labels_of(tagged["columns"], len(values))
     return frame
 

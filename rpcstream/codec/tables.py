@@ -43,15 +43,24 @@ def write_stream(value: Any) -> memoryview:
         if max((column.num_chunks for column in value.columns), default=0) > _MOST_BATCHES:
             value = value.combine_chunks()
         _check_views(value, EncodeError)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, value.schema, options=pa.ipc.IpcWriteOptions(compression=None)) as writer:
-        writer.write(value)
-    data = memoryview(sink.getvalue()).cast("B")
+    # Once for its size: a buffer that grows is copied again and again.
+    size = pa.MockOutputStream()
+    _write(size, value)
+    buffer = pa.allocate_buffer(size.size())
+    _write(pa.FixedSizeBufferWriter(buffer), value)
+    data = memoryview(buffer).cast("B")
     try:
         check_stream(data)
     except ValueError as error:
         raise EncodeError(str(error)) from None
     return data
+
+
+def _write(sink: Any, value: Any) -> None:
+    import pyarrow as pa
+
+    with pa.ipc.new_stream(sink, value.schema, options=pa.ipc.IpcWriteOptions(compression=None)) as writer:
+        writer.write(value)
 
 
 def read_stream(data: Any) -> tuple[Any, list[Column]]:

@@ -237,9 +237,26 @@ def test_what_is_received_can_be_changed() -> None:
     frame.loc[0, "a"] = 7
     frame["b"] += 1
     assert frame.to_dict("list") == {"a": [7, 2], "b": [2.0, 3.0]}
-    column = received(pd.Series([1, 2]))
-    column.iloc[0] = 3
-    assert column.tolist() == [3, 2]
+    for dtype in (
+        "?",
+        "i8",
+        "f2",
+        "D",
+        "M8[ns]",
+        "M8[ns, UTC]",
+        "m8[s]",
+        "Int64",
+        "boolean",
+        "Float32",
+        "int64[pyarrow]",
+    ):
+        column = pd.Series([0, 1], dtype=dtype)
+        for found in (received(column), received(column.to_frame("x"))["x"]):
+            found.iloc[0] = found.iloc[1]
+            assert found.iloc[0] == column.iloc[1]
+    words = received(pd.Series(["a", "b"], dtype="category"))
+    words.iloc[0] = "b"
+    assert words.tolist() == ["b", "b"]
 
 
 class Frame(pd.DataFrame):
