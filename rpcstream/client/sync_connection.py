@@ -41,6 +41,8 @@ JOIN_MAX = 64 * 1024
 #: How much is read with one system call: of a small reply, and of a message that did not come whole.
 READ_SIZE = 64 * 1024
 READ_SIZE_LONG = 1024 * 1024
+#: The same where binary frames come: a frame of 64 KiB and its header come with one read, mostly.
+READ_SIZE_FRAMES = 128 * 1024
 #: Bytes of a payload from which on the rest of it is read into its memory, by itself.
 TARGET_MIN = 16 * 1024
 #: How much of a long message is offered to the system at once; of a longer one the progress is reported.
@@ -122,6 +124,7 @@ class SyncConnection:
         #: `rpc.hello` is to be said once there is a large payload; it was answered, and frames may be sent.
         self._offers_binary = settings.binary and settings.delimiter == b"\n"
         self._sends_binary = False
+        self._read_size = READ_SIZE
         self._dispatcher = ClientDispatcher(settle=self.pending.settle, close=self._lose)
         #: Bytes that end in a line feed may be read without framing, if they are one message.
         self._may_be_plain = settings.trace is None and settings.delimiter == b"\n"
@@ -271,9 +274,11 @@ class SyncConnection:
             self._trace("send", bytes(message) if frame is None else frame.shown())
         if frame is not None:
             # Not copied: it is sent before the call returns.
-            parts = [bytes(self._asides), *parts_of_frame(frame)]
-            self._asides.clear()
-            self._write_rest([memoryview(part) for part in parts], deadline, method, begun=False)
+            parts = parts_of_frame(frame)
+            if self._asides:
+                parts.insert(0, bytes(self._asides))
+                self._asides.clear()
+            self._write_frame(parts, deadline, method)
         elif type(message) is bytes and len(message) <= JOIN_MAX and not self._asides:
             message += self._delimiter
             try:
@@ -296,8 +301,23 @@ class SyncConnection:
 
     def _use_binary(self) -> None:
         self._sends_binary = True
+        self._read_size = READ_SIZE_FRAMES
         self._marshaller.attach_payloads()
         widen_buffers(self._socket)
+
+    def _write_frame(self, parts: list[Any], deadline: float, method: str) -> None:
+        """Send the parts of a binary frame, with one system call if it takes them all."""
+        try:
+            sent = self._socket.sendmsg(parts)
+        except (OSError, AttributeError):
+            sent = 0  # what is wrong shows with the next attempt; or there is no such call (Windows)
+        begun, rest = bool(sent), []
+        for part in parts:
+            if sent < len(part):
+                rest.append(memoryview(part)[sent:])
+            sent = max(0, sent - len(part))
+        if rest:
+            self._write_rest(rest, deadline, method, begun=begun)
 
     def _write_rest(self, parts: list[memoryview], deadline: float, method: str, *, begun: bool) -> None:
         """Send what does not go with one system call. `begun`: something of it is on its way already."""
@@ -379,7 +399,7 @@ class SyncConnection:
             if self._is_partial and (target := self._framer.target()) is not None and len(target) >= TARGET_MIN:
                 self._read_into(target)
                 return
-            data = self._receive(READ_SIZE_LONG if self._is_partial else READ_SIZE)
+            data = self._receive(READ_SIZE_LONG if self._is_partial else self._read_size)
             if self._is_plain and data[-1:] == b"\n" and data[0] == _BRACE and len(data) < LONG:
                 # The common case, without framing: what came is one reply, whole.
                 try:

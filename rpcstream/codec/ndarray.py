@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import EncodeError
+from ..wire.binary_frame import ATTACHED_MIN
 from . import base64, dtypes
 from .array_bytes import array_from_npy, array_over, byte_size
 from .encoding import INLINE, Encoding
@@ -34,7 +35,7 @@ def encode_array(value: Array, encoding: Encoding) -> object:
     dtype = dtypes.to_wire(value.dtype)
     # Not np.ascontiguousarray alone: it makes one dimension of none. np.asarray takes off np.matrix.
     array = np.asarray(value, order="C")
-    return {TAG_KEY: TAG, "dtype": dtype, "shape": array.shape, "data": encoding.payload(_memory(array))}
+    return {TAG_KEY: TAG, "dtype": dtype, "shape": array.shape, "data": encoding.payload(_memory(array, encoding))}
 
 
 def encode_array_like(value: Any, encoding: Encoding) -> object:
@@ -42,9 +43,9 @@ def encode_array_like(value: Any, encoding: Encoding) -> object:
     return encode_array(to_array(value), encoding)
 
 
-def _memory(array: Array) -> Any:
-    """The bytes of a C-ordered array; those of a large one are not copied."""
-    if array.nbytes <= INLINE:
+def _memory(array: Array, encoding: Encoding) -> Any:
+    """The bytes of a C-ordered array; those of a large one, and of one that is attached, are not copied."""
+    if array.nbytes < (ATTACHED_MIN if encoding.binary else INLINE + 1):
         return array.tobytes()
     # Not the array itself: bfloat16 and dates export no buffer.
     return array.reshape(-1).view(np.uint8)

@@ -19,7 +19,7 @@ from ..wire import envelope
 from ..wire.binary_frame import ATTACHED_MIN
 from ..wire.buffers import Encoded, MessageParts
 from ..wire.json_scan import values_over
-from ..wire.messages import HEAD_SIZE, BinaryFrame, Oversize
+from ..wire.messages import HEAD_SIZE, LONG, BinaryFrame, Oversize
 from .memory import BIG, collector_paused, keep_freed_memory
 from .rich_hint import QUOTED_TAG_KEY, TAG_KEY
 
@@ -194,7 +194,9 @@ def read_frame(json: bytes, sizes: tuple[int, ...], max_values: int | None, side
     line.attachments = [Attachment(size) for size in sizes]
     frame = BinaryFrame(json, sizes)
     try:
-        message = _loads(json, max_values)
+        # Most are short, and cannot have too many values: two bytes are an empty array, which counts four.
+        is_short = len(json) < LONG and (max_values is None or 2 * len(json) <= max_values)
+        message = orjson.loads(json) if is_short else _loads(json, max_values)
     except TooManyValues as error:
         frame.refusal = envelope.refusal_of(error.stand_in(json), len(json), side=side)
         frame.content = {"id": envelope.id_in_head(json)}, line

@@ -37,6 +37,10 @@ _SIGNS = (b'"$', b'"result"', b'"error"', b"\\u")
 #: The reason of the error for the first line of such a value.
 SPREAD = "a message is one line: send the JSON without line ends in it (what follows of this value is skipped)"
 
+#: Bytes of the payloads of a request from which on it is looked at before memory is taken for them: the method, its
+#: rule, names of parameters, forms of arrays. For less, looking twice costs more than the memory.
+CHECKED_MIN = 256 * 1024
+
 #: What is left of a message: requests, and control messages that wait with them.
 Left = list[Message | EarlyMessage]
 
@@ -171,7 +175,7 @@ class FrameAdmission:
         if frame.refusal is None and envelope.is_reply(message):
             if state.pending.find(message.get("id")) is None and message.get("id") is not None:
                 return frame, []  # it is dropped
-        elif frame.refusal is None and not control_messages.is_control(message):
+        elif frame.refusal is None and sum(sizes) >= CHECKED_MIN and not control_messages.is_control(message):
             frame.refusal = state.refusal_of(message)
         if frame.refusal is not None:
             return frame, []

@@ -38,6 +38,9 @@ REST_READS, REST_SIZE = 16, 64 * 1024
 #: Bytes of a payload from which on the rest of it is received into its memory, by itself.
 TARGET_MIN = 16 * 1024
 
+#: Bytes of a payload that are still to come from which on a connection begins to receive in this way.
+BUFFERED_MIN = 64 * 1024
+
 #: Bytes that are received at a time while frames come, and are not the rest of a payload.
 SCRATCH_SIZE = 256 * 1024
 
@@ -112,7 +115,8 @@ class LineStream(MessageConnection):
             transport.pause_reading()
             return
         self._widen()
-        if self._buffered is None and not self._paused:
+        target = self._framer.target()
+        if self._buffered is None and not self._paused and target is not None and len(target) >= BUFFERED_MIN:
             # uvloop chooses how it reads when it begins to.
             transport.pause_reading()
             self._buffered = _BufferedStream(self)
@@ -250,6 +254,8 @@ class LineStream(MessageConnection):
             first = b"".join((*self._delimited(messages[:-1]), first))
         parts.insert(0, first)
         written = self._write_at_once(parts, transport)
+        if written == sum(map(len, parts)):
+            return
         rest: list[Any] = []
         for part in parts:
             if written >= len(part):
