@@ -24,7 +24,15 @@ MAX_MESSAGE_SIZE = 1024 * 1024 * 1024
 #: Options of `Client` with the same name on the command line.
 _SAME = ("timeout", "wait_for", "token", "token_file", "ca", "certificate", "key")
 #: Those that one call needs, of all that a configuration may have. (A name, for one, is that of a program at a hub.)
-_USED = ("address", "connect_timeout", "retries", "retry", "limits", *(name for name in _SAME if name != "token_file"))
+_USED = (
+    "address",
+    "connect_timeout",
+    "retries",
+    "retry",
+    "binary",
+    "limits",
+    *(name for name in _SAME if name != "token_file"),
+)
 #: Environment variables that are not for a client.
 _NOT_OURS = ("RPCSTREAM_HUB_", "RPCSTREAM_LOOP")
 
@@ -109,6 +117,7 @@ def _add_call_options(group: _Group) -> None:
     add("--wait-for", metavar="SECONDS", type=parse_seconds, help="for a server or provider not there yet")
     add("--notify", action="store_true", help="send a notification: no answer comes")
     add("--stream", action="store_true", help="show each item of METHOD's stream as it comes")
+    add("--no-binary", action="store_true", help="send arrays and images as base64, never as bytes")
     bar = "show what METHOD reports (if on a terminal)"
     add("--progress", action=argparse.BooleanOptionalAction, help=bar)
     add("--list", action="store_true", help="show the methods of the server")
@@ -217,6 +226,8 @@ def connection_options(options: argparse.Namespace) -> tuple[str, dict[str, Any]
     """
     given: dict[str, Any] = {name: getattr(options, name) for name in _SAME if getattr(options, name) is not None}
     given["limits"] = Limits(max_message_size=MAX_MESSAGE_SIZE)
+    if options.no_binary:
+        given["binary"] = False
     if options.token == "":
         given.update(token=None, token_file=None)
     if options.uri is not None:

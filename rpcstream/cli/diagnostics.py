@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any, TextIO
 
 from ..text import visible
+from ..wire.messages import split_shown
 from .output import Terminal
 
 #: Characters of a full bar.
@@ -24,6 +25,11 @@ _JSON_STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _MAX_STRING = 60
 #: With -v: messages that are still longer after that, such as a list of a million numbers, are cut to this many.
 _MAX_MESSAGE = 4000
+#: With -v: of more payloads of one message than these, only the number and the sum of their sizes are shown.
+_MAX_PAYLOADS = 4
+
+#: The answer to `rpc.hello`, which the client sends by itself ahead of a call.
+_ANSWER_TO_HELLO = re.compile(rb'\{"jsonrpc":"2\.0","id":\d{1,20},"result":\{"binary":[01]\b[^{}]{0,400}\}\}')
 
 
 class StatusLine:
@@ -110,6 +116,10 @@ class Timeline:
         if direction == "send":
             self._sent, self._answered = self._clock(), 0.0
             self._connected = self._connected or self._sent
+        elif _ANSWER_TO_HELLO.fullmatch(message):
+            self._answered = 0.0
+        else:
+            self._answered = self._answered or self._clock()
         self._show(direction, message)
 
     def on_send(self, sent: int, total: int) -> None:
@@ -204,12 +214,24 @@ def _cut(text: str, columns: int) -> str:
 
 
 def shortened_message(message: bytes | bytearray | memoryview) -> str:
-    """A message as one line of text: long strings (base64) cut, with their length; control characters escaped."""
-    text = bytes(message).decode(errors="replace").strip("\r\n")
+    """A message as one line of text: long strings (base64) cut, with their length; control characters escaped.
+
+    Behind the JSON of a binary frame stand the sizes of its payloads.
+    """
+    message, payloads, is_shared = split_shown(bytes(message))
+    text = message.decode(errors="replace").strip("\r\n")
     text = visible(_JSON_STRING.sub(_shorten, text))
     if len(text) > _MAX_MESSAGE:
         text = f"{text[:_MAX_MESSAGE]}... ({len(message):,} bytes in all)"
-    return text
+    return (
+        text + _payloads_text(payloads, "in shared memory" if is_shared else "as a binary frame") if payloads else text
+    )
+
+
+def _payloads_text(sizes: list[int], carrier: str) -> str:
+    if len(sizes) > _MAX_PAYLOADS:
+        return f" + {len(sizes)} payloads, {sum(sizes):,} bytes, {carrier}"
+    return f" + {' + '.join([f'{size:,}' for size in sizes])} bytes {carrier}"
 
 
 def _shorten(found: re.Match[str]) -> str:

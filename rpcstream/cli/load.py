@@ -119,6 +119,8 @@ def make_hub(options: argparse.Namespace) -> Hub:
     arguments = {name: getattr(options, name) for name in names}
     arguments.update(hosts=options.allow_host, origins=options.allow_origin, path=options.path)
     arguments.update({f"tls_{key}": getattr(options, name) for name, _, key in TLS_OPTIONS})
+    if options.no_binary:
+        arguments["binary"] = False
     if options.debug:
         arguments.update(debug=True, log_level=options.log_level or "info")
     try:
@@ -161,6 +163,7 @@ def prepare(server: Server, options: argparse.Namespace) -> None:
     except (ConfigError, ValueError) as error:
         raise TargetError(str(error)) from None
     server.debug = server.debug or options.debug
+    server.binary = server.binary and not options.no_binary
 
 
 def _read_tls(files: dict[str, str]) -> TLS:

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from ..codec import TAG_KEY, Codec
+from ..codec.payloads import FrameLine, with_strings
 from ..errors import readable
 from ..text import visible
 
@@ -35,15 +36,19 @@ _MAX_PAYLOAD = 60
 
 
 class TaggedCodec(Codec):
-    """Decodes no rich values: results keep their tagged objects, as the server sent them."""
+    """Decodes no rich values: results keep their tagged objects, as the server would send them in text."""
 
     def parse(self, line: bytes, max_values: int | None = None) -> tuple[Any, bytes]:
         """The message as plain JSON data."""
         return orjson.loads(line), line
 
     def holds_tags(self, line: bytes | bytearray) -> bool:
-        """False: no value is decoded."""
-        return False
+        """True for a binary frame, whose payloads are put in their places as base64."""
+        return isinstance(line, FrameLine)
+
+    def decode(self, value: object) -> object:
+        """The value with the payloads of a binary frame as base64."""
+        return with_strings(value)
 
 
 class Terminal:

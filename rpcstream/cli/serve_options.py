@@ -62,6 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("-p", "--port", type=parse_port, help=ports)
     add("--unix", metavar="PATH", help="listen at a Unix socket instead")
     add("-d", "--debug", action="store_true", help="log every message; tell callers of exceptions")
+    add("--no-binary", action="store_true", help="send arrays and images as base64, never as bytes")
     levels = ("debug", "info", "warning", "error", "critical")
     add("--log-level", metavar="LEVEL", choices=levels, help="debug... critical (default warning, with -d info)")
     add("--version", action="version", version=f"rpcstream {__version__}", help="show the version")

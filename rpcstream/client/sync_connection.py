@@ -297,7 +297,10 @@ class SyncConnection:
         """Say that binary frames are read here, and ask whether the server reads some; not waited for."""
         self._offers_binary = False
         call_id = self.pending.add(BinaryOffer(self._use_binary))
-        self._asides += orjson.dumps(envelope.request(envelope.HELLO, {"binary": 1}, call_id=call_id)) + self._delimiter
+        hello = orjson.dumps(envelope.request(envelope.HELLO, {"binary": 1}, call_id=call_id))
+        if self._trace is not None:
+            self._trace("send", hello)
+        self._asides += hello + self._delimiter
 
     def _use_binary(self) -> None:
         self._sends_binary = True

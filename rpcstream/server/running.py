@@ -16,6 +16,7 @@ from ..process import CLEAN_UP, join_names
 from ..text import get_logger
 from ..transports.listen import Listener
 from ..web.routes import Routes
+from ..wire.messages import split_shown
 
 log = get_logger("rpcstream.server")
 wire_log = get_logger("rpcstream.wire")
@@ -90,11 +91,16 @@ class RunningServer:
 
 
 def log_message(direction: str, message: bytes) -> None:
-    """Log a message that was received or sent, shortened and without secrets."""
+    """Log a message that was received or sent, shortened and without secrets; of a binary frame JSON and sizes."""
+    message, payloads, _ = split_shown(message)
     # Neither a token nor the key to a name at a hub may stand in a log.
     is_secret = b"rpc.authenticate" in message
     text = "(rpc.authenticate)" if is_secret else _KEY.sub(b"", message[:2000]).decode(errors="backslashreplace")
-    wire_log.info("%s %d bytes: %s", direction, len(message), text)
+    if payloads:
+        sizes = ", ".join(map(str, payloads))
+        wire_log.info("%s %d bytes, and payloads of %s bytes: %s", direction, len(message), sizes, text)
+    else:
+        wire_log.info("%s %d bytes: %s", direction, len(message), text)
 
 
 def _methods_at_work(listener: Listener) -> str:

@@ -93,7 +93,8 @@ class Server(ServerMethods):
         self._memory = MessageMemory(limits.max_held_total, limits.max_unread_total)
         self._lifespan: Lifespan | None = given["lifespan"]
         self._delimiter: bytes = given["delimiter"]
-        self._binary: bool = given["binary"]
+        #: Whether large payloads may travel as binary frames; set before the server runs.
+        self.binary: bool = given["binary"]
         self._drain_timeout: float = given["drain_timeout"]
         self._drain_delay: float = given["drain_delay"]
         self._slow_call: float = given["slow_call"]
@@ -429,7 +430,7 @@ class Server(ServerMethods):
         else:
             gate = Gate(dispatcher, self._authenticator, self.limits)
             session = GatedSession(gate, **options, on_gone=on_gone)
-        session.takes_binary = self._binary
+        session.takes_binary = self.binary
         return session
 
 

@@ -5,6 +5,7 @@ Knows neither how bytes are cut into messages (`framing`, `binary_frame`, `frame
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -13,6 +14,9 @@ from ..errors import RpcError
 
 #: Bytes from which on a message is long: it may have large payloads, which are cut out before it is parsed.
 LONG = 16 * 1024
+
+#: The header of a binary frame, as it is shown in a trace. (`OFF:N` is a payload that did not come inline.)
+_SHOWN_HEADER = re.compile(rb"@\d{1,12}((?: (?:\d{1,12}:)?\d{1,12}){1,256}) (?=[{\[])")
 
 #: Bytes at the beginning of a message in which its id is looked for where the rest cannot be read; they are kept of a
 #: message over the limit.
@@ -69,6 +73,22 @@ class BinaryFrame:
     def __bytes__(self) -> bytes:
         """The header and the JSON, for a trace: payloads are not shown."""
         return b"@%d %b %b" % (len(self.json), b" ".join(b"%d" % size for size in self.sizes), self.json.rstrip(b"\n"))
+
+
+def split_shown(message: bytes) -> tuple[bytes, list[int], bool]:
+    """A message as a trace was given it: its JSON, the bytes of each payload, and whether they came by shared memory.
+
+    A message without a binary frame's header is given back as it is, without payloads.
+    """
+    found = _SHOWN_HEADER.match(message)
+    if found is None:
+        return message, [], False
+    sizes = found[1].split()
+    return (
+        message[found.end() :],
+        [int(size.rpartition(b":")[2]) for size in sizes],
+        any(b":" in each for each in sizes),
+    )
 
 
 #: A result of a framer.

@@ -216,6 +216,26 @@ async def test_debug_shows_exceptions_and_logs_messages(connect: Any, caplog: py
     assert "send " in caplog.text
 
 
+async def test_debug_logs_the_json_and_the_sizes_of_binary_frames(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(debug=True)
+    server.add(lambda data, text: data, name="first")
+    data = bytes(range(256)) * 32
+    with caplog.at_level(logging.INFO, "rpcstream.wire"):
+        async with server.listening(port=0) as address, AsyncClient(address) as client:
+            for _ in range(2):  # the first one goes as text
+                assert await client.call("first", data, "\x7f\u2028") == data
+    said = [each.getMessage() for each in caplog.records if each.name == "rpcstream.wire"]
+    (received,) = [each for each in said if each.startswith("receive ") and "payloads" in each]
+    assert received == (
+        'receive 95 bytes, and payloads of 8192 bytes: {"jsonrpc":"2.0","id":3,"method":"first",'
+        '"params":[{"$type":"bytes","data":{"$bin":0}},"\\u007f\\u2028"]}'
+    )
+    sent = [each for each in said if each.startswith("send ") and "payloads" in each]
+    assert len(sent) == 2
+    assert sent[1].startswith("send 69 bytes, and payloads of 8192 bytes: {")
+    assert all(each.isprintable() for each in said)
+
+
 @pytest.mark.parametrize("scheme", ["http", "ws"])
 async def test_debug_logs_what_comes_by_http_and_websocket(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
     server = Server(debug=True, token="not-for-the-log")
