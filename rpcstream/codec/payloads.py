@@ -141,9 +141,9 @@ class FrameLine(SharedLine):
         return [attachment.view() for attachment in self.attachments]
 
     @property
-    def lent(self) -> set[int]:
-        """As for `AttachedMessage.secure`, once the arguments of the call were made of this message."""
-        return {id(attachment.memory) for attachment in self.attachments}
+    def lent(self) -> list[int]:
+        """As `AttachedMessage.lent`, once the arguments of the call were made of this message."""
+        return [id(attachment.memory) for attachment in self.attachments]
 
     @property
     def payload_size(self) -> int:

@@ -7,7 +7,7 @@ transport. Does not know in which order messages are handled (`session`), nor wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -218,7 +218,7 @@ class ConversationState:
         self._outbox.clear()
         self.channel.send(messages)
 
-    def _write_attached(self, message: AttachedMessage, lent: Container[int] = ()) -> None:
+    def _write_attached(self, message: AttachedMessage, lent: Sequence[int] = ()) -> None:
         """Hand a message over at once, with what was to be sent before it: its payloads may be in use by others."""
         if self.channel is None:
             return

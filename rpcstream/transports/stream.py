@@ -257,12 +257,13 @@ class LineStream(MessageConnection):
         if written == sum(map(len, parts)):
             return
         rest: list[Any] = []
+        lent = [*message.lent, *(() if self._buffered is None else self._buffered.lent)]
         for part in parts:
             if written >= len(part):
                 written -= len(part)
                 continue
             left = memoryview(part)[written:]
-            own = is_own(part, message.lent)
+            own = is_own(part, lent)
             rest += [
                 left[at : at + WRITE_MAX] if own else bytes(left[at : at + WRITE_MAX])
                 for at in range(0, len(left), WRITE_MAX)
@@ -352,6 +353,11 @@ class _BufferedStream(asyncio.BufferedProtocol):
         self.resume_writing = stream.resume_writing  # type: ignore[method-assign]
         self.eof_received = stream.eof_received  # type: ignore[method-assign]
         self.connection_lost = stream.connection_lost  # type: ignore[method-assign]
+
+    @property
+    def lent(self) -> list[int]:
+        """As `AttachedMessage.lent`: the memory that was received into last."""
+        return [] if self._target is None else [id(self._target.obj)]
 
     def get_buffer(self, sizehint: int) -> memoryview:
         # Never a bytearray: into one, asyncio's TLS writes NULs (cpython#156275).

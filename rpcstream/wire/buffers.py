@@ -7,7 +7,7 @@ joined, since copying a large payload between the head and the tail of its messa
 from __future__ import annotations
 
 import functools
-from collections.abc import Container
+from collections.abc import Sequence
 from sys import getrefcount
 from typing import Any
 
@@ -81,7 +81,7 @@ class AttachedMessage(MessageParts):
         payloads: bytes-like objects whose `len` is their number of bytes, which is not 0.
 
     Attributes:
-        lent: `id` of memory that is known to be held once more, by code that does not use it any more.
+        lent: the `id` of memory that is held once more, by code that does not use it any more; as often as it is.
     """
 
     __slots__ = ("lent", "payloads", "pieces")
@@ -89,7 +89,7 @@ class AttachedMessage(MessageParts):
     def __init__(self, pieces: list[bytes], payloads: list[Any]) -> None:
         self.pieces = pieces
         self.payloads = payloads
-        self.lent: Container[int] = ()
+        self.lent: Sequence[int] = ()
         self._text = None
         self._size = sum(map(len, pieces)) + len(_PLACE) * len(payloads)
         self._size += sum([len(payload) + padding(len(payload)) for payload in payloads])
@@ -128,7 +128,7 @@ class AttachedMessage(MessageParts):
 _PLACE = b'{"$bin":00}'
 
 
-def is_own(payload: Any, lent: Container[int] = ()) -> bool:
+def is_own(payload: Any, lent: Sequence[int] = ()) -> bool:
     """Whether no code can change the memory of a payload, as far as Python knows who holds it.
 
     Args:
@@ -140,7 +140,7 @@ def is_own(payload: Any, lent: Container[int] = ()) -> bool:
     owner = getattr(payload, "base", None)
     if owner is None or getattr(owner, "base", owner) is not None:
         return type(owner) is bytes
-    return getrefcount(owner) <= _refs_of_own() + (id(owner) in lent)
+    return getrefcount(owner) <= _refs_of_own() + lent.count(id(owner))
 
 
 @functools.cache
