@@ -130,7 +130,7 @@ def _jpeg(data: bytes, budget: ImageBudget) -> int:
             at += 1 if kind == 0xFF else 2
             continue
         if kind == _SOS:
-            return _scans(data, at, parts)
+            return 1 if is_read_in_one_pass(data) else _scans(data, at, parts)
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
         if _APP0 <= kind <= _APP15 or kind == _COM:
             body = data[at + 4 : end]
@@ -146,9 +146,14 @@ def _jpeg(data: bytes, budget: ImageBudget) -> int:
 
 
 def is_read_in_one_pass(data: bytes) -> bool:
-    """True for a JPEG with one scan of whole blocks: all others have their coefficients in memory at full size."""
+    """True for a JPEG whose first scan has all of each block: libjpeg decodes that scan row by row, and no other.
+
+    Of every other one it has the coefficients of all pixels in memory, and goes over them for each scan.
+    """
     at, frame, components = 2, 0, 0
-    while at + 10 <= len(data):
+    for _ in range(_PARTS + len(data) // _BYTES_A_PART):
+        if at + 10 > len(data):
+            break
         kind = data[at + 1]
         if data[at] != 0xFF or kind == 0xFF:
             at += 1
