@@ -117,7 +117,7 @@ class Limits:
     max_image_metadata: int = 16 * MIB
 
     #: Memory for images at a server: those of running calls, and those being decoded, which take up to 16 bytes a
-    #: pixel. Calls over it wait for their images. One message of any kind fits: 64 megapixels of WebP.
+    #: pixel (AVIF 20). Calls over it wait for their images. One message fits: 64 megapixels of WebP.
     max_image_memory: int = 1024 * MIB
 
     #: One event, as a message. It may wait for every subscriber at once: 30 different ones fit into the memory for that

@@ -21,6 +21,7 @@ import pytest
 from PIL import Image
 
 from rpcstream.cli.call import main
+from rpcstream.codec import avif
 
 from .conftest import environment
 
@@ -120,7 +121,7 @@ class TestResults:
 
 class TestUploads:
     def test_an_image_in_each_format(self, run: Run, tmp_path: Path) -> None:
-        for ending in ("png", "jpg", "webp", "bmp", "gif", "tiff"):
+        for ending in ("png", "jpg", "webp", "bmp", "gif", "tiff", *(["avif"] if avif.is_there() else [])):
             path = tmp_path / f"a.{ending}"
             Image.new("RGB", (30, 20), "blue").save(path)
             assert run("size", "-i", f"photo={path}") == (0, "[30,20]\n", "")

@@ -23,7 +23,8 @@ from rpcstream.codec.image_files import image_weight, passes
 
 from ..example_count import example_count
 
-pytestmark = pytest.mark.skipif(not avif_module.is_there(), reason="this Pillow has no AVIF")
+if not avif_module.is_there():
+    pytest.skip("this Pillow has no AVIF", allow_module_level=True)
 LIMITS = ImageLimits(64_000_000, 64_000_000, 1 << 20)
 CODEC = Codec()
 
