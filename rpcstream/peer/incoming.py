@@ -134,16 +134,6 @@ def _refuse_oversize(message: Oversize, state: ConversationState, refuse: Refuse
     return refuse(message, envelope.refusal_of(message, state.limits.max_message_size, side=state.side))
 
 
-class AdmittingState(ConversationState):
-    """A conversation that can tell which requests are refused before their payloads are there; `Session` is one."""
-
-    __slots__ = ()
-
-    def refusal_of(self, message: dict[str, Any]) -> RpcError | None:
-        """As `Dispatch.refusal_of`."""
-        raise NotImplementedError
-
-
 class FrameAdmission:
     """Decides about the binary frames of one connection (`wire.messages.FrameIntake`).
 
@@ -157,7 +147,7 @@ class FrameAdmission:
 
     __slots__ = ("_go_on", "_is_waiting", "_reserved", "_state", "reason")
 
-    def __init__(self, session: AdmittingState, go_on: Callable[[], object]) -> None:
+    def __init__(self, session: ConversationState, go_on: Callable[[], object]) -> None:
         self._state = session
         self._go_on = go_on
         #: Bytes of payloads that are being received.

@@ -29,7 +29,7 @@ from .inflight import ForwardedCall
 from .interfaces import Channel, Dispatch, Later, Waiting
 from .memory import COUNTED, MessageMemory, memory_of
 from .request_queue import busy
-from .state import NOT_BEGUN
+from .state import NOT_BEGUN, ConversationState
 
 log = get_logger("rpcstream.server")
 
@@ -45,7 +45,7 @@ MakeError = Callable[[str], Exception]
 Answer = Callable[[Any, "bytes | bytearray", "Session"], Encoded | Later | None]
 
 
-class Session(incoming.AdmittingState):
+class Session(ConversationState):
     """One end of a conversation; both ends are equal.
 
     A transport calls `connected` once, then `receive`, `blocked` and `end` as things happen, and at last `lost`.

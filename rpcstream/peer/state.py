@@ -15,7 +15,7 @@ import orjson
 
 from ..codec import Codec
 from ..codec.payloads import may_have_payload
-from ..errors import ServerBusy, Unread
+from ..errors import RpcError, ServerBusy, Unread
 from ..limits import Limits
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
@@ -378,6 +378,12 @@ class ConversationState:
         if not self.running and self._on_gone is not None:
             on_gone, self._on_gone = self._on_gone, None
             on_gone(self)
+
+    # -- what a session knows besides -----------------------------------------------------------------------------------
+
+    def refusal_of(self, message: dict[str, Any]) -> RpcError | None:
+        """As `Dispatch.refusal_of`."""
+        raise NotImplementedError
 
     # -- turns --------------------------------------------------------------------------------------------------------
 

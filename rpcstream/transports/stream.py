@@ -41,8 +41,9 @@ TARGET_MIN = 16 * 1024
 #: Bytes of a payload that are still to come from which on a connection begins to receive in this way.
 BUFFERED_MIN = 64 * 1024
 
-#: Bytes that are received at a time while frames come, and are not the rest of a payload.
-SCRATCH_SIZE = 256 * 1024
+#: Bytes that are received at a time while frames come, and are not the rest of a payload: a whole frame of 64 KiB, and
+#: not much more, since what there is of a payload in it is copied.
+SCRATCH_SIZE = 80 * 1024
 
 #: Reads without a frame after which a connection is read plainly again: that saves a copy of each message.
 PLAIN_READS = 64
