@@ -379,7 +379,7 @@ class ConversationState:
             on_gone, self._on_gone = self._on_gone, None
             on_gone(self)
 
-    # -- what a session knows besides -----------------------------------------------------------------------------------
+    # -- what a session knows besides -------------------------------------------------------------------------------
 
     def refusal_of(self, message: dict[str, Any]) -> RpcError | None:
         """As `Dispatch.refusal_of`."""
