@@ -173,16 +173,15 @@ class BinaryFrameReader:
         return not self.is_waiting
 
     def _take_header(self, data: bytes, at: int) -> int:
-        end = data.find(b"\n", at) + 1
-        begun = self._json.size
-        self._json.append(data[at : end or None])
+        if not self._json.size and (reason := self._intake.refuses_frames()) is not None:
+            raise FrameError(reason)
+        end = data.find(b"\n", at, at + HEADER_MAX) + 1
+        self._json.append(data[at : end or at + HEADER_MAX + 1])
         if self._json.size > HEADER_MAX or (not end and not _BEGIN.fullmatch(head := self._json.take())):
             raise FrameError("the header of a binary frame is malformed, or too long")
         if not end:
             self._json.append(head)
             return len(data)
-        if not begun and (reason := self._intake.refuses_frames()) is not None:
-            raise FrameError(reason)
         self._json_size, self._sizes = read_header(self._json.take())
         total = body_size(self._json_size, self._sizes)
         self.must_close = total > SKIPPED_MAX * self._max_size

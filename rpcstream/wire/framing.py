@@ -6,6 +6,7 @@ Owns where one message ends and the next begins. Reads of JSON only where the ou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from .binary_frame import MARK, BinaryFrameReader, FrameError
@@ -98,13 +99,8 @@ class LineFramer:
             if end + self._width == len(data) and 0 < end <= self._max_size and data[0] > MARK:
                 # One message, whole, neither blank nor a frame: nearly every read from a peer that waits for answers.
                 return [data[:end]]
-        if self._intake is not None:
-            if self._frame is not None:
-                return self._feed_frame(data, 0)
-            # One byte first: finding it takes far less time than finding two.
-            if _MARK in data and (start := self._frame_start(data)) >= 0:
-                messages = self._feed_text(data[:start]) if start else []
-                return messages if self.ended else messages + self._feed_frame(data, start)
+        if self._intake is not None and (self._frame is not None or _MARK in data):
+            return self._feed_mixed(data)
         return self._feed_text(data)
 
     def _feed_text(self, data: bytes) -> list[Message]:
@@ -116,6 +112,9 @@ class LineFramer:
 
     def finish(self) -> list[Message]:
         """End the stream. Returns the last message, if it has no delimiter."""
+        if self._frame is not None and self._intake is not None:
+            self.fault, self._frame, self._rest = "the stream ended within a binary frame", None, b""
+            self._intake.over()
         last = self._held.take()
         self._received()
         if self.ended or self._skipping or not last.strip():
@@ -142,36 +141,33 @@ class LineFramer:
         """Take note of bytes that were received into `target`; gives the message if it is complete."""
         assert self._frame is not None
         self._frame.received(count)
-        return [] if self._frame.message is None else self._feed_frame(b"", 0)
+        return [] if self._frame.message is None else self._feed_mixed(b"")
 
     def go_on(self) -> list[Message]:
         """Go on with a frame that waits, if there is memory now; gives the messages that are complete then."""
         if self._frame is None or not self._frame.go_on():
             return []
         rest, self._rest = self._rest, b""
-        return self._feed_frame(rest, 0)
+        return self._feed_mixed(rest)
 
-    def _frame_start(self, data: bytes) -> int:
-        """Where a frame begins in these bytes; negative where none does."""
-        if data[0] == MARK and not (self._held.size or self._skipping or self.ended):
-            return 0
-        return data.find(_LINE_AND_MARK) + 1 or -1
-
-    def _feed_frame(self, data: bytes, at: int) -> list[Message]:
-        """Feed the frame that is being received, or one that begins at `at`, then what follows it."""
+    def _feed_mixed(self, data: bytes) -> list[Message]:
+        """Take bytes in which frames stand among text, or which go on with a frame."""
         assert self._intake is not None
         messages: list[Message] = []
-        size = len(data)
-        self._at_start = self._after_value = False
+        at = 0
+        has_blanks = _BLANK_AND_MARK in data
         while not self.ended:
             frame = self._frame
             if frame is None:
-                if at == size:
-                    self._at_start = True
+                end, start = self._frame_start(data, at, has_blanks)
+                if at < end:
+                    messages += self._feed_text(data[at:end])
+                if start < 0 or self.ended:
                     break
-                if data[at] != MARK:
-                    return messages + self.feed(data[at:])
-                frame = self._frame = BinaryFrameReader(self._intake, self._max_size, self._reception)
+                self._held.take()  # blanks
+                self._at_start = self._after_value = False
+                at, frame = start, BinaryFrameReader(self._intake, self._max_size, self._reception)
+                self._frame = frame
             try:
                 at = frame.feed(data, at)
             except FrameError as error:
@@ -183,8 +179,24 @@ class LineFramer:
             messages.append(frame.message)
             self._intake.over()
             self._frame = None
-            self.ended = frame.must_close
+            self.ended, self._at_start = frame.must_close, not frame.must_close
         return messages
+
+    def _frame_start(self, data: bytes, at: int, has_blanks: bool) -> tuple[int, int]:
+        """Where the text from `at` on ends, and where a frame begins behind it; that is negative where none does.
+
+        Args:
+            data: bytes; no frame is being received.
+            at: where to begin.
+            has_blanks: there may be blanks in front of a frame.
+        """
+        if not (self._held.mark or self._skipping) and (found := _FRAME.match(data, at)):
+            return at, found.end() - 1
+        if has_blanks:
+            found = _LINE_AND_FRAME.search(data, at)
+            return (found.start() + 1, found.end() - 1) if found else (len(data), -1)
+        start = data.find(_LINE_AND_MARK, at) + 1
+        return (start, start) if start else (len(data), -1)
 
     # -- text ---------------------------------------------------------------------------------------------------------
 
@@ -341,14 +353,16 @@ class LineFramer:
         return before
 
 
-_MARK, _LINE_AND_MARK = b"@", b"\n@"
+_MARK, _LINE_AND_MARK, _BLANK_AND_MARK = b"@", b"\n@", b" @"
+#: A frame, perhaps behind blanks: this end or the other sends some to find out whether anybody listens.
+_FRAME, _LINE_AND_FRAME = re.compile(rb" *+@"), re.compile(rb"\n *+@")
 
 
 class _HeldBytes(ReceiveBuffer):
     """The bytes of a message whose end has not been received.
 
     Attributes:
-        mark: the last byte that is no blank; 0 if there is none.
+        mark: the last byte that is no blank (1 for a NUL); 0 if there is none.
     """
 
     __slots__ = ("mark",)
@@ -361,7 +375,7 @@ class _HeldBytes(ReceiveBuffer):
         """Add the bytes that came next."""
         super().append(data)
         if marks := data.rstrip():
-            self.mark = marks[-1]
+            self.mark = marks[-1] or 1
 
     def take(self, without: int = 0) -> bytes:
         """Return all bytes but the last `without`, and leave the buffer empty."""
