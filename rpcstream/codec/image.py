@@ -31,7 +31,7 @@ from ..errors import EncodeError
 from ..limits import DEFAULT_LIMITS
 from . import avif, base64, image_files, image_source, qoi
 from .encoding import Encoding
-from .image_budget import DecodeElsewhere, ImageBudget, ImageLimits, TooMuchImage, reading
+from .image_budget import COPYING, DecodeElsewhere, ImageBudget, ImageLimits, TooMuchImage, reading
 from .image_source import ImageData
 from .options import ImageFile, ImageOptions, MaxSide
 from .payloads import Attachment
@@ -228,7 +228,7 @@ def decode_image(tagged: dict[str, Any], budget: ImageBudget, wanted: MaxSide | 
 
 def _from_raw(mode: object, size: object, data: object, budget: ImageBudget) -> Image.Image:
     kind, width, height = _raw_form(mode, size, data, budget)
-    budget.take_pixels(width, height)
+    budget.take_pixels(width, height, COPYING)
     return Image.frombytes(kind, (width, height), _little_endian(base64.readable(data), kind))
 
 

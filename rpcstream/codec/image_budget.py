@@ -23,6 +23,9 @@ PASSES = 16
 #: What reading the data of a pixel of a JPEG costs, where it is not decoded; decoding it as well costs 1.
 READING = 1 / 3
 
+#: What a raw pixel costs, which is copied and not decoded: 640 x 480 take 0.15 ms.
+COPYING = 1 / 16
+
 #: Scans in one file.
 MAX_SCANS = 100
 
@@ -116,7 +119,7 @@ class ImageBudget:
             shown = f"{shortened(str(width))} x {shortened(str(height))}"
             raise TooMuchImage(f"image: {shown} pixels, the limit is {limit} (max_image_pixels)")
 
-    def take_pixels(self, width: int, height: int, passes: int = 1, *, read: int = 0) -> None:
+    def take_pixels(self, width: int, height: int, passes: float = 1, *, read: int = 0) -> None:
         """An image of this size is to be decoded.
 
         Args:
@@ -129,7 +132,7 @@ class ImageBudget:
         """
         self.check_size(width, height)
         count = max(width * height, LEAST)
-        work = (count + int(read * READING)) * passes
+        work = int((count + read * READING) * passes)
         limit = self._limits.message_pixels
         if self._before[0] + self.pixels + count > limit:
             raise TooMuchImage(

@@ -143,16 +143,20 @@ class TestBeforeTheDataIsThere:
             self.check(value)
 
 
-def png() -> bytes:
+def png(size: tuple[int, int] = (120, 110)) -> bytes:
     out = io.BytesIO()
-    noise("RGB").save(out, "png")
+    noise("RGB", size).save(out, "png")
     return out.getvalue()
 
 
 def test_large_ones_go_to_a_thread() -> None:
-    tagged, _ = arrived(noise("RGB", (400, 300)))
+    budget = ImageBudget(CODEC.image_limits, here=INLINE_PIXELS)
+    for _ in range(3):  # raw pixels are only copied
+        assert decode_image(arrived(noise("RGB", (640, 480)))[0], budget).size == (640, 480)
     with pytest.raises(DecodeElsewhere):
-        decode_image(tagged, ImageBudget(CODEC.image_limits, here=INLINE_PIXELS))
+        decode_image(arrived(noise("L", (640, 480)))[0], budget)
+    with pytest.raises(DecodeElsewhere):
+        decode_image(arrived(io.BytesIO(png((400, 300))))[0], ImageBudget(CODEC.image_limits, here=INLINE_PIXELS))
 
 
 def test_memory_is_reserved_for_them() -> None:
