@@ -91,6 +91,7 @@ def main(
         driver.add_argument("--seconds", type=float, default=1.0)
         driver.add_argument("--warmup", type=float, default=0.2, help="seconds before, not counted")
         driver.add_argument("--bytes", type=int, default=1 << 20, help="size of the array")
+        driver.add_argument("--first-bytes", type=int, help="size of the array of the very first call, if another one")
         add_arguments(driver, load_options or {})
     options = parser.parse_args()
     allow_many_files()
@@ -244,15 +245,18 @@ class ArrayTopic:
         import numpy as np
 
         self._sent = np.random.default_rng(7).random(options.bytes // 4, dtype=np.float32)
+        first = options.first_bytes
+        self._first = self._sent if first is None else np.ones(first // 4, dtype=np.float32)
         self._step = max(1, len(self._sent) // 64)
         self._to_compare_whole = 3
 
     def ask(self, number: int) -> tuple[Any, ...]:
-        self._sent[0] = self._sent[-1] = seven_digits(number)
-        return (self._sent,)
+        sent = self._sent if number else self._first
+        sent[0] = sent[-1] = seven_digits(number)
+        return (sent,)
 
     def fits(self, number: int, reply: Any) -> bool:
-        sent = self._sent
+        sent = self._sent if number else self._first
         if type(reply) is not type(sent) or reply is sent:
             return False
         if reply.dtype != sent.dtype or reply.shape != sent.shape or reply[-1] != sent[-1]:

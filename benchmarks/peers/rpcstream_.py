@@ -2,7 +2,7 @@
 
 `load --client`: `sync` is a `Client` for each connection, `async` an `AsyncClient` for each, `submit` keeps
 `--in-flight` futures of each `Client` waiting, `pool` is one `Client(pool=connections)` that all threads share; each
-thread then uses a connection of its own. `serve --unix` listens at a Unix socket.
+thread then uses a connection of its own. With `--text` arrays go as base64. `serve --unix` listens at a Unix socket.
 """
 
 from __future__ import annotations
@@ -84,19 +84,21 @@ def serve(options: Options) -> None:
 def load(options: Options) -> Result:
     address = f"{HOST}:{options.port}" if options.path is None else f"unix://{options.path}"
     method = options.method or METHODS[options.topic]
+    # What is not given is not known to every version that this is run with.
+    settings = {"binary": False} if options.text else {}
     if options.client == "async":
-        return uvloop.run(load_async(options, address, method))
+        return uvloop.run(load_async(options, address, method, settings))
     if options.client == "pool":
-        shared = Client(address, pool=options.connections)
+        shared = Client(address, pool=options.connections, **settings)
         return load_with_threads(options, [getattr(shared, method)] * options.connections)
-    clients = [Client(address) for _ in range(options.connections)]
+    clients = [Client(address, **settings) for _ in range(options.connections)]
     if options.client == "submit":
         return load_with_futures(options, [getattr(client.submit, method) for client in clients])
     return load_with_threads(options, [getattr(client, method) for client in clients])
 
 
-async def load_async(options: Options, address: str, method: str) -> Result:
-    clients = [AsyncClient(address) for _ in range(options.connections)]
+async def load_async(options: Options, address: str, method: str, settings: Any) -> Result:
+    clients = [AsyncClient(address, **settings) for _ in range(options.connections)]
     return await load_with_tasks(options, [getattr(client, method) for client in clients])
 
 
@@ -129,6 +131,7 @@ if __name__ == "__main__":
         serve_options={"--unix": {"action": "store_true", "help": "at a Unix socket"}},
         load_options={
             "--client": {"choices": ["sync", "async", "submit", "pool"], "default": "sync", "help": "which client"},
+            "--text": {"action": "store_true", "help": "binary=False"},
             "--method": {"help": "what is called, where it has another name than the topic's"},
         },
     )

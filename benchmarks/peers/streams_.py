@@ -54,7 +54,7 @@ def make_server() -> Server:
 
     @server
     def back_frame(size: int) -> Iterator[Frame]:
-        topic = ArrayTopic(Options(bytes=size))
+        topic = ArrayTopic(Options(bytes=size, first_bytes=None))
         for number in count():
             yield topic.ask(number)[0]
 

@@ -146,8 +146,11 @@ TARGETS = (
     ),
     _time("array of 1 MiB / bare exchange of the bytes", *_1_MIB, RPCSTREAM, large.BARE, 2.5),
     _time("array of 16 MiB / bare exchange of the bytes", *_16_MIB, RPCSTREAM, large.BARE, 3),
-    _rate(
-        "image of 640 x 480, our client / C load, ready bytes", "image", large.IMAGE_TITLE, RPCSTREAM, large.FROM_C, 0.7
+    *(
+        _rate(
+            f"image of 640 x 480, our client / C load, {what} ready", "image", large.IMAGE_TITLE, RPCSTREAM, load, 0.7
+        )
+        for what, load in (("PNG as text", large.FROM_C), ("our client's bytes", large.FRAMES_FROM_C))
     ),
     *(
         _rate(f"JPEG of 12 megapixels by {how} / by its bytes", "photo", large.PHOTO_TITLE, how, large.FILE_BYTES, 0.9)

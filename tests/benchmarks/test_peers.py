@@ -86,6 +86,8 @@ DRIVEN: dict[str, list[tuple[str, ...]]] = {
     "publish_.py": [("--connections", "3", "--in-flight", "2")],
     "pyro_.py": [("--topic", "login", "--connections", "2")],
     "rpcstream_.py": [
+        (*ARRAY, "--text"),
+        (*ARRAY, "--first-bytes", "4096"),
         ("--topic", "image"),
         ("--client", "async", "--in-flight", "8", *ARRAY),
         ("--client", "submit", "--in-flight", "8", "--topic", "login"),

@@ -209,17 +209,23 @@ def test_wrong_results_do_not_fit() -> None:
 
 
 def test_bare_exchanges_carry_the_bytes_of_our_client() -> None:
-    server, sent = Server(), []
+    server, sent, frames = Server(), [], []
     server.add(lambda array: None, name="echo")
     server.add(lambda a, b: a + b, name="sum")
-    array = np.arange(1000, dtype=np.float32)
+    array = np.arange(4000, dtype=np.float32)
     lines = script("peers/bare_call.py").Lines(None)
     with (
         serve_in_thread(server) as address,
-        Client(address, trace=lambda way, data: sent.append((way, bytes(data)))) as client,
+        Client(address, trace=lambda way, data: sent.append((way, bytes(data))), binary=False) as client,
+        Client(address, trace=lambda way, data: frames.append(bytes(data))) as binary,
     ):
         client.sum(1000000, 1)
         client.echo(array)
+        for _ in range(3):
+            binary.echo(array)
+    # A trace shows sizes and JSON of a frame.
+    sizes = next(data.split()[:2] for data in frames if data.startswith(b"@"))
+    assert sizes == large.our_frame("echo", array).split()[:2]
     requests = [data.rstrip(b"\n") + b"\n" for way, data in sent if way == "send"]
     assert requests[0] == lines.ask(0)[0]
     assert len(requests[1]) == len(large.our_request("echo", array))

@@ -13,7 +13,7 @@ from .large import FLIGHT, GRPC, KIB, MIB, array_load, peer, raw_pyzmq
 
 SIZE, SMALL = 16 * MIB, 64 * KIB
 TITLE = "memory of the server for the echo of a float32 array of 16 MiB"
-UNIX = "rpcstream, Unix socket"
+UNIX, AT_FIRST = "rpcstream, Unix socket", "rpcstream, the first call of a connection"
 SETTLE = 0.2  # seconds for the server to come to rest
 
 
@@ -50,22 +50,30 @@ def memory(settings: Settings) -> list[Table]:
 
 
 def _contenders(size: int) -> tuple[Contender, ...]:
+    """Their connections have carried a small array, but for one."""
+    after = ("--first-bytes", str(SMALL))
     return (
-        Contender(name=RPCSTREAM, server=SERVE_RPCSTREAM, load=array_load(size)),
+        Contender(name=RPCSTREAM, server=SERVE_RPCSTREAM, load=array_load(size, *after)),
         Contender(
             name=UNIX,
             server=Serving("rpcstream_", ("--unix",)),
-            load=array_load(size),
+            load=array_load(size, *after),
             note="counted with the memory that it shares with the client",
         ),
-        raw_pyzmq(size),
-        peer(FLIGHT, "flight_", size),
-        peer(GRPC, "grpc_sync", size),
+        Contender(
+            name=AT_FIRST,
+            server=SERVE_RPCSTREAM,
+            load=array_load(size),
+            note="as text, since the server has not said yet that it takes binary frames; and once more as a frame",
+        ),
+        raw_pyzmq(size, first=SMALL),
+        peer(FLIGHT, "flight_", size, first=SMALL),
+        peer(GRPC, "grpc_sync", size, first=SMALL),
     )
 
 
 def _idle_and_peak(server: Running, small: Driver, large: Driver) -> tuple[int, int]:
-    """Measure the server at rest, and its peak while two large echoes pass, one after the other.
+    """Measure the server at rest, and its peak during the echo of a large array.
 
     Small echoes come first, by a client that is gone again: they load the code that any array needs.
     """
@@ -73,7 +81,7 @@ def _idle_and_peak(server: Running, small: Driver, large: Driver) -> tuple[int, 
     time.sleep(SETTLE)
     idle = resident_memory(server.pid)
     reset_peak_memory(server.pid)
-    large(server)(0.0, 0.0)  # the fewest that a load makes are two
+    large(server)(0.0, 0.0)  # the fewest calls that a load makes: two, the first of them small
     peak = server.peak_memory()
     if idle is None or peak is None:
         raise Failed("this system does not tell what memory a process takes")
