@@ -17,7 +17,7 @@ import orjson
 from ..errors import InvalidRequest
 from ..wire import envelope
 from ..wire.binary_frame import ATTACHED_MIN
-from ..wire.buffers import Encoded, MessageParts
+from ..wire.buffers import AttachedMessage, Encoded, MessageParts
 from ..wire.json_scan import values_over
 from ..wire.messages import HEAD_SIZE, LONG, BinaryFrame, Oversize
 from .memory import BIG, collector_paused, keep_freed_memory
@@ -40,6 +40,13 @@ BIN_KEY = "$bin"
 #: How a placeholder begins, as it is written and as it is read; its number follows.
 _WRITTEN, _MARK = b"\\u0000", "\0"
 _PLACEHOLDER = re.compile(rb'"\\u0000(\d+)"')
+
+#: The object that stands for a payload in the JSON of a frame, and the name of its member, also written with escapes.
+#: Where the text is JSON, neither is found inside a string: the quote before the name has no backslash before it, so it
+#: would end the string, and what follows cannot stand behind that.
+_BIN_NAME = rb'"(?:\$|\\u0024)(?:b|\\u0062)(?:i|\\u0069)(?:n|\\u006[eE])"[ \t\r\n]*+:'
+_PLACE = re.compile(rb"\{[ \t\r\n]*+" + _BIN_NAME + rb"[ \t\r\n]*+-?(\d++)[ \t\r\n]*+\}")
+_BIN_MEMBER = re.compile(rb"(?<!\\)" + _BIN_NAME)
 
 #: How a character begins that is written by its number; the first that needs not be.
 _NUMBERED, _SPACE = b"\\u", ord(" ")
@@ -211,6 +218,7 @@ def read_frame(json: bytes, sizes: tuple[int, ...], max_values: int | None, side
         return frame
     try:
         _attach(message, line)
+        _check_places(json, len(sizes))
     except FrameError as error:
         frame.refusal = InvalidRequest(data={"reason": str(error)})
     return frame
@@ -244,6 +252,20 @@ def _attached(value: Any, unused: dict[int, Attachment], count: int) -> Any:
             if type(member) is dict or type(member) is list:
                 value[position] = _attached(member, unused, count)
     return value
+
+
+def _check_places(json: bytes, count: int) -> None:
+    """Check that all readers of the JSON find payloads where `_attach` has found so many of them.
+
+    Where a name comes twice in one object, one reader takes the first, another one the last.
+
+    Raises:
+        FrameError: `$bin` is the name of another member.
+    """
+    if json.count(b'$bin"') == count and b"\\u00" not in json:  # nearly always
+        return
+    if len(_BIN_MEMBER.findall(json)) != count:
+        raise FrameError("$bin is the name of a member that stands for no payload, or whose name comes again")
 
 
 def outline(line: bytes, max_values: int | None = None) -> tuple[Any, CutLine] | None:
@@ -327,12 +349,26 @@ def is_json(line: bytes | bytearray) -> bool:
 
 
 def whole(data: bytes, line: bytes | bytearray) -> Encoded:
-    """Something that was written with parts of a line that was parsed before: its long strings put back in."""
+    """JSON that was written with parts of a line that was parsed before, each once: its long strings put back in.
+
+    The payloads of a binary frame are attached again, in the order of their places; they are not copied, and no code
+    may change them from now on.
+    """
+    if isinstance(line, FrameLine):
+        return _attached_again(data, line.attachments)
     if not isinstance(line, CutLine):
         return data
     pieces: list[Any] = _PLACEHOLDER.split(data)
     pieces[1::2] = [line.strings[int(number)] for number in pieces[1::2]]
     return MessageParts(pieces)
+
+
+def _attached_again(data: bytes, attachments: list[Attachment]) -> Encoded:
+    pieces: list[Any] = _PLACE.split(data)
+    if len(pieces) == 1:
+        return data
+    found = [attachments[int(number)].view() for number in pieces[1::2]]
+    return AttachedMessage(pieces[::2], found, is_secured=True)
 
 
 def disguised(text: bytes) -> bytes:

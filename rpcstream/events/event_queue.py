@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar, get_args
 
-from ..wire.buffers import Encoded
+from ..wire.buffers import AttachedMessage, Encoded, size_as_text
 
 #: What is dropped when a queue is full: the oldest event, the new one, or the subscriber with all its events.
 Policy = Literal["drop_oldest", "drop_newest", "disconnect"]
@@ -28,7 +28,9 @@ EVENT_COST = 400
 
 
 class QueuedEvent:
-    """The message of an event, which may wait in several queues and takes its memory once. Its length is in bytes.
+    """The message of an event, which may wait in several queues and takes its memory once.
+
+    Its length is in bytes of text, which some of the subscribers may get.
 
     Attributes:
         holders: the number of queues in which it waits.
@@ -42,7 +44,13 @@ class QueuedEvent:
         self.holders = 0
 
     def __len__(self) -> int:
-        return len(self.message)
+        return size_as_text(self.message)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that the message takes at most: some subscribers may be sent a frame, and others its text."""
+        message = self.message
+        return len(message) + message.text_size if type(message) is AttachedMessage else len(message)
 
 
 class QueueMemory:
@@ -80,13 +88,13 @@ class QueueMemory:
     # The events are `Any` because those of a queue without shared memory may be of another type.
     def add(self, event: Any) -> None:
         """Count a `QueuedEvent` that has entered a queue."""
-        self.used += EVENT_COST if event.holders else EVENT_COST + len(event.message)
+        self.used += EVENT_COST if event.holders else EVENT_COST + event.memory
         event.holders += 1
 
     def remove(self, event: Any) -> None:
         """Take a `QueuedEvent` that has left a queue off the count."""
         event.holders -= 1
-        self.used -= EVENT_COST if event.holders else EVENT_COST + len(event.message)
+        self.used -= EVENT_COST if event.holders else EVENT_COST + event.memory
 
 
 class EventQueue(Generic[E]):

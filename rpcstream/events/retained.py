@@ -7,7 +7,7 @@ time.
 from __future__ import annotations
 
 from ..errors import ServerBusy
-from ..wire.buffers import Encoded
+from ..wire.buffers import Encoded, size_as_text
 from .patterns import compiled, is_pattern
 
 
@@ -16,7 +16,7 @@ class Retained:
 
     Args:
         max_topics: topics that may have one.
-        max_bytes: bytes that all the messages may have together.
+        max_bytes: bytes that all the messages may have together, as text.
     """
 
     def __init__(self, max_topics: int, max_bytes: int) -> None:
@@ -40,7 +40,7 @@ class Retained:
             raise ServerBusy(
                 f"Server busy: {limit} topics have a last value, no more may (max_retained)", {"limit": limit}
             )
-        size = self._size + len(message) - (0 if before is None else len(before))
+        size = self._size + size_as_text(message) - (0 if before is None else size_as_text(before))
         if size > self._max_bytes:
             limit = self._max_bytes
             text = f"Server busy: the last values would take {size} bytes, {limit} are allowed (max_retained_size)"
@@ -53,7 +53,7 @@ class Retained:
         """Remove the last message of a topic; return False if there was none."""
         message = self._messages.pop(topic, None)
         if message is not None:
-            self._size -= len(message)
+            self._size -= size_as_text(message)
         return message is not None
 
     def newest(self, pattern: str, denied: tuple[str, ...] = ()) -> list[tuple[str, Encoded]]:

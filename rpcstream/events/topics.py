@@ -17,7 +17,7 @@ from ..errors import InvalidParams, NotPermitted
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..wire import envelope
-from ..wire.buffers import AttachedMessage, Encoded, trimmed_message
+from ..wire.buffers import AttachedMessage, Encoded, size_as_text, trimmed_message
 from .event_queue import EVENT_COST, EventQueue, Policy, QueuedEvent, QueueMemory, check_options
 from .patterns import RESERVED, fault_of_pattern, fault_of_topic, is_pattern, matches
 from .retained import Retained
@@ -155,8 +155,8 @@ class Topics(Mapping[str, int]):
 
     def _checked(self, message: Encoded) -> Encoded:
         """Return the message, or raise MessageTooLarge if it is longer than an event may be."""
-        if len(message) > self._max_size:
-            raise envelope.oversize(len(message), self._max_size, side="server")
+        if size_as_text(message) > self._max_size:
+            raise envelope.oversize(size_as_text(message), self._max_size, side="server")
         return message
 
     def _put(self, topic: str, message: Encoded) -> int:
@@ -164,7 +164,7 @@ class Topics(Mapping[str, int]):
         counters, delivery = self._counters, self._delivery
         counters.events_published += 1
         event = QueuedEvent(topic, message)
-        size = len(message) + EVENT_COST
+        size = len(event) + EVENT_COST
         count = 0
         for subscriber, name in self._table.find(topic).items():
             queue = subscriber.queue

@@ -115,6 +115,29 @@ class HubDispatcher(Dispatcher):
             return self._forward_from_batch(route, message, session)
         return self._forward(route, message, line, session)
 
+    def refusal_of(self, message: dict[str, Any], session: ConversationState) -> RpcError | None:
+        """As `Dispatch.refusal_of`: checks the method, whether the caller may call it, and for whom it is."""
+        name = message.get("method")
+        route = self._routes.get(name) if type(name) is str else None
+        try:
+            if route is not None:
+                envelope.check_request(message)
+                self._check_rights(route, message["method"], session)
+                return None
+            if type(name) is str and name in self._methods:
+                if not self._may_call(session, name):
+                    raise NotPermitted(data={"method": name})
+                if name in self._passing:
+                    envelope.check_request(message)
+                    self._passing[name].check(session, message)
+                    return None
+            elif type(name) is str and self._away(name, session) is not None:
+                envelope.check_request(message)
+                return None
+        except RpcError as error:
+            return error
+        return super().refusal_of(message, session)
+
     def _answer_own(
         self, name: Any, message: dict[str, Any], line: Line, session: ConversationState, tagged: Tagged
     ) -> Encoded | Later | None:
@@ -129,8 +152,8 @@ class HubDispatcher(Dispatcher):
             if name in self._listings:
                 return self._list(self._listings[name], message, line, session)
         elif self._held is not None and type(name) is str:
-            method = self._held.find(name)
-            if method is not None and self._may_wait(session, name, method):
+            method = self._away(name, session)
+            if method is not None:
                 return self._hold(self._held, method, message, line, session)
         return super().answer(message, line, session, tagged)
 
@@ -140,7 +163,8 @@ class HubDispatcher(Dispatcher):
         """Answer a call of a method whose params are not decoded."""
         self._counters.requests += 1
         try:
-            result = function(session, message, self._checked(message, line))
+            line = self._checked(message, line)
+            result = function.carry_out(function.check(session, message), line)
         except RpcError as error:
             return self._not_sent(message, error, session)
         return self._serialize({"jsonrpc": VERSION, "id": message["id"], "result": result}) if "id" in message else None
@@ -303,6 +327,11 @@ class HubDispatcher(Dispatcher):
 
     # -- a call that is held until its provider is back ---------------------------------------------------------------
 
+    def _away(self, name: str, session: ConversationState) -> AwayMethod | None:
+        """The method with this name, if its calls are to be held now, and the caller may call it."""
+        method = self._held.find(name) if self._held is not None else None
+        return method if method is not None and self._may_wait(session, name, method) else None
+
     def _may_wait(self, session: ConversationState, name: str, method: AwayMethod) -> bool:
         """Check the rules for a method that is away, as far as is known who will offer it."""
         if self._rules is None:
@@ -435,6 +464,11 @@ class HubDispatcher(Dispatcher):
             if other.is_there and self._may_call(session, route.method, other):
                 return other
         raise NotPermitted(data={"method": name})
+
+    def _check_rights(self, route: Route, name: str, session: ConversationState) -> None:
+        """Raise NotPermitted if the caller may call the method at none of the members that offer it."""
+        if self._rules is not None and not any(self._may_call(session, route.method, each) for each in route.members):
+            raise NotPermitted(data={"method": name})
 
     def _may_call(self, session: ConversationState, method: str, provider: Member | None = None) -> bool:
         """Check the rules for a method of the hub, or of a provider, by all its names."""

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import ServerBusy
+from ..errors import MessageTooLarge, ServerBusy
 from ..events.event_queue import QueueMemory
 from ..peer.state import ConversationState
-from ..wire.buffers import Encoded, trimmed_message
+from ..wire.buffers import AttachedMessage, Encoded, size_as_text, trimmed_message
 from .offers import Offer
 
 #: Bytes of memory that a message takes besides its own while it waits.
@@ -118,8 +118,11 @@ class Member:
 
         Raises:
             ServerBusy: as many messages, or bytes, wait for the member as may (`max_queue`, `max_message_size`).
+            MessageTooLarge: it is sent to the member as text, which is too long.
         """
         session = self.session
+        if type(message) is AttachedMessage:
+            check_as_text(message, session)
         if self.is_flowing:
             session.pass_on(message)
             return
@@ -188,3 +191,18 @@ class Member:
 
     def __repr__(self) -> str:
         return f"<member {self.name or self.address}>"
+
+
+def check_as_text(message: Encoded, session: ConversationState) -> None:
+    """Check the size of a message that goes as text, since its receiver does not read binary frames.
+
+    Raises:
+        MessageTooLarge: it is over `max_message_size`.
+    """
+    size, limit = size_as_text(message), session.limits.max_message_size
+    if size > limit and not session.sends_binary:
+        raise MessageTooLarge(
+            f"Message too large: {size} bytes as text, for an end that does not read binary frames; the hub's limit is "
+            f"{limit} bytes",
+            {"size": size, "limit": limit, "side": "server"},
+        )

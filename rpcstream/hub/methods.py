@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import InvalidParams, InvalidRequest, NotPermitted
 from ..events.patterns import CLIENT_NAME, RESERVED, fault_of_topic
@@ -27,8 +27,18 @@ from .passthrough import Line
 from .registrations import Registrations
 from .rules import Rules
 
-#: A method of the hub whose params are not decoded: called with the session, the message and its line.
-PassingMethod = Callable[[ConversationState, dict[str, Any], Line], Any]
+
+class PassingMethod(NamedTuple):
+    """A method of the hub whose params are not decoded.
+
+    Attributes:
+        check: called with the session and the message, whose payloads may still be on their way; returns the arguments,
+            or raises RpcError.
+        carry_out: called with what that returned, and the line of the message; returns the result.
+    """
+
+    check: Callable[[ConversationState, dict[str, Any]], list[Any]]
+    carry_out: Callable[[list[Any], Line], Any]
 
 
 class HubMethods:
@@ -134,7 +144,7 @@ class HubMethods:
             value: any JSON value.
             retain: keep it as the last value of the topic, for later subscribers; null forgets it.
         """
-        raise AssertionError("answered by pass_publish, which does not decode the value")
+        raise AssertionError("answered by _pass_publish, which does not decode the value")
 
     def notify(self, client: str, method: str, params: list[Any] | dict[str, Any] | None = None) -> bool:
         """Sends a notification to the client with this name."""
@@ -143,10 +153,12 @@ class HubMethods:
     @property
     def passing(self) -> dict[str, PassingMethod]:
         """The methods whose values are passed on as they came, by name."""
-        return {"rpc.publish": self.pass_publish, "rpc.notify": self.pass_notify}
+        return {
+            "rpc.publish": PassingMethod(self._check_publish, self._pass_publish),
+            "rpc.notify": PassingMethod(self._check_notify, self._pass_notify),
+        }
 
-    def pass_publish(self, session: ConversationState, message: dict[str, Any], line: Line) -> int:
-        """Carry out `rpc.publish`, with the value as it came."""
+    def _check_publish(self, session: ConversationState, message: dict[str, Any]) -> list[Any]:
         topic, value, retain = _arguments(message, ("topic", "value"), {"retain": False})
         _check_type(topic, (str,), "topic", "a string")
         _check_type(retain, (bool,), "retain", "true or false")
@@ -157,13 +169,17 @@ class HubMethods:
             raise fault("topic", f"the topic {reason}")
         if self._rules is not None and not self._rules.permits(session.identity, "publish", topic):
             raise NotPermitted(data={"topic": topic})
+        return [topic, value, retain]
+
+    def _pass_publish(self, arguments: list[Any], line: Line) -> int:
+        """Carry out `rpc.publish`, with the value as it came."""
+        topic, value, retain = arguments
         count = self._topics.forward(topic, passthrough.event(line, topic), retain=retain and value is not None)
         if retain and value is None:
             self._topics.forget(topic)
         return count
 
-    def pass_notify(self, session: ConversationState, message: dict[str, Any], line: Line) -> bool:
-        """Carry out `rpc.notify`, with the params as they came."""
+    def _check_notify(self, session: ConversationState, message: dict[str, Any]) -> list[Any]:
         name, method, params = _arguments(message, ("client", "method"), {"params": None})
         _check_type(name, (str,), "client", "a string")
         _check_type(method, (str,), "method", "a string")
@@ -179,6 +195,11 @@ class HubMethods:
         member = self._directory.by_name.get(name)
         if member is None:
             raise fault("client", f"no client has the name {name!r:.200}")
+        return [member, method, params]
+
+    def _pass_notify(self, arguments: list[Any], line: Line) -> bool:
+        """Carry out `rpc.notify`, with the params as they came."""
+        member, method, params = arguments
         member.send(passthrough.notification(line, method, has_params=params is not None))
         return True
 

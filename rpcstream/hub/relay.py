@@ -19,6 +19,7 @@ from ..errors import (
     DeadlineExceeded,
     InternalError,
     InvalidRequest,
+    MessageTooLarge,
     ProviderGone,
     RpcError,
     Unread,
@@ -28,9 +29,9 @@ from ..peer.inflight import ForwardedCall
 from ..peer.pending import PendingCall
 from ..peer.state import ConversationState
 from ..wire import envelope
-from ..wire.buffers import Encoded
+from ..wire.buffers import AttachedMessage, Encoded
 from . import passthrough
-from .members import Member
+from .members import Member, check_as_text
 from .passthrough import Line
 from .relayed_streams import ArgumentStream, ReplyStream
 
@@ -177,7 +178,11 @@ class Relay(ForwardedCall, PendingCall):
                 return self._not_begun()
             return self.refuse(self._gone(reason="it gave the call up"))
         try:
-            self._finish(self._checked(reply, passthrough.line_of(line, reply)))
+            message = self._checked(reply, passthrough.line_of(line, reply))
+            check_as_text(message, self.caller)
+            self._finish(message)
+        except MessageTooLarge as error:
+            self.refuse(error)
         except (msgspec.DecodeError, ValueError, KeyError, RecursionError):
             self.refuse(_malformed("its reply cannot be read"))
 
@@ -208,6 +213,7 @@ class Relay(ForwardedCall, PendingCall):
             message = self._carried(params, line, envelope.ITEM, "id")
             if message is None:
                 raise _malformed("an item of its stream cannot be read")
+            check_as_text(message, self.caller)
         except RpcError as error:
             self.refuse(error)
             raise InvalidRequest(data=error.data) from error
@@ -218,7 +224,7 @@ class Relay(ForwardedCall, PendingCall):
     def progress(self, params: dict[str, Any], line: Line) -> bool:
         """Pass progress back; while the caller does not read, only the latest is kept."""
         message = self._carried(params, line, envelope.PROGRESS, "token") if self.call_id is not None else None
-        if message is None:
+        if message is None or (type(message) is AttachedMessage and not self._takes(message)):
             return True
         if self._latest is None:
             if self.caller.write_gate.is_open:
@@ -226,6 +232,14 @@ class Relay(ForwardedCall, PendingCall):
                 return True
             self.caller.write_gate.when_open(self._send_latest)
         self._latest = message
+        return True
+
+    def _takes(self, message: Encoded) -> bool:
+        """Whether the caller can be sent a message, of which it may get the text."""
+        try:
+            check_as_text(message, self.caller)
+        except MessageTooLarge:
+            return False
         return True
 
     def _send_latest(self) -> None:

@@ -114,7 +114,6 @@ class Hub(Server):
         check_balance(balance)
         options.setdefault("title", HUB_DEFAULTS["title"])
         super().__init__(**options)
-        self.binary = False
         if rules is not None and self._authenticator is None:
             raise ValueError("rules need callers that are authenticated: give the hub token= or authenticate=")
         self._rules = rules if isinstance(rules, Rules) or rules is None else Rules(rules)

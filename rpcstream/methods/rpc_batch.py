@@ -22,7 +22,7 @@ from ..peer.request_queue import name_of_id
 from ..peer.slices import TimeSlices
 from ..peer.state import ConversationState, Hold
 from ..wire import envelope
-from ..wire.buffers import Encoded, MessageParts
+from ..wire.buffers import AttachedMessage, Encoded, MessageParts
 from .replies import AfterReply, AfterReplyCalls, ReplyTask, ReplyWriter
 
 Line = bytes | bytearray
@@ -144,6 +144,8 @@ class RpcBatch:
     def add_reply(self, index: int, reply: Encoded | None) -> None:
         """Keep the reply of a member, as long as all replies together are within the limit."""
         if reply is not None:
+            if type(reply) is AttachedMessage:  # a batch has no attachments, and its arrays may change until it is sent
+                reply = MessageParts(reply.parts)
             self.size += len(reply) + 1
             self.answered.append(index)
             if self.size <= self._max_size:

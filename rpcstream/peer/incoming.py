@@ -16,7 +16,7 @@ import orjson
 
 from ..codec import payloads
 from ..codec.payloads import TooManyValues
-from ..errors import InvalidRequest, ParseError, RpcError
+from ..errors import InternalError, InvalidRequest, ParseError, RpcError
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.json_scan import SpreadValue
@@ -122,7 +122,10 @@ def _refuse_frame(frame: BinaryFrame, state: ConversationState, refuse: Refuse) 
         return refuse({"id": None}, frame.refusal)
     envelope.with_exact_ids(message, frame.json)
     if envelope.is_reply(message):
-        state.pending.settle({**envelope.error_reply(None, frame.refusal), "id": message.get("id")}, b"")
+        error = frame.refusal
+        if isinstance(error, InvalidRequest | ParseError):  # of the peer's
+            error = InternalError("The reply cannot be read", error.data)
+        state.pending.settle({**envelope.error_reply(None, error), "id": message.get("id")}, b"")
         return None
     if "id" not in message and isinstance(frame.refusal, InvalidRequest):
         message = {"id": None}  # it may not have been a notification
@@ -164,7 +167,7 @@ class FrameAdmission:
         message, line = frame.content
         if frame.refusal is None and envelope.is_reply(message):
             if state.pending.find(message.get("id")) is None and message.get("id") is not None:
-                return frame, []  # it is dropped
+                frame.refusal = InvalidRequest(data={"reason": "no call waits for this reply"})  # it is dropped
         elif frame.refusal is None and sum(sizes) >= CHECKED_MIN and not control_messages.is_control(message):
             frame.refusal = state.refusal_of(message)
         if frame.refusal is not None:

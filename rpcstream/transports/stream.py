@@ -264,7 +264,7 @@ class LineStream(MessageConnection):
                 written -= len(part)
                 continue
             left = memoryview(part)[written:]
-            own = is_own(part, lent)
+            own = message.is_secured or is_own(part, lent)
             rest += [
                 left[at : at + WRITE_MAX] if own else bytes(left[at : at + WRITE_MAX])
                 for at in range(0, len(left), WRITE_MAX)

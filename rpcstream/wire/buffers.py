@@ -79,17 +79,20 @@ class AttachedMessage(MessageParts):
     Args:
         pieces: JSON, cut where the payloads stand: one piece more than there are payloads.
         payloads: bytes-like objects whose `len` is their number of bytes, which is not 0.
+        is_secured: as the attribute.
 
     Attributes:
+        is_secured: no code can change the memory of the payloads any more, so that none is copied.
         lent: the `id` of memory that is held once more, by code that does not use it any more; as often as it is.
     """
 
-    __slots__ = ("lent", "payloads", "pieces")
+    __slots__ = ("is_secured", "lent", "payloads", "pieces")
 
-    def __init__(self, pieces: list[bytes], payloads: list[Any]) -> None:
+    def __init__(self, pieces: list[bytes], payloads: list[Any], *, is_secured: bool = False) -> None:
         self.pieces = pieces
         self.payloads = payloads
         self.lent: Sequence[int] = ()
+        self.is_secured = is_secured
         self._text = None
         self._size = sum(map(len, pieces)) + len(_PLACE) * len(payloads)
         self._size += sum([len(payload) + padding(len(payload)) for payload in payloads])
@@ -107,9 +110,16 @@ class AttachedMessage(MessageParts):
             self._text = parts
         return self._text
 
+    @property
+    def text_size(self) -> int:
+        """Bytes of the message as text."""
+        return sum(map(len, self.pieces)) + sum([(len(payload) + 2) // 3 * 4 + 2 for payload in self.payloads])
+
     def secure(self) -> None:
         """Copy payloads in memory that others may still change; to be called before the message waits."""
-        self.payloads = [payload if is_own(payload, self.lent) else bytes(payload) for payload in self.payloads]
+        if not self.is_secured:
+            self.payloads = [payload if is_own(payload, self.lent) else bytes(payload) for payload in self.payloads]
+            self.is_secured = True
 
     @property
     def json(self) -> bytes:
@@ -165,6 +175,11 @@ Encoded = bytes | MessageParts
 def parts_of(message: Encoded) -> list[bytes]:
     """The byte strings to send for a message, in order."""
     return message.parts if isinstance(message, MessageParts) else [message]
+
+
+def size_as_text(message: Encoded) -> int:
+    """Bytes of a message where it is sent to an end that does not read binary frames."""
+    return message.text_size if type(message) is AttachedMessage else len(message)
 
 
 def trimmed(data: bytes) -> bytes:

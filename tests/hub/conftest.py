@@ -114,6 +114,74 @@ class RawWebSocketPeer(RawPeer):
             self.transport.send_message(data)
 
 
+class FramePeer(RawPeer):
+    """The same, but binary frames come as `Frame`, and can be sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._data = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while (message := self._next()) is not None:
+            if message:
+                self.lines.put_nowait(message)
+
+    def _next(self) -> bytes | None:
+        """Take out the first message; None if it is not complete."""
+        line, end, rest = self._data.partition(b"\n")
+        if not end:
+            return None
+        if not line.startswith(b"@"):
+            self._data = rest
+            return line.strip()
+        json_size, *sizes = map(int, line[1:].split())
+        begins = [json_size]
+        for size in sizes[:-1]:
+            begins.append(begins[-1] + size + -size % 8)
+        if len(rest) < begins[-1] + sizes[-1]:
+            return None
+        assert (len(line) + 1 + json_size) % 8 == 0
+        assert rest[json_size - 1 : json_size] == b"\n"
+        self._data = rest[begins[-1] + sizes[-1] :]
+        payloads = [rest[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
+        return Frame(rest[:json_size], payloads)
+
+    def say_frame(self, message: Any, *payloads: bytes) -> None:
+        """Send a message in which `{"$bin": k}` stands for each of these."""
+        self.transport.write(frame_of(message, *payloads))
+
+    async def frame(self) -> tuple[Any, list[bytes]]:
+        """The next message, which must be a frame, and its payloads."""
+        frame = await self.line()
+        assert isinstance(frame, Frame), frame
+        return json.loads(frame), frame.payloads
+
+    async def declare(self) -> None:
+        """Say that it reads frames."""
+        assert await self.result("rpc.hello", {"binary": 1}) == {"binary": 1}
+
+
+class Frame(bytes):
+    """The JSON of a binary frame."""
+
+    def __new__(cls, json: bytes, payloads: list[bytes]) -> Frame:
+        frame = super().__new__(cls, json)
+        frame.payloads = payloads
+        return frame
+
+    payloads: list[bytes]
+
+
+def frame_of(message: Any, *payloads: bytes) -> bytes:
+    """A binary frame with this message (JSON, or what becomes of it)."""
+    text = message.encode() if isinstance(message, str) else orjson.dumps(message)
+    head = f"@{len(text) + 1} {' '.join(str(len(each)) for each in payloads)}"
+    head += " " * (-(len(head) + 1 + len(text) + 1) % 8) + "\n"
+    padded = [each + bytes(-len(each) % 8) for each in payloads[:-1]]
+    return b"".join((head.encode(), text, b"\n", *padded, payloads[-1]))
+
+
 class RunningHub:
     """A hub that listens on a port, and the peers that are connected to it."""
 
@@ -133,6 +201,15 @@ class RunningHub:
         _, peer = await asyncio.get_running_loop().create_connection(_RawPeerProtocol, host, port)
         self.peers.append(peer.peer)
         return peer.peer
+
+    async def frame_peer(self, *, declares: bool = True) -> FramePeer:
+        """Connect a peer that sends lines and frames; it gets frames if it `declares` that it reads them."""
+        peer = FramePeer()
+        await asyncio.get_running_loop().create_connection(lambda: _RawPeerProtocol(peer), *self.where)
+        self.peers.append(peer)
+        if declares:
+            await peer.declare()
+        return peer
 
     async def websocket_peer(self) -> RawPeer:
         """Connect a peer over WebSocket."""
@@ -162,8 +239,8 @@ class RunningHub:
 
 
 class _RawPeerProtocol(asyncio.Protocol):
-    def __init__(self) -> None:
-        self.peer = RawPeer()
+    def __init__(self, peer: RawPeer | None = None) -> None:
+        self.peer = RawPeer() if peer is None else peer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.peer.connection_made(transport)
