@@ -9,7 +9,9 @@ import io
 import os
 import socket
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -104,20 +106,64 @@ def saved(image: Image.Image, name: str, extra: dict[str, Any]) -> bytes:
 
 
 @settings(deadline=None, max_examples=example_count(120))
-@given(st.sampled_from(KINDS), st.integers(1, 30), st.integers(1, 30), metadata)
+@given(st.sampled_from(KINDS), st.integers(1, 30), st.integers(1, 30), metadata, st.booleans())
 def test_an_opened_image_arrives_as_opening_its_file_here_gives_it(
-    kind: tuple[str, str], width: int, height: int, extra: dict[str, Any]
+    kind: tuple[str, str], width: int, height: int, extra: dict[str, Any], on_disk: bool
 ) -> None:
     name, mode = kind
     data = saved(picture(mode, (width, height)), name, extra)
-    codec = Codec()
-    opened = Image.open(io.BytesIO(data))
-    tagged = sent(opened, codec)
-    assert tagged["format"] == name
-    assert data_of(tagged) == data
-    assert_equal(codec.decode(tagged), Image.open(io.BytesIO(data)))
-    # What is left is as if it had not been sent.
-    assert_equal(opened, Image.open(io.BytesIO(data)))
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        with Image.open(file.name if on_disk else io.BytesIO(data)) as opened:
+            tagged = sent(opened)
+            assert tagged["format"] == name
+            assert data_of(tagged) == data
+            assert_equal(CODEC.decode(tagged), Image.open(io.BytesIO(data)))
+            # What is left is as if it had not been sent.
+            assert_equal(opened, Image.open(io.BytesIO(data)))
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "putpixel": lambda image: image.putpixel((0, 0), 1),
+    "load": lambda image: image.load(),
+    "convert": lambda image: image.convert("L"),
+    "crop": lambda image: image.crop((0, 0, 2, 2)),
+    "transpose": lambda image: image.transpose(Image.Transpose.ROTATE_90),
+    "exif_transpose": lambda image: ImageOps.exif_transpose(image, in_place=True),
+    "draft": lambda image: image.draft("L", (4, 4)),
+    "thumbnail": lambda image: image.thumbnail((4, 4)),
+    "seek": lambda image: image.seek(0),
+    "info": lambda image: image.info.update(dpi=(1, 2)),
+    "no info": lambda image: image.info.clear(),
+    "getexif": lambda image: image.getexif(),
+    "size": lambda image: image.getbbox(),
+    "line": lambda image: ImageDraw.Draw(image).line((0, 0, 3, 3), fill=1),
+    "palette": lambda image: image.putpalette(bytes(768)) if image.mode in ("L", "P") else None,
+}
+
+
+@settings(deadline=None, max_examples=example_count(120))
+@given(st.sampled_from(KINDS), metadata, st.lists(st.sampled_from(sorted(CHANGES)), max_size=3))
+def test_whatever_was_done_to_an_image_its_pixels_arrive(
+    kind: tuple[str, str], extra: dict[str, Any], changes: list[str]
+) -> None:
+    name, mode = kind
+    data = saved(picture(mode, (16, 12)), name, extra)
+
+    def changed() -> Image.Image:
+        image: Image.Image = Image.open(io.BytesIO(data))
+        for change in changes:
+            found = CHANGES[change](image)
+            image = found if isinstance(found, Image.Image) else image
+        return image
+
+    found: Any = CODEC.decode(sent(changed()))
+    wanted = changed()
+    wanted.load()
+    assert (found.mode, found.size, found.tobytes()) == (wanted.mode, wanted.size, wanted.tobytes())
+    for key in ("exif", "icc_profile"):
+        assert found.info.get(key) == wanted.info.get(key)
 
 
 class TestOpened:
@@ -130,6 +176,17 @@ class TestOpened:
                 assert data_of(sent(image)) == data
             assert image.fp.tell() == before
             assert image.tile
+            assert_equal(image, Image.open(io.BytesIO(data)))
+
+    def test_from_several_threads(self, path: Path) -> None:
+        data, start = path.read_bytes(), threading.Barrier(4)
+
+        def send(image: Image.Image) -> bool:
+            start.wait(10)
+            return all(data_of(sent(image)) == data for _ in range(20))
+
+        with Image.open(path) as image, ThreadPoolExecutor(4) as pool:
+            assert all(done.result(30) for done in [pool.submit(send, image) for _ in range(4)])
             assert_equal(image, Image.open(io.BytesIO(data)))
 
     def test_its_file_is_closed_with_it(self, path: Path) -> None:
