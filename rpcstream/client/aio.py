@@ -15,7 +15,7 @@ from ..errors import ConnectFailed, ConnectionLost
 from ..events.event_queue import Policy
 from ..keyword_options import with_options
 from ..peer.deadline import INFINITE, inherited, time_left
-from ..peer.marshal import NOT_GIVEN, Call, Outgoing, check_params, params_of
+from ..peer.marshal import NOT_GIVEN, Call, Marshaller, Outgoing, check_params, params_of
 from ..peer.outgoing import AwaitedCall
 from ..peer.pending import OnProgress
 from ..peer.remote import Peer
@@ -71,8 +71,8 @@ class AsyncClient(BaseClient):
         settings = make_settings(type(self).__name__, AsyncClientOptions, address, options)
         self._set_up(settings, Callbacks(settings))
 
-    def _set_up(self, settings: Settings, callbacks: Callbacks) -> None:
-        super().__init__(settings)
+    def _set_up(self, settings: Settings, callbacks: Callbacks, marshaller: Marshaller | None = None) -> None:
+        super().__init__(settings, marshaller)
         self._timeout = settings.timeout
         self._wait_for = settings.wait_for
         self._is_http = settings.address.is_http

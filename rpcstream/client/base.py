@@ -32,9 +32,9 @@ class BaseClient(ABC):
     #: What is known of the server's methods; None until `discover` was called.
     __descriptions__: Descriptions | None = None
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, marshaller: Marshaller | None = None) -> None:
         self._settings = settings
-        self._marshaller = Marshaller(
+        self._marshaller = marshaller or Marshaller(
             settings.codec, settings.limits, str(settings.address), explain=partial(_explained, settings)
         )
         #: For notifications, which have no reply.

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ..peer.deadline import INFINITE
-from ..peer.marshal import Outgoing
+from ..peer.marshal import Marshaller, Outgoing
 from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import OnProgress
 from ..text import get_logger
@@ -49,11 +49,14 @@ class LoopThread:
     Args:
         callbacks: the methods that the server may call; more may be added at any time.
         greetings: run on each new connection, in order.
+        marshaller: of the sync client, which makes the calls: it learns of connections that take binary frames.
     """
 
-    def __init__(self, settings: Settings, callbacks: Callbacks, greetings: list[Hello]) -> None:
+    def __init__(
+        self, settings: Settings, callbacks: Callbacks, greetings: list[Hello], marshaller: Marshaller
+    ) -> None:
         loop = asyncio.new_event_loop()
-        self._client = _LoopClient(settings, callbacks)
+        self._client = _LoopClient(settings, callbacks, marshaller)
         self._bridge = LoopBridge(loop, self._client.address)
         self._submitted = SubmitQueue(self._bridge, self._client.begin, self._client.perform)
         self._done_callbacks = WorkerThread("rpcstream-callbacks")
@@ -201,13 +204,13 @@ class LoopThread:
 
 
 class _LoopClient(AsyncClient):
-    """An AsyncClient with the settings and the callbacks of a sync client."""
+    """An AsyncClient with the settings, the callbacks and the marshaller of a sync client."""
 
     perform = AsyncClient._perform
     send = AsyncClient._send
 
-    def __init__(self, settings: Settings, callbacks: Callbacks) -> None:
-        self._set_up(settings, callbacks)
+    def __init__(self, settings: Settings, callbacks: Callbacks, marshaller: Marshaller) -> None:
+        self._set_up(settings, callbacks, marshaller)
 
     def begin(self, outgoing: Outgoing, waiter: SubmittedCall) -> OutgoingCalls | None:
         """Send a call at once; gives the calls of the connection that it was sent on.

@@ -23,7 +23,7 @@ from ..codec.payloads import CutLine, TooManyValues, may_have_payload, read_fram
 from ..errors import CallTimeout, ConnectionLost, Unread
 from ..local_peer import widen_buffers
 from ..peer.marshal import Marshaller, Outgoing
-from ..peer.pending import BinaryOffer, OnProgress, PendingCall, PendingCalls
+from ..peer.pending import OnProgress, PendingCall, PendingCalls
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.binary_frame import parts_of_frame
@@ -268,7 +268,7 @@ class SyncConnection:
     def _write(self, message: Encoded, deadline: float, method: str) -> None:
         self._was_used = True
         if self._offers_binary and may_have_payload(message):
-            self._offer_binary()
+            self._offer_binary(message)
         frame = message if self._sends_binary and isinstance(message, AttachedMessage) else None
         if self._trace is not None:
             self._trace("send", bytes(message) if frame is None else frame.shown())
@@ -293,11 +293,14 @@ class SyncConnection:
             parts = [memoryview(part) for part in (asides, *parts_of(message), self._delimiter)]
             self._write_rest(parts, deadline, method, begun=False)
 
-    def _offer_binary(self) -> None:
-        """Say that binary frames are read here, and ask whether the server reads some; not waited for."""
+    def _offer_binary(self, message: Encoded = b"") -> None:
+        """Say that binary frames are read here, and ask whether the server reads some; not waited for.
+
+        Args:
+            message: is sent next.
+        """
         self._offers_binary = False
-        call_id = self.pending.add(BinaryOffer(self._use_binary))
-        hello = orjson.dumps(envelope.request(envelope.HELLO, {"binary": 1}, call_id=call_id))
+        hello = self.pending.add_offer(self._use_binary, message)
         if self._trace is not None:
             self._trace("send", hello)
         self._asides += hello + self._delimiter

@@ -241,7 +241,7 @@ class SyncEngine:
         settings = self._settings
         if before is not None and before.is_of_parent:
             settings = replace(settings, name=None)  # it is taken by the process that this one was forked from
-        return LoopThread(settings, self._callbacks, self._greetings)
+        return LoopThread(settings, self._callbacks, self._greetings, self._marshaller)
 
     def _make_callbacks(self) -> Callbacks:
         from .callbacks import Callbacks

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import orjson
+
 from ..codec import payloads
 from ..errors import ConnectionLost, InternalError, ParseError, Unread, error_from_wire
 from ..wire import envelope
+from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.messages import HEAD_SIZE, LONG, Oversize
 from .deadline import INFINITE
 
@@ -92,7 +95,17 @@ class PendingCalls:
         when_silent: gives what is added to the reason of a connection that ended before any call was answered.
     """
 
-    __slots__ = ("_is_in_order", "_last_id", "_read", "_refusal", "_rises", "_waiting", "dropped", "when_silent")
+    __slots__ = (
+        "_is_in_order",
+        "_last_id",
+        "_offer",
+        "_read",
+        "_refusal",
+        "_rises",
+        "_waiting",
+        "dropped",
+        "when_silent",
+    )
 
     def __init__(self) -> None:
         #: In the order in which they were sent, unless `_is_in_order` is False.
@@ -104,6 +117,8 @@ class PendingCalls:
         #: The calls that the other end has read, once it has said which; those entered later are not among them.
         self._read: frozenset[int | str] | None = None
         self._refusal: str | None = None
+        #: The id of the `rpc.hello` that was sent ahead of a call, and that of the call, which was entered before it.
+        self._offer: tuple[int, int] | None = None
         self.dropped = 0
         self.when_silent: Callable[[], str] | None = None
 
@@ -118,6 +133,13 @@ class PendingCalls:
         self._last_id = call_id
         self._waiting[call_id] = call
         return call_id
+
+    def add_offer(self, accept: Callable[[], object], message: Encoded) -> bytes:
+        """Enter a `BinaryOffer`; gives the `rpc.hello` to send now, ahead of the message."""
+        offer_id = self.add(BinaryOffer(accept))
+        if _is_request(message, offer_id - 1):
+            self._offer = offer_id, offer_id - 1
+        return orjson.dumps(envelope.request(envelope.HELLO, {"binary": 1}, call_id=offer_id))
 
     def add_as(self, call_id: Any, call: PendingCall) -> None:
         """Enter a call under an id that the caller chose.
@@ -249,6 +271,8 @@ class PendingCalls:
         behind: list[int | str] = []
         if last is None:
             behind = waiting
+        elif self._offer is not None and type(last) is int and last == self._offer[0] and self._offer[1] in waiting:
+            behind = waiting[waiting.index(self._offer[1]) :]
         elif type(last) is not int and type(last) is not str:
             pass
         elif last in self._waiting:
@@ -258,6 +282,12 @@ class PendingCalls:
         if last is not None and not self._is_in_order:
             behind = [call_id for call_id in behind if self._waiting[call_id].keeps_order]
         return behind
+
+
+def _is_request(message: Encoded, call_id: int) -> bool:
+    """Whether a message of ours is the request with this id."""
+    head = message.pieces[0] if isinstance(message, AttachedMessage) else parts_of(message)[0]
+    return head.startswith(b'{"jsonrpc":"2.0","id":%d,"method":' % call_id)
 
 
 def _without_data(error: Any) -> Any:

@@ -11,13 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import orjson
-
 from ..codec import Codec
 from ..codec.payloads import may_have_payload
 from ..errors import RpcError, ServerBusy, Unread
 from ..limits import Limits
-from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.json_scan import SpreadValue
 from ..wire.messages import LONG
@@ -27,7 +24,7 @@ from .interfaces import Channel
 from .marshal import Marshaller
 from .memory import MessageMemory
 from .outgoing import OutgoingCalls
-from .pending import BinaryOffer, PendingCalls
+from .pending import PendingCalls
 from .request_queue import RequestQueue, busy
 from .slices import TURN
 from .stream_table import StreamTable
@@ -200,7 +197,7 @@ class ConversationState:
         if self.channel is None:  # what is sent by a handler that goes on without its caller would pile up
             return
         if self.offers_binary and may_have_payload(message):
-            self.offer_binary()
+            self.offer_binary(message)
         if type(message) is AttachedMessage:
             self._write_attached(message)
             return
@@ -227,15 +224,17 @@ class ConversationState:
         message.lent = lent
         self.channel.send(messages)
 
-    def offer_binary(self) -> None:
+    def offer_binary(self, message: Encoded = b"") -> None:
         """Say that binary frames are read here, and ask the peer whether it reads some; its answer is not waited for.
 
         Not said before there is a large payload on the connection, so that peers without any never see it.
+
+        Args:
+            message: is sent next; empty where it is said behind a payload that has come.
         """
         self.offers_binary = False
         if self.channel is not None and self.is_lasting:
-            call_id = self.pending.add(BinaryOffer(self._use_binary))
-            self._outbox.append(orjson.dumps(envelope.request(envelope.HELLO, {"binary": 1}, call_id=call_id)))
+            self._outbox.append(self.pending.add_offer(self._use_binary, message))
             self._schedule()
 
     def _use_binary(self) -> None:
