@@ -21,6 +21,7 @@ from __future__ import annotations
 import io
 import sys
 import typing
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -330,10 +331,10 @@ def _resized(image: Image.Image, size: tuple[int, int], budget: ImageBudget | No
         mode = "LA" if mode == "L" else "RGBA"
     if mode != image.mode:
         image = image.convert(mode)
-    try:
-        return image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
-    except ValueError:  # a mode that Pillow does not filter
-        return image.resize(size, Image.Resampling.NEAREST)
+    for gap in (3.0, None):  # quicker in two steps; not of all modes
+        with suppress(ValueError):
+            return image.resize(size, Image.Resampling.BICUBIC, reducing_gap=gap)
+    return image.resize(size, Image.Resampling.NEAREST)
 
 
 def _from_qoi(data: bytes, budget: ImageBudget) -> Image.Image:

@@ -132,12 +132,12 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "transpose": lambda image: image.transpose(Image.Transpose.ROTATE_90),
     "exif_transpose": lambda image: ImageOps.exif_transpose(image, in_place=True),
     "draft": lambda image: image.draft("L", (4, 4)),
-    "thumbnail": lambda image: image.thumbnail((4, 4)),
+    "thumbnail": lambda image: image.thumbnail((4, 4), reducing_gap=None),
     "seek": lambda image: image.seek(0),
     "info": lambda image: image.info.update(dpi=(1, 2)),
     "no info": lambda image: image.info.clear(),
     "getexif": lambda image: image.getexif(),
-    "size": lambda image: image.getbbox(),
+    "bounds": lambda image: image.getbbox(),
     "line": lambda image: ImageDraw.Draw(image).line((0, 0, 3, 3), fill=1),
     "palette": lambda image: image.putpalette(bytes(768)) if image.mode in ("L", "P") else None,
 }
@@ -158,12 +158,21 @@ def test_whatever_was_done_to_an_image_its_pixels_arrive(
             image = found if isinstance(found, Image.Image) else image
         return image
 
-    found: Any = CODEC.decode(sent(changed()))
+    tagged = sent(changed())
+    found: Any = CODEC.decode(tagged)
     wanted = changed()
     wanted.load()
     assert (found.mode, found.size, found.tobytes()) == (wanted.mode, wanted.size, wanted.tobytes())
-    for key in ("exif", "icc_profile"):
-        assert found.info.get(key) == wanted.info.get(key)
+    if tagged["format"] != "raw":  # as CMYK goes once it was touched
+        assert found.info.get("icc_profile") == wanted.info.get("icc_profile")
+        assert exif_in(found) == exif_in(wanted)
+
+
+def exif_in(image: Image.Image) -> dict[int, Any]:
+    """What the bytes in its `info` say. (`getexif` keeps what they said before.)"""
+    exif = Image.Exif()
+    exif.load(image.info.get("exif", b""))
+    return dict(exif)
 
 
 class TestOpened:

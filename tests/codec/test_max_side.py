@@ -96,6 +96,12 @@ def test_every_mode(mode: str) -> None:
     assert found.mode == {"1": "L", "P": "RGB", "PA": "RGBA"}.get(mode, mode)
 
 
+def test_sixteen_bits_are_filtered_too() -> None:
+    stripes = Image.fromarray(np.tile(np.array([0, 1000], "<u2"), (80, 50)))
+    found = decoded(orjson.loads(CODEC.dumps(stripes)), 50)
+    assert np.abs(np.asarray(found, int)[2:-2, 2:-2] - 500).max() < 60
+
+
 @pytest.mark.parametrize(("mode", "colour", "reduced"), [("P", 2, "RGBA"), ("RGB", (9, 9, 9), "RGBA"), ("L", 3, "LA")])
 def test_transparent_colours_are_still_transparent(mode: str, colour: Any, reduced: str) -> None:
     image = Image.new(mode, (100, 80), colour)
