@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import EncodeError
 from . import dtypes
-from .pandas_objects import from_objects, to_objects
+from .pandas_objects import from_objects, to_bools, to_objects
 from .rich_hint import described, optional_module, shortened
 
 #: Classes of pandas with values and a mask, by the dtype of the values.
@@ -356,6 +356,7 @@ def _string(array: Any, storage: Any, missing: Any) -> Any:
 
 
 _READERS: dict[str, Callable[..., Any]] = {
+    "bool objects": to_bools,
     "category": _category,
     "interval": _interval,
     "object": to_objects,

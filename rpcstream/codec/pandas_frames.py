@@ -18,6 +18,7 @@ from . import base64
 from .arrow_stream import FREE_VALUES
 from .encoding import Encoding
 from .pandas_columns import dictionary, frequency, from_arrow, from_dictionary, range_index, set_frequency, to_arrow
+from .pandas_objects import OBJECT_BYTES, objects_in
 from .rich_hint import BASE64_SCHEMA, TAG_KEY, described, mismatch, optional_module, shortened, type_name
 from .tables import read_stream, table_of, write_stream
 
@@ -69,6 +70,7 @@ class _Columns:
 
     def __init__(self) -> None:
         self._arrays: list[Any] = []
+        self._objects = 0
         self._names: list[str] = []
 
     def add(self, column: Any, label: Any, place: str = "") -> Any:
@@ -106,6 +108,7 @@ class _Columns:
         except (EncodeError, ValueError, TypeError, OverflowError, NotImplementedError) as error:
             raise EncodeError(f"{place}: {error}") from error
         self._arrays.append(array)
+        self._objects += objects_in(array, description)
         # For those who read the stream by itself; here columns are known by their position.
         self._names.append(str(label).encode("utf-8", "replace").decode() if label is not None else "")
         return description
@@ -116,7 +119,12 @@ class _Columns:
         if not self._arrays and rows > FREE_VALUES:
             raise EncodeError(f"{rows} rows without a column have no form on the wire")
         # Not as a table, which without rows would leave out categories.
-        return write_stream(pa.RecordBatch.from_arrays(self._arrays, names=self._names))
+        stream = write_stream(pa.RecordBatch.from_arrays(self._arrays, names=self._names))
+        if self._objects > len(stream) // OBJECT_BYTES:
+            raise EncodeError(
+                f"{self._objects} objects are too many for {len(stream)} bytes: give their columns dtypes"
+            )
+        return stream
 
 
 def _labels(columns: Any, encoding: Encoding) -> Any:
@@ -197,21 +205,30 @@ class _Stream:
     """The columns of a stream that is read, in their order."""
 
     def __init__(self, data: object) -> None:
-        table, _ = read_stream(base64.decode_writable(data))
+        stream = base64.decode_writable(data)
+        table, _ = read_stream(stream)
         if any(column.num_chunks > 1 for column in table.columns):
             raise ValueError("pandas: the stream must have one batch")
         self._columns = iter(
             [column.chunk(0) if column.num_chunks else column.combine_chunks() for column in table.columns]
         )
+        self._objects_left = len(memoryview(stream)) // OBJECT_BYTES
         #: None where there is no column to say it.
         self.rows: int | None = table.num_rows if table.num_columns else None
 
-    def column(self) -> Any:
-        """The next one."""
+    def column(self, description: Any) -> Any:
+        """The next one, as it came."""
         found = next(self._columns, None)
         if found is None:
             raise ValueError("pandas: the stream has too few columns")
+        self._objects_left -= objects_in(found, description)
+        if self._objects_left < 0:
+            raise ValueError("pandas: columns of objects that are too many for the bytes of the stream")
         return found
+
+    def values(self, description: Any) -> Any:
+        """The next one, as it is described."""
+        return from_arrow(self.column(description), description)
 
     def end(self) -> None:
         if next(self._columns, None) is not None:
@@ -230,11 +247,13 @@ class _Stream:
             levels, found = description["levels"], description["names"]
             if not isinstance(levels, list) or not isinstance(found, list) or len(levels) != len(found) or not levels:
                 raise ValueError("pandas: levels and names must be arrays of one length")
-            parts = [from_dictionary(self.column(), level) for level in levels]
+            parts = [
+                from_dictionary(self.column({"dtype": "category", "categories": level}), level) for level in levels
+            ]
             return pd.MultiIndex([values for _, values in parts], [codes for codes, _ in parts], names=_names(found))
         if names - {"freq"} != {"dtype", "name"}:
             raise ValueError("pandas: an index has 'range' and 'name', 'dtype' and 'name', or 'levels' and 'names'")
-        values = from_arrow(self.column(), description["dtype"])
+        values = self.values(description["dtype"])
         index = pd.Index(values, dtype=values.dtype, name=_name_of(description["name"]), copy=True)
         if "freq" in description:
             set_frequency(index, description["freq"])
@@ -283,7 +302,7 @@ def _index(tagged: dict[str, Any], stream: _Stream) -> Any:
 def _series(tagged: dict[str, Any], stream: _Stream) -> Any:
     import pandas as pd
 
-    values = from_arrow(stream.column(), tagged["dtype"])
+    values = stream.values(tagged["dtype"])
     index = _index(tagged, stream)
     return pd.Series(values, index, values.dtype, _name_of(tagged["name"]), copy=True)
 
@@ -294,7 +313,7 @@ def _frame(tagged: dict[str, Any], stream: _Stream) -> Any:
     dtypes = tagged["dtypes"]
     if not isinstance(dtypes, list):
         raise ValueError(f"pandas: dtypes must be an array, got {described(dtypes)}")
-    values = [from_arrow(stream.column(), dtype) for dtype in dtypes]
+    values = [stream.values(dtype) for dtype in dtypes]
     index = _index(tagged, stream)
     # With the dtype, or pandas would find one for objects.
     columns = {at: pd.Series(each, index, each.dtype, copy=False) for at, each in enumerate(values)}

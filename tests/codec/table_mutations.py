@@ -111,7 +111,7 @@ def sparse_array() -> Any:
 #: How to make a value of each kind, and how to use it.
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "arrow": (arrow_table, lambda table: table.to_pylist()),
-    "pandas": (pandas_frame, lambda frame: (frame.to_dict("split"), frame.index.tolist())),
+    "pandas": (pandas_frame, lambda frame: [*(column.tolist() for _, column in frame.items()), frame.index.tolist()]),
     "polars": (polars_frame, lambda frame: frame.rechunk().to_arrow().to_pylist()),
     "sparse": (sparse_array, lambda array: array.toarray() if max(array.shape) < 1000 else None),
 }

@@ -450,6 +450,25 @@ def test_a_time_zone_opens_no_file(zone: str, monkeypatch: pytest.MonkeyPatch) -
         codec.decode(line | {"dtype": line["dtype"] | {"zone": zone}})
 
 
+def test_objects_are_bounded_by_the_bytes_that_bring_them() -> None:
+    for values in ([True, None] * 500, [None] * 1000, [[], None] * 500, ["", None] * 500, [[None], ["x"]] * 500):
+        assert_same(received(series(values)), series(values))
+    bits = pa.array([True] * 100_000)
+    for column, dtype in (
+        (bits, {"dtype": "object", "missing": "None"}),
+        (bits, {"dtype": "bool objects", "missing": "None"}),
+        (pa.nulls(100_000), {"dtype": "object", "missing": "None"}),
+        (pa.array([[True] * 1000] * 100, pa.large_list(pa.bool_())), {"dtype": "object", "missing": "None"}),
+        (pa.nulls(100_000, pa.string()), {"dtype": "string", "storage": "python", "missing": "NA"}),
+    ):
+        data = sent(pa.table({"a": column}))["data"]
+        line = {"$type": "pandas", "kind": "series", "name": None, "dtype": dtype, "data": data}
+        with pytest.raises(ValueError, match="pandas: columns of objects that are too many for the bytes"):
+            codec.decode(line | {"index": {"range": [0, 100_000, 1], "name": None}})
+    with pytest.raises(EncodeError, match=r"objects are too many for .* bytes: give their columns dtypes"):
+        codec.dumps(series([[True] * 1000] * 100))
+
+
 def test_rows_without_columns_are_bounded() -> None:
     line = sent(pd.DataFrame(index=pd.RangeIndex(5)))
     assert len(codec.decode(line)) == 5  # type: ignore[arg-type]
