@@ -64,9 +64,9 @@ def item_hint(hint: Any) -> Any:
 
 
 def takes_images(hint: Any, codec: Codec) -> bool:
-    """True if the hint names a type whose values may hold an image."""
+    """True if the hint names a type whose values may hold an image, or a table: what has a budget (`image_budget`)."""
     return any(
-        rich is not None and (rich.name == IMAGE or isinstance(rich, RegisteredHint))
+        rich is not None and (rich.name == IMAGE or isinstance(rich, RegisteredHint) or hasattr(rich, "takes_budget"))
         for _, rich in _contents(hint, codec, set())
     )
 

@@ -1,5 +1,7 @@
 """Limits of what the images of one message may cost: pixels, passes over them, metadata; and where they are decoded.
 
+The tables of a message are counted here as well: the work that they take, and where it is done.
+
 Owns the sums. A budget is begun before the values of a message are read, and kept in a context variable, since hints
 are called without further arguments. Knows no file format.
 """
@@ -36,6 +38,13 @@ INLINE_PIXELS = 65_536
 #: Bytes of a file that is opened in the event loop. Looking through it takes 0.1 ms.
 INLINE_BYTES = 256 * 1024
 
+#: The work on all tables of a message, in columns: each takes pandas up to 0.1 ms, all some seconds, in a thread. What
+#: else counts as how many columns is said where it is taken.
+MAX_TABLE_WORK = 65_536
+
+#: The work on tables that is done in the event loop, for one call: some milliseconds.
+INLINE_TABLE_WORK = 256
+
 #: Bytes that a pixel takes in Pillow's memory, in the modes that take most.
 PIXEL_BYTES = 4
 
@@ -53,7 +62,7 @@ class TooMuchImage(ValueError):
 
 
 class DecodeElsewhere(Exception):
-    """Raised where more pixels must be decoded than may be in this thread; nothing is wrong with the image."""
+    """Raised where more pixels or tables must be decoded than may be in this thread; nothing is wrong with them."""
 
 
 class ImageTotal:
@@ -62,14 +71,15 @@ class ImageTotal:
     Attributes:
         pixels: as they count, at least `LEAST` an image.
         metadata: bytes.
+        tables: the work on these.
         is_tagged: there may be tagged objects in the message.
-        has_images: some of these may be images.
+        has_images: some of these may be images or tables.
     """
 
-    __slots__ = ("has_images", "is_tagged", "metadata", "pixels", "work")
+    __slots__ = ("has_images", "is_tagged", "metadata", "pixels", "tables", "work")
 
     def __init__(self, *, is_tagged: bool = False, has_images: bool = True) -> None:
-        self.pixels = self.work = self.metadata = 0
+        self.pixels = self.work = self.metadata = self.tables = 0
         self.is_tagged = is_tagged
         self.has_images = has_images
 
@@ -85,14 +95,16 @@ class ImageBudget:
         here: pixels that may be decoded in this thread before `DecodeElsewhere` is raised; None: all.
     """
 
-    __slots__ = ("_before", "_dropped", "_limits", "_total", "here", "metadata", "pixels", "work")
+    __slots__ = ("_before", "_dropped", "_limits", "_total", "here", "metadata", "pixels", "tables", "work")
 
     def __init__(self, limits: ImageLimits, total: ImageTotal | None = None, *, here: int | None = None) -> None:
         self._limits = limits
         self._total = total
-        self._before = (total.pixels, total.work, total.metadata) if total is not None else (0, 0, 0)
+        self._before = (0, 0, 0, 0)
+        if total is not None:
+            self._before = (total.pixels, total.work, total.metadata, total.tables)
         self.here = here
-        self.pixels = self.work = self.metadata = self._dropped = 0
+        self.pixels = self.work = self.metadata = self.tables = self._dropped = 0
 
     @property
     def size(self) -> int:
@@ -159,13 +171,28 @@ class ImageBudget:
             )
         self.metadata += size
 
+    def take_table(self, work: int) -> None:
+        """So much work is to be done on a table.
+
+        Raises:
+            ValueError: all of the message together take too much.
+            DecodeElsewhere: not in this thread.
+        """
+        self.tables += work
+        if self._before[3] + self.tables > MAX_TABLE_WORK:
+            raise ValueError(
+                "the tables of the message are too many, or have too many columns: send fewer in a message"
+            )
+        if self.here is not None and self.tables > INLINE_TABLE_WORK:
+            raise DecodeElsewhere
+
     def reduced(self, before: tuple[int, int], after: tuple[int, int]) -> None:
         """An image of one size was decoded, and one of another size is kept of it."""
         self._dropped += max(before[0] * before[1], LEAST) - max(after[0] * after[1], LEAST)
 
     def again(self) -> None:
         """Begin anew, since the values are read once more."""
-        self.pixels = self.work = self.metadata = self._dropped = 0
+        self.pixels = self.work = self.metadata = self.tables = self._dropped = 0
 
     def close(self) -> None:
         """Add the cost of this part to that of the message."""
@@ -173,6 +200,7 @@ class ImageBudget:
             self._total.pixels += self.pixels
             self._total.work += self.work
             self._total.metadata += self.metadata
+            self._total.tables += self.tables
 
 
 #: The budget of the values that are being read in this context; None if none has begun.

@@ -17,6 +17,7 @@ from ..errors import EncodeError
 from . import base64
 from .arrow_stream import FREE_VALUES
 from .encoding import Encoding
+from .image_budget import DecodeElsewhere, ImageBudget, reading
 from .pandas_columns import dictionary, frequency, from_arrow, from_dictionary, range_index, set_frequency, to_arrow
 from .pandas_objects import OBJECT_BYTES, objects_in
 from .rich_hint import BASE64_SCHEMA, TAG_KEY, described, mismatch, optional_module, shortened, type_name
@@ -24,8 +25,10 @@ from .tables import read_stream, table_of, write_stream
 
 TAG = "pandas"
 
+#: So many objects count as one column (`image_budget.MAX_TABLE_WORK`).
+_OBJECTS = 256
 #: The members of a tagged object of each kind, besides `attrs`.
-_MEMBERS = {
+_MEMBERS: dict[str, tuple[str, ...]] = {
     "frame": ("columns", "dtypes", "index", "data"),
     "series": ("name", "dtype", "index", "data"),
     "index": ("index", "data"),
@@ -177,7 +180,7 @@ def _is_plain(value: Any) -> bool:
 # -- from the wire ----------------------------------------------------------------------------------------------------
 
 
-def decode_pandas(tagged: dict[str, Any], _: object = None) -> Any:
+def decode_pandas(tagged: dict[str, Any], budget: ImageBudget | None = None) -> Any:
     """The frame, series or index of a tagged object. ValueError if it is not what the wire page says."""
     kind = tagged.get("kind")
     if not isinstance(kind, str) or kind not in _MEMBERS:
@@ -191,8 +194,8 @@ def decode_pandas(tagged: dict[str, Any], _: object = None) -> Any:
         raise ValueError("pandas: attrs must be an object")
     optional_module("pandas", "pandas")
     try:
-        value = _READERS[kind](tagged, _Stream(tagged["data"]))
-    except (ValueError, RecursionError):
+        value = _READERS[kind](tagged, _Stream(tagged["data"], budget))
+    except (ValueError, RecursionError, DecodeElsewhere):
         raise
     except Exception as error:
         raise ValueError(f"pandas: {shortened(f'{type(error).__name__}: {error}', 200)}") from None
@@ -204,15 +207,15 @@ def decode_pandas(tagged: dict[str, Any], _: object = None) -> Any:
 class _Stream:
     """The columns of a stream that is read, in their order."""
 
-    def __init__(self, data: object) -> None:
-        stream = base64.decode_writable(data)
-        table, _ = read_stream(stream)
+    def __init__(self, data: object, budget: ImageBudget | None) -> None:
+        self.budget = budget or reading.get()
+        table, _ = read_stream(data, self.budget)
         if any(column.num_chunks > 1 for column in table.columns):
             raise ValueError("pandas: the stream must have one batch")
         self._columns = iter(
             [column.chunk(0) if column.num_chunks else column.combine_chunks() for column in table.columns]
         )
-        self._objects_left = len(memoryview(stream)) // OBJECT_BYTES
+        self._objects_left = base64.decoded_size(data) // OBJECT_BYTES
         #: None where there is no column to say it.
         self.rows: int | None = table.num_rows if table.num_columns else None
 
@@ -221,7 +224,10 @@ class _Stream:
         found = next(self._columns, None)
         if found is None:
             raise ValueError("pandas: the stream has too few columns")
-        self._objects_left -= objects_in(found, description)
+        count = objects_in(found, description)
+        if self.budget is not None:
+            self.budget.take_table(count // _OBJECTS)
+        self._objects_left -= count
         if self._objects_left < 0:
             raise ValueError("pandas: columns of objects that are too many for the bytes of the stream")
         return found
@@ -242,7 +248,7 @@ class _Stream:
             raise ValueError(f"pandas: an index is an object, got {described(description)}")
         names = description.keys()
         if names == {"range", "name"}:
-            return _range_index(description, self.rows)
+            return _range_index(description, self.rows, self.budget)
         if names == {"levels", "names"}:
             levels, found = description["levels"], description["names"]
             if not isinstance(levels, list) or not isinstance(found, list) or len(levels) != len(found) or not levels:
@@ -250,17 +256,21 @@ class _Stream:
             parts = [
                 from_dictionary(self.column({"dtype": "category", "categories": level}), level) for level in levels
             ]
-            return pd.MultiIndex([values for _, values in parts], [codes for codes, _ in parts], names=_names(found))
+            return pd.MultiIndex(
+                [values for _, values in parts],
+                [codes for codes, _ in parts],
+                names=[_name_of(name, self.budget) for name in found],
+            )
         if names - {"freq"} != {"dtype", "name"}:
             raise ValueError("pandas: an index has 'range' and 'name', 'dtype' and 'name', or 'levels' and 'names'")
         values = self.values(description["dtype"])
-        index = pd.Index(values, dtype=values.dtype, name=_name_of(description["name"]), copy=True)
+        index = pd.Index(values, dtype=values.dtype, name=_name_of(description["name"], self.budget), copy=True)
         if "freq" in description:
             set_frequency(index, description["freq"])
         return index
 
 
-def _range_index(description: dict[str, Any], rows: int | None) -> Any:
+def _range_index(description: dict[str, Any], rows: int | None, budget: ImageBudget | None) -> Any:
     """The index of a range.
 
     Args:
@@ -272,25 +282,21 @@ def _range_index(description: dict[str, Any], rows: int | None) -> Any:
             rows = min(len(range(*numbers)), FREE_VALUES)
         except (TypeError, ValueError, OverflowError):
             rows = -1
-    return range_index(numbers, rows).rename(_name_of(description["name"]))
+    return range_index(numbers, rows).rename(_name_of(description["name"], budget))
 
 
-def _name_of(name: Any) -> Any:
+def _name_of(name: Any, budget: ImageBudget | None) -> Any:
     """A name out of its form in JSON."""
     if isinstance(name, list):
-        return tuple(map(_name_of, name))
+        return tuple(_name_of(each, budget) for each in name)
     if not isinstance(name, dict):
         return name
     if name.keys() != {"index", "data"}:
         raise ValueError("pandas: a name is a string, a number, an array of names, or an index of one value")
-    index = _index(name, _Stream(name["data"]))
+    index = _index(name, _Stream(name["data"], budget))
     if len(index) != 1:
         raise ValueError(f"pandas: a name is one value, not {len(index)}")
     return index[0]
-
-
-def _names(found: list[Any]) -> list[Any]:
-    return [_name_of(name) for name in found]
 
 
 def _index(tagged: dict[str, Any], stream: _Stream) -> Any:
@@ -304,7 +310,7 @@ def _series(tagged: dict[str, Any], stream: _Stream) -> Any:
 
     values = stream.values(tagged["dtype"])
     index = _index(tagged, stream)
-    return pd.Series(values, index, values.dtype, _name_of(tagged["name"]), copy=True)
+    return pd.Series(values, index, values.dtype, _name_of(tagged["name"], stream.budget), copy=True)
 
 
 def _frame(tagged: dict[str, Any], stream: _Stream) -> Any:
@@ -318,30 +324,30 @@ def _frame(tagged: dict[str, Any], stream: _Stream) -> Any:
     # With the dtype, or pandas would find one for objects.
     columns = {at: pd.Series(each, index, each.dtype, copy=False) for at, each in enumerate(values)}
     frame = pd.DataFrame(columns, index, copy=True)
-    frame.columns = _labels_of(tagged["columns"], len(values))
+    frame.columns = _labels_of(tagged["columns"], len(values), stream.budget)
     return frame
 
 
-def _labels_of(described_as: Any, count: int) -> Any:
+def _labels_of(described_as: Any, count: int, budget: ImageBudget | None) -> Any:
     import pandas as pd
 
     if isinstance(described_as, dict) and described_as.get(TAG_KEY) == TAG:
-        labels = decode_pandas(described_as)
+        labels = decode_pandas(described_as, budget)
         if not isinstance(labels, pd.Index) or len(labels) != count:
             raise ValueError(f"pandas: columns must be an index of {count} labels")
         return labels
     if isinstance(described_as, dict) and described_as.keys() == {"range", "name"}:
-        return _range_index(described_as, count)
+        return _range_index(described_as, count, budget)
     if not isinstance(described_as, dict) or described_as.keys() != {"labels", "dtype", "name"}:
         raise ValueError("pandas: columns have 'labels', 'dtype' and 'name', or are an index")
     labels = described_as["labels"]
     if not isinstance(labels, list) or len(labels) != count:
         raise ValueError(f"pandas: labels must be an array of {count} labels")
-    name = _name_of(described_as["name"])
+    name = _name_of(described_as["name"], budget)
     pa = optional_module("pyarrow", "pandas")
     empty = from_arrow(pa.array([], pa.large_string()), described_as["dtype"])
     if empty.dtype == object:
-        values = np.fromiter(map(_name_of, labels), object, count)
+        values = np.fromiter((_name_of(label, budget) for label in labels), object, count)
     elif isinstance(empty.dtype, pd.StringDtype) and all(type(label) is str for label in labels):
         values = pd.array(labels, empty.dtype)
     else:
@@ -360,6 +366,8 @@ class PandasHint:
 
     A frame is also made of a table of Arrow, of a frame of polars, and of the plain base64 of an Arrow IPC stream.
     """
+
+    takes_budget = True
 
     def __init__(self, cls: type) -> None:
         self._cls = cls

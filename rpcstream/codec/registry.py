@@ -51,7 +51,8 @@ _DOLLAR, _BACKSLASH = b"$\\"
 _NUMBERED = b"\\u00"
 #: Types of which parts may have to be decoded, or must not be there.
 _LOOKED_AT = frozenset({dict, list, Attachment})
-_IMAGE = b'"image"'
+#: The tags of what has a budget.
+_BUDGETED = tuple(f'"{tag}"'.encode() for tag in ("image", *_OPTIONAL_TAGS))
 #: Classes that are seen are remembered up to this number, so that classes made in a loop do not fill the memory.
 _MAX_CLASSES = 1000
 _CHEAPEST = ImageOptions()
@@ -256,8 +257,8 @@ class Codec:
         return _NUMBERED in line if len(line) >= LONG else _ESCAPED_KEY.search(line) is not None
 
     def holds_images(self, line: bytes | bytearray) -> bool:
-        """True if an image may be among the tagged objects in this JSON text."""
-        return _IMAGE in line or _BACKSLASH in line
+        """True if an image or a table may be among the tagged objects in this JSON text."""
+        return _BACKSLASH in line or any(name in line for name in _BUDGETED)
 
     def rich_hint(self, hint: object) -> RichHint | None:
         """Find the rich type that a hint names; None for any other hint.
@@ -315,7 +316,7 @@ class Codec:
         if decoder is None:
             module, name = _TAGS.get(tag) or _OPTIONAL_TAGS[tag]
             decoder = self._decoders[tag] = getattr(import_module(f".{module}", __package__), name)
-        if tag == "image" and not begun:
+        if not begun and (tag == "image" or tag in _OPTIONAL_TAGS):
             begun.append(reading.get() or ImageBudget(self.image_limits))
         try:
             return decoder(tagged, begun[0] if begun else None)

@@ -15,11 +15,15 @@ import numpy as np
 from ..errors import EncodeError
 from .array_bytes import MAX_DIMENSIONS
 from .encoding import Encoding
+from .image_budget import ImageBudget, reading
 from .ndarray import TAG as ARRAY_TAG
 from .ndarray import Array, ArrayHint, decode_array
 from .rich_hint import TAG_KEY, members, mismatch, optional_module, tagged_schema, type_name
 
 TAG = "sparse"
+
+#: What each counts for, in columns of a table (`image_budget.MAX_TABLE_WORK`).
+_WORK = 8
 
 #: What scipy computes with.
 _VALUES = frozenset({"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8", "c8", "c16"})
@@ -47,13 +51,15 @@ def encode_sparse(value: Any, encoding: Encoding) -> object:
     return {**tagged, "indptr": value.indptr, "indices": value.indices, "values": value.data}
 
 
-def decode_sparse(tagged: dict[str, Any], _: object = None) -> Any:
+def decode_sparse(tagged: dict[str, Any], budget: ImageBudget | None = None) -> Any:
     """The sparse array or matrix of a tagged object. ValueError if it is not what the wire page says."""
     form, kind = tagged.get("format"), tagged.get("kind")
     if form not in _FORMATS or kind not in _KINDS:
         raise ValueError(f"sparse: format must be one of {', '.join(_FORMATS)}, kind 'array' or 'matrix'")
     names = ("coords",) if form == "coo" else ("indptr", "indices")
     _, _, shape, *parts, values = members(tagged, "format", "kind", "shape", *names, "values")
+    if (budget := budget or reading.get()) is not None:
+        budget.take_table(_WORK)
     _check_shape(shape, form, kind)
     values = _values(values)
     if form == "coo":
@@ -69,6 +75,8 @@ def decode_sparse(tagged: dict[str, Any], _: object = None) -> Any:
 
 class SparseHint:
     """A hint such as `csr_array`; `sparray` and `spmatrix` take each of the three formats."""
+
+    takes_budget = True
 
     def __init__(self, cls: type) -> None:
         form, _, kind = cls.__name__.partition("_")

@@ -16,11 +16,15 @@ from ..errors import EncodeError
 from . import base64
 from .arrow_stream import FREE_VALUES, Column, check_stream
 from .encoding import Encoding
+from .image_budget import ImageBudget, ImageLimits, reading
 from .payloads import Attachment
 from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, optional_module, shortened, tagged_schema
 
 ARROW, POLARS = "arrow", "polars"
 
+#: What a table counts for, and how many bytes of its stream count as one column (`image_budget.MAX_TABLE_WORK`).
+_TABLE, _BYTES = 64, 4096
+_NO_IMAGES = ImageLimits(0, 0, 0)
 #: Batches that a table is sent in; more are joined first. (Each takes some hundred bytes for each column.)
 _MOST_BATCHES = 64
 #: What polars writes beside columns of categories, and the parts of it: their length, a semicolon, so many bytes.
@@ -63,16 +67,25 @@ def _write(sink: Any, value: Any) -> None:
         writer.write(value)
 
 
-def read_stream(data: Any) -> tuple[Any, list[Column]]:
+def read_stream(payload: object, budget: ImageBudget | None = None) -> tuple[Any, list[Column]]:
     """The `pyarrow.Table` of an Arrow IPC stream, over the memory of the stream, and its columns.
 
     Args:
-        data: a bytes-like object that belongs to the caller, and to the table from now on.
+        payload: base64, or what stands in its place.
+        budget: of the message; None: that which has begun, if one has.
 
     Raises:
         ValueError: it is no such stream, or one that is not taken, or what is in it is not valid.
+        DecodeElsewhere: not in this thread.
     """
+    budget = budget or reading.get() or ImageBudget(_NO_IMAGES)
+    budget.take_table(_TABLE + base64.decoded_size(payload) // _BYTES)
+    # The memory of an attachment is taken last: it is given out once, and this may be the first of two attempts.
+    data: Any = payload.view() if isinstance(payload, Attachment) else base64.decode_writable(payload)
     columns = check_stream(data)
+    budget.take_table(len(columns))
+    if isinstance(payload, Attachment):
+        data = payload.take()
     pa = optional_module("pyarrow", "arrow")
     try:
         with pa.ipc.open_stream(pa.py_buffer(data), options=pa.ipc.IpcReadOptions(use_threads=False)) as reader:
@@ -150,12 +163,12 @@ def encode_arrow(value: Any, encoding: Encoding) -> object:
     return {TAG_KEY: ARROW, "kind": kind, "data": encoding.payload(write_stream(value))}
 
 
-def decode_arrow(tagged: dict[str, Any], _: object = None) -> Any:
+def decode_arrow(tagged: dict[str, Any], budget: ImageBudget | None = None) -> Any:
     """The table or batch of a tagged object. ValueError if it is not what the wire page says."""
     kind, data = members(tagged, "kind", "data")
     if kind not in ("table", "batch"):
         raise ValueError("arrow: kind must be 'table' or 'batch'")
-    table, _ = read_stream(base64.decode_writable(data))
+    table, _ = read_stream(data, budget)
     return table if kind == "table" else _single_batch(table)
 
 
@@ -207,12 +220,12 @@ def _check_polars_dtype(name: str, dtype: Any) -> None:
         _check_polars_dtype(name, inner)
 
 
-def decode_polars(tagged: dict[str, Any], _: object = None) -> Any:
+def decode_polars(tagged: dict[str, Any], budget: ImageBudget | None = None) -> Any:
     """The frame or series of a tagged object. ValueError if it is not what the wire page says."""
     kind, data = members(tagged, "kind", "data")
     if kind not in ("frame", "series"):
         raise ValueError("polars: kind must be 'frame' or 'series'")
-    frame = _polars_frame(*read_stream(base64.decode_writable(data)))
+    frame = _polars_frame(*read_stream(data, budget))
     if kind == "frame":
         return frame
     if frame.width != 1:
@@ -281,9 +294,9 @@ def table_of(value: Any) -> Any:
     """
     if isinstance(value, dict) and value.get(TAG_KEY) in (ARROW, POLARS):
         kind, data = members(value, "kind", "data")
-        return read_stream(base64.decode_writable(data))[0] if kind in ("table", "batch", "frame") else None
+        return read_stream(data)[0] if kind in ("table", "batch", "frame") else None
     if isinstance(value, str | Attachment):
-        return read_stream(base64.decode_writable(value))[0]
+        return read_stream(value)[0]
     name = f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
     if name == "polars.DataFrame":
         return value.to_arrow()
@@ -303,6 +316,8 @@ class TableHint:
     Tables and frames take each other's tagged objects, and the plain base64 of an Arrow IPC stream.
     """
 
+    takes_budget = True
+
     def __init__(self, cls: type) -> None:
         self._cls = cls
         package = cls.__module__.partition(".")[0]
@@ -321,9 +336,9 @@ class TableHint:
             kind, data = members(value, "kind", "data")
             if kind not in _CONVERTED.get(self._kind, ()):
                 raise ValueError(f"Expected `{self.name}`, got `{value[TAG_KEY]} {shortened(str(kind))}`")
-            return self._from_stream(base64.decode_writable(data))
+            return self._from_stream(data)
         if isinstance(value, str | Attachment):
-            return self._from_stream(base64.decode_writable(value))
+            return self._from_stream(value)
         return self._converted(value)
 
     def accept(self, value: object) -> object:
@@ -336,8 +351,8 @@ class TableHint:
             return tagged
         return {"anyOf": [tagged, {**BASE64_SCHEMA, "description": "an Arrow IPC stream"}]}
 
-    def _from_stream(self, stream: Any) -> Any:
-        table, columns = read_stream(stream)
+    def _from_stream(self, payload: object) -> Any:
+        table, columns = read_stream(payload)
         if self._kind == "frame":
             return _polars_frame(table, columns)
         return table if self._kind == "table" else _single_batch(table)

@@ -14,6 +14,7 @@ import pytest
 from scipy import sparse
 
 from rpcstream import Codec, EncodeError
+from rpcstream.codec import image_budget
 
 codec = Codec()
 
@@ -187,6 +188,13 @@ def test_a_receiver_without_scipy_says_what_is_missing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
     assert "needs the package scipy, which is not installed here: pip install 'rpcstream[sparse]'" in done.stdout
+
+
+def test_the_arrays_of_a_message_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_budget, "MAX_TABLE_WORK", 800)
+    assert len(codec.decode([GOOD] * 100)) == 100  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the tables of the message are too many"):
+        codec.decode([GOOD] * 101)
 
 
 def test_a_class_may_be_registered_in_its_place() -> None:

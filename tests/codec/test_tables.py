@@ -5,17 +5,21 @@ from __future__ import annotations
 import datetime
 import subprocess
 import sys
+import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 
 from rpcstream import Client, Codec, EncodeError, InvalidParams, Server
-from rpcstream.codec import payloads, tables
+from rpcstream.codec import image_budget, payloads, tables
+from rpcstream.codec.arrow_stream import check_stream
+from rpcstream.codec.hints import hint_checker
 from rpcstream.testing import serve_in_thread
 
 codec = Codec()
@@ -320,6 +324,49 @@ def test_views_that_show_the_same_again_and_again_are_refused() -> None:
             codec.dumps(table)
     repeated = pa.array(["of more than twelve bytes"] * 10_000).cast(pa.string_view())
     assert received(pa.table({"a": repeated})).num_rows == 10_000
+
+
+@pytest.mark.parametrize("value", [pa.table({"a": [1]}), pl.DataFrame({"a": [1]}), pd.DataFrame({"a": [1]})])
+def test_the_tables_of_a_message_are_counted_together(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tagged = sent(value)
+    assert len(codec.decode([tagged] * 100)) == 100  # type: ignore[arg-type]
+    assert image_budget.MAX_TABLE_WORK == 65_536
+    monkeypatch.setattr(image_budget, "MAX_TABLE_WORK", 6500)
+    assert len(codec.decode([tagged] * 100)) == 100  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the tables of the message are too many"):
+        codec.decode([tagged] * 101)
+    check = hint_checker(list[type(value)], codec)  # type: ignore[misc]
+    assert len(check([value] * 101)) == 101  # decoded before
+    with pytest.raises(ValueError, match="the tables of the message are too many"):
+        check([tagged] * 101)
+
+
+def test_large_tables_are_read_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, threads = Server(), []
+
+    def noted(stream: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return check_stream(stream)
+
+    @server
+    def typed(frame: pl.DataFrame) -> int:
+        return frame.height
+
+    @server
+    def untyped(frame: Any) -> int:
+        return len(frame)
+
+    small, large = pl.DataFrame({"a": [1]}), pl.DataFrame({"a": range(200_000)})
+    with serve_in_thread(server) as address, Client(address) as client:
+        for name in ("typed", "untyped"):
+            for _ in range(2):  # as text, then beside the JSON
+                for frame in (small, large):
+                    tables_checked = len(threads)
+                    with monkeypatch.context() as patch:
+                        patch.setattr(tables, "check_stream", noted)
+                        assert client.call(name, frame) == frame.height
+                    seen = [each for each in threads[tables_checked:] if "MainThread" not in each]
+                    assert any("rpcstream-images" in each for each in seen) is (frame is large)
 
 
 def test_mutations_do_not_end_the_process() -> None:
