@@ -170,7 +170,7 @@ class FrameAdmission:
                 frame.refusal = InvalidRequest(data={"reason": "no call waits for this reply"})  # it is dropped
         elif frame.refusal is None and sum(sizes) >= CHECKED_MIN and not control_messages.is_control(message):
             frame.refusal = state.refusal_of(message)
-        if frame.refusal is not None:
+        if frame.refusal is not None or self._go_on is _nothing:
             return frame, []
         size = sum(sizes)
         if memory.waiters and not self._is_waiting:  # others came before
@@ -189,7 +189,7 @@ class FrameAdmission:
         self._state.memory.release(size)
 
     def give_up(self) -> None:
-        """The connection is lost: what was being received is dropped."""
+        """The connection is lost, or about to be: what is being received is dropped."""
         self.over()
         self._go_on = _nothing
 

@@ -7,13 +7,16 @@ leave unread, why the connection ended, and closing at once. Knows neither messa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, cast
 
 from ..errors import RpcError
 from ..limits import Limits
+from ..local_peer import widen_buffers
 from ..peer.credentials import Credentials, credentials_of
 from ..peer.memory import UnreadBytes
+from ..wire.buffers import AttachedMessage, is_own
 from .paced_transport import PacedTransport, is_copying
 from .timeouts import Timeouts
 
@@ -23,6 +26,9 @@ JOIN_MAX = 64 * 1024
 #: Bytes; joined messages that are longer have a long one among them: they are written separately, so that no copy of it
 #: is kept until the peer has read it. (The replies of one turn are at most `write_buffer` and one message more.)
 JOINED_MAX = 4 * 1024 * 1024
+
+#: Bytes that are handed to the transport at a time: more than 2 GiB overflow in the system's calls.
+WRITE_MAX = 1024 * 1024 * 1024
 
 #: How the reason begins why a connection was lost to a server that wants a certificate, or another one.
 ASKS_FOR_CERTIFICATE = "the other end asks for a certificate"
@@ -105,7 +111,7 @@ class SocketConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         #: The same, if it hands long messages over in parts.
         self._paced: PacedTransport | None = None
-        self._closing = self._paused = self._is_full = self._writes_together = False
+        self._closing = self._paused = self._is_full = self._writes_together = self._is_wide = False
         # Replies of a turn that began below `write_buffer` may bring it to twice that and one message more; replies of
         # handlers that were running then come on top.
         self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
@@ -221,6 +227,52 @@ class SocketConnection(asyncio.Protocol):
             return
         for piece in pieces:
             self._write(piece)
+
+    def _write_attached(self, parts: list[Any], message: AttachedMessage, lent: Sequence[int] = ()) -> None:
+        """Write a binary frame. What the system does not take at once is copied, if others may still change it.
+
+        Args:
+            parts: bytes-like objects, in order, some the payloads of the message; few, the short ones joined.
+            message: the frame.
+            lent: as in that, besides what is there.
+        """
+        written = self._write_at_once(parts)
+        if written == sum(map(len, parts)):
+            return
+        rest: list[Any] = []
+        lent = [*message.lent, *lent]
+        for part in parts:
+            if written >= len(part):
+                written -= len(part)
+                continue
+            left = memoryview(part)[written:]
+            own = message.is_secured or is_own(part, lent)
+            rest += [
+                left[at : at + WRITE_MAX] if own else bytes(left[at : at + WRITE_MAX])
+                for at in range(0, len(left), WRITE_MAX)
+            ]
+            written = 0
+        if rest:
+            self._write_parts(rest)
+
+    def _write_at_once(self, parts: list[Any]) -> int:
+        """Write as much as the system takes without waiting; gives how many bytes that was."""
+        transport, sock = self._transport, self.socket
+        if transport is None or sock is None or transport.is_closing() or transport.get_write_buffer_size():
+            return 0
+        if transport.get_extra_info("ssl_object") is not None:
+            return 0
+        try:
+            return os.writev(sock.fileno(), parts)
+        except (OSError, AttributeError):  # it takes nothing now, is lost, or this system cannot do it
+            return 0
+
+    def _widen(self) -> None:
+        """Enlarge the socket's buffers, on this machine only: in a network it would end their growth by themselves."""
+        sock = self.socket
+        if not self._is_wide and sock is not None:
+            self._is_wide = True
+            widen_buffers(sock)
 
     def _check_unread(self, transport: asyncio.Transport) -> None:
         """Close the connection if its peer leaves too much unread; called while the buffer is full.

@@ -104,7 +104,6 @@ class MessageConnection(SocketConnection):
             self._on_close(self)
 
     def _connect_session(self) -> None:
-        self.session.takes_binary = self.session.offers_binary = False
         self.session.connected(self)
 
     def _lose_session(self) -> None:

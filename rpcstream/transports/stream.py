@@ -8,22 +8,20 @@ buffered protocol receives their payloads straight into the memory that they sta
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import threading
 from collections.abc import Iterator
-from typing import Any, Unpack
+from typing import Unpack
 
 import orjson
 
 from ..errors import ParseError, RpcError
 from ..limits import Limits
-from ..local_peer import widen_buffers
 from ..peer.incoming import FrameAdmission
 from ..peer.memory import Reception
 from ..peer.session import Session
 from ..wire.binary_frame import parts_of_frame
-from ..wire.buffers import AttachedMessage, Encoded, is_own, parts_of
+from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.envelope import error_reply
 from ..wire.framing import LineFramer
 from ..wire.messages import Message
@@ -33,7 +31,6 @@ from .paced_transport import undelivered
 
 #: How often, and how many bytes at a time, a connection is read that broke.
 REST_READS, REST_SIZE = 16, 64 * 1024
-
 
 #: Bytes of a payload from which on the rest of it is received into its memory, by itself.
 TARGET_MIN = 16 * 1024
@@ -47,9 +44,6 @@ SCRATCH_SIZE = 80 * 1024
 
 #: Reads without a frame after which a connection is read plainly again: that saves a copy of each message.
 PLAIN_READS = 64
-
-#: Bytes that are handed to the transport at a time: more than 2 GiB overflow in the system's calls.
-WRITE_MAX = 1024 * 1024 * 1024
 
 
 class LineStream(MessageConnection):
@@ -74,7 +68,6 @@ class LineStream(MessageConnection):
         self._delimiter = delimiter
         self._peer_ended = False
         self._buffered: _BufferedStream | None = None
-        self._is_wide = False
 
     # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
@@ -159,13 +152,6 @@ class LineStream(MessageConnection):
             transport.set_protocol(self)
             transport.resume_reading()
 
-    def _widen(self) -> None:
-        """Enlarge the socket's buffers, on this machine only: in a network it would end their growth by themselves."""
-        sock = self.socket
-        if not self._is_wide and sock is not None:
-            self._is_wide = True
-            widen_buffers(sock)
-
     # -- the end of the connection ------------------------------------------------------------------------------
 
     def eof_received(self) -> bool:
@@ -221,7 +207,7 @@ class LineStream(MessageConnection):
         if self._trace is not None:
             trace_sent(self._trace, messages, as_frames=has_frame)
         if has_frame:
-            self._send_frame(messages, transport)
+            self._send_frame(messages)
         elif len(messages) == 1 and len(messages[0]) > JOIN_MAX:
             self._write_parts(self._delimited(messages))
         else:
@@ -242,11 +228,8 @@ class LineStream(MessageConnection):
             yield from parts_of(message)
             yield self._delimiter
 
-    def _send_frame(self, messages: list[Encoded], transport: asyncio.Transport) -> None:
-        """Write messages of which the last goes as a binary frame.
-
-        What the system takes at once is not copied. Of the rest those payloads are copied that others may still change.
-        """
+    def _send_frame(self, messages: list[Encoded]) -> None:
+        """Write messages of which the last goes as a binary frame."""
         self._widen()
         message = messages[-1]
         assert isinstance(message, AttachedMessage)
@@ -254,36 +237,7 @@ class LineStream(MessageConnection):
         if len(messages) > 1:
             first = b"".join((*self._delimited(messages[:-1]), first))
         parts.insert(0, first)
-        written = self._write_at_once(parts, transport)
-        if written == sum(map(len, parts)):
-            return
-        rest: list[Any] = []
-        lent = [*message.lent, *(() if self._buffered is None else self._buffered.lent)]
-        for part in parts:
-            if written >= len(part):
-                written -= len(part)
-                continue
-            left = memoryview(part)[written:]
-            own = message.is_secured or is_own(part, lent)
-            rest += [
-                left[at : at + WRITE_MAX] if own else bytes(left[at : at + WRITE_MAX])
-                for at in range(0, len(left), WRITE_MAX)
-            ]
-            written = 0
-        if rest:
-            self._write_parts(rest)
-
-    def _write_at_once(self, parts: list[Any], transport: asyncio.Transport) -> int:
-        """Write as much as the system takes without waiting; gives how many bytes that was."""
-        sock = self.socket
-        if sock is None or transport.get_write_buffer_size() or transport.get_extra_info("ssl_object") is not None:
-            return 0
-        if transport.is_closing():
-            return 0
-        try:
-            return os.writev(sock.fileno(), parts)
-        except (OSError, AttributeError):  # it takes nothing now, is lost, or this system cannot do it
-            return 0
+        self._write_attached(parts, message, () if self._buffered is None else self._buffered.lent)
 
     def close(self) -> None:
         if self._closing:

@@ -1,4 +1,4 @@
-"""A WebSocket after its opening handshake: a connection that carries a JSON message in each frame.
+"""A WebSocket after its opening handshake: each of its messages is a JSON message, or a binary frame.
 
 Owns the bytes of one connection, in both directions, and its closing handshake. Passes whole messages to its session
 and writes those that the session sends; knows neither methods nor what a message means, nor the opening handshake.
@@ -9,12 +9,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Unpack
 
-from ..errors import RpcError
+import orjson
+
+from ..errors import ParseError, RpcError
 from ..limits import Limits
+from ..peer.incoming import FrameAdmission
 from ..peer.memory import Reception
 from ..peer.session import Session
-from ..wire.buffers import Encoded, parts_of
+from ..wire.binary_frame import parts_of_frame
+from ..wire.buffers import AttachedMessage, Encoded, MessageParts, parts_of
+from ..wire.envelope import error_reply
 from ..wire.frames import (
+    BAD_DATA,
+    BINARY,
     CLOSE,
     GOING_AWAY,
     NO_CODE,
@@ -29,7 +36,7 @@ from ..wire.frames import (
     masked_parts,
 )
 from .connection import JOIN_MAX, JOINED_MAX
-from .message_connection import SECOND_BLANK, ConnectionOptions, MessageConnection, trace_all
+from .message_connection import SECOND_BLANK, ConnectionOptions, MessageConnection, trace_all, trace_sent
 from .paced_transport import undelivered
 
 #: Seconds that the peer has to answer a close frame, and to close the connection after that.
@@ -55,16 +62,22 @@ class WebSocketStream(MessageConnection):
         super().__init__(session, limits=limits, **options)
         self._client = client
         self._reception = Reception(session.memory)
-        self._reader = FrameReader(masked=not client, max_size=limits.max_message_size, reception=self._reception)
+        self._frames = FrameAdmission(session, self._go_on)
+        self._reader = FrameReader(
+            masked=not client, max_size=limits.max_message_size, reception=self._reception, intake=self._frames
+        )
         #: What the peer sends is ignored; the session was told that it is lost. (While `_closing`, only what ends the
         #: connection is sent.)
         self._ignores_input = self._is_lost = False
+        #: The close frame to end with, where it is not the usual one.
+        self._last_word: Close | None = None
         #: The last ping of a peer that does not read: only this one is answered when it reads again (RFC 6455, 5.5.3).
         self._last_ping: bytes | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def restrict(self, max_message_size: int | None) -> None:
-        """Take messages up to this size (bytes) from now on; None: up to `max_message_size`."""
+        """Take messages up to this size (bytes) and no frames from now on; None: those that the limits permit."""
+        self._frames.reason = None if max_message_size is None else "a binary frame before authentication"
         self._reader.limit(max_message_size or self._limits.max_message_size)
 
     # -- callbacks of asyncio ---------------------------------------------------------------------------------
@@ -83,10 +96,44 @@ class WebSocketStream(MessageConnection):
             self.session.receive(messages)
         else:
             self._timeouts.heard = self._timeouts.received = True
+        if reader.is_over:
+            self._read_last()
+        elif reader.binary is not None:
+            self._receive_frame()
+
+    def _read_last(self) -> None:
+        """Nothing more is read: see why."""
+        reader = self._reader
         if reader.fault is not None:
             self._fail(reader.fault)
         elif reader.closed is not None:
             self._peer_closed(reader.closed)
+        elif reader.bad_frame is not None:
+            self._refuse_frames(reader.bad_frame)
+
+    def _receive_frame(self) -> None:
+        """Receive the rest of a binary frame, or wait for memory."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._reader.is_waiting:
+            self._transport.pause_reading()
+        else:
+            self._widen()
+
+    def _go_on(self) -> None:
+        """There may be memory for a frame that waits."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or not self._reader.go_on():
+            return
+        if not self._paused:
+            transport.resume_reading()
+        self.data_received(b"")  # what has come meanwhile
+
+    def resume(self) -> None:
+        if self._reader.is_waiting:
+            self._paused = False
+        else:
+            super().resume()
 
     def eof_received(self) -> bool:
         """The peer reads nothing more: with or without a closing handshake, the connection ends."""
@@ -104,6 +151,7 @@ class WebSocketStream(MessageConnection):
         if self._timer is not None:
             self._timer.cancel()
         self._reception.over()
+        self._frames.give_up()
         super().connection_lost(exc)
 
     def _lose_session(self) -> None:
@@ -113,11 +161,17 @@ class WebSocketStream(MessageConnection):
 
     # -- for the session (Channel) ----------------------------------------------------------------------------
 
-    def send(self, messages: list[Encoded]) -> None:  # noqa: PLR0912 (one path of a write)
+    def send(self, messages: list[Encoded]) -> None:  # noqa: C901, PLR0912 (one path of a write)
         transport = self._transport
         if transport is None or self._closing:
             return
         self._timeouts.heard = True
+        last = messages[-1]
+        if type(last) is AttachedMessage:
+            if self.session.sends_binary:
+                self._send_frame(messages, last, transport)
+                return
+            messages = [*messages[:-1], MessageParts(last.parts)]
         if self._trace is not None:
             trace_all(self._trace, "send", messages)
         parts: list[Any] = []
@@ -144,9 +198,34 @@ class WebSocketStream(MessageConnection):
         if self._is_full:
             self._check_unread(transport)
 
+    def _send_frame(self, messages: list[Encoded], message: AttachedMessage, transport: asyncio.Transport) -> None:
+        """Write messages of which the last, this one, goes as a binary frame."""
+        self._widen()
+        if self._trace is not None:
+            trace_sent(self._trace, messages, as_frames=True)
+        texts = messages[:-1]
+        frame = parts_of_frame(message)
+        size = sum(map(len, frame))
+        parts: list[Any] = []
+        if self._client:
+            for text in texts:
+                parts += masked_parts(TEXT, len(text), parts_of(text))
+            parts += masked_parts(BINARY, size, map(memoryview, frame))
+            self._write_parts(parts)
+        else:
+            for text in texts:
+                parts += head(TEXT, len(text)), *parts_of(text)
+            first, *rest = frame
+            self._write_attached([b"".join((*parts, head(BINARY, size), first)), *rest], message)
+        if self._is_full:
+            self._check_unread(transport)
+
     def close(self) -> None:
         """As `Channel.close`, with the closing handshake: the peer answers it when it has read what was written."""
-        if self._reader.closed is not None:
+        if self._last_word is not None:
+            self._send_close(self._last_word)
+            self._end_output()
+        elif self._reader.closed is not None:
             self._answer_close(self._reader.closed)
         else:
             self._send_close(Close(NORMAL if self._client else GOING_AWAY))
@@ -195,6 +274,9 @@ class WebSocketStream(MessageConnection):
         if self._closing:
             return
         self._closing = True
+        self._frames.give_up()
+        if self._reader.is_waiting:  # it is skipped from now on
+            self._loop.call_soon(self._go_on)
         if self._paused:
             self.resume()
         self._write(frame(CLOSE, close.payload, masked=self._client))
@@ -216,6 +298,19 @@ class WebSocketStream(MessageConnection):
         self.reason = fault.reason
         self._send_close(fault)
         self._lose_session()
+        self._end_output()
+
+    def _refuse_frames(self, last_word: Close) -> None:
+        """What follows a binary frame cannot be read: say so, and close when what was read is answered."""
+        self._ignores_input = True
+        self._last_word = last_word
+        self.reason = last_word.reason
+        if last_word.code == BAD_DATA:
+            self.session.send(orjson.dumps(error_reply(None, ParseError(data={"reason": last_word.reason}))))
+        self.session.end(self._lost)
+
+    def _end_output(self) -> None:
+        """End the sending half, behind a close frame to a peer of which nothing more is read."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return

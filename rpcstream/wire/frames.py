@@ -9,11 +9,12 @@ from __future__ import annotations
 import codecs
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 
-from .messages import HEAD_SIZE, Message, Oversize, Reception
+from .binary_frame import MARK, FrameError
+from .frame_messages import MaskedFrameMessage, masking
+from .messages import HEAD_SIZE, FrameIntake, Message, Oversize, Reception
 
 TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 _CONTINUATION = 0x0
@@ -21,7 +22,7 @@ _FINAL, _RESERVED, _MASKED = 0x80, 0x70, 0x80
 _FINAL_TEXT, _FINAL_PING = _FINAL | TEXT, _FINAL | PING
 
 #: Codes of close frames (7.4.1) that are sent from here.
-NORMAL, GOING_AWAY, PROTOCOL_ERROR, BAD_DATA, TRY_LATER = 1000, 1001, 1002, 1007, 1013
+NORMAL, GOING_AWAY, PROTOCOL_ERROR, BAD_DATA, TOO_BIG, TRY_LATER = 1000, 1001, 1002, 1007, 1009, 1013
 #: Stands for a close frame without a code; never sent.
 NO_CODE = 1005
 #: Codes that a peer may send, beside those from 3000 on, which are for libraries and applications.
@@ -35,19 +36,6 @@ _LENGTH_END = 1 << 63
 
 #: Bytes; longer payloads are unmasked from a view of the buffer, which saves a copy.
 _VIEW_MIN = 16 * 1024
-
-#: Applies a mask of four bytes to a payload; twice gives the payload again.
-Masking = Callable[[bytes | bytearray | memoryview, bytes | bytearray], bytes]
-
-
-@cache
-def masking() -> Masking:
-    """The masking function, in C. Imported when first used: that takes hundredths of a second."""
-    try:
-        from websockets.speedups import apply_mask
-    except ImportError:  # built without its C part
-        from websockets.utils import apply_mask
-    return apply_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,41 +73,57 @@ class FrameReader:
             as a frame announces more and the message's beginning is here; its bytes are dropped as they come.
         reception: counts the memory of messages that are received in part; messages it has no room for are dropped like
             those over `max_size`.
+        intake: decides about binary messages that begin with `@`: each is a binary frame with payloads (wire page,
+            "Binary frames"). None: they are messages as others are.
 
     Attributes:
         pings: payloads of the pings among the bytes of the last `feed`, in order.
         closed: the close frame of the peer, once received. Nothing is read after it.
         fault: the close frame to send to a peer that broke the protocol, else None. Nothing is read after that.
+        bad_frame: the close frame to send, behind what is to be answered, to a peer whose binary frame is malformed
+            (`BAD_DATA`) or too large to be skipped (`TOO_BIG`); else None. Nothing is read after that either.
+        is_over: one of these three is set.
+        binary: the message that is being received, if it is a binary frame; else None.
     """
 
     __slots__ = (
         "_decoder",
         "_held",
+        "_intake",
         "_is_counted",
-        "_is_over",
         "_masked",
         "_max_size",
         "_message",
         "_opcode",
         "_reception",
+        "_rest",
         "_skipping",
         "_unmask",
         "_unwanted",
         "_wanted",
+        "bad_frame",
+        "binary",
         "closed",
         "fault",
+        "is_over",
         "pings",
     )
 
-    def __init__(self, *, masked: bool, max_size: int, reception: Reception | None = None) -> None:
+    def __init__(
+        self, *, masked: bool, max_size: int, reception: Reception | None = None, intake: FrameIntake | None = None
+    ) -> None:
         self.pings: list[bytes] = []
         self.closed: Close | None = None
         self.fault: Close | None = None
+        self.bad_frame: Close | None = None
         self._reception = reception
+        self._intake = intake
+        self.binary: MaskedFrameMessage | None = None
+        #: Bytes that have come while a binary frame waits.
+        self._rest = b""
         #: The message that is being received is counted by `reception`.
         self._is_counted = False
-        #: `closed` or `fault` is set.
-        self._is_over = False
+        self.is_over = False
         self._masked = masked
         self._unmask = masking() if masked else None
         self._max_size = max_size
@@ -139,20 +143,31 @@ class FrameReader:
         """Part of a message, or of a frame, has been received."""
         return bool(self._held or self._unwanted) or self._message is not None
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a binary frame waits for memory: read no more, and call `go_on` when there may be some."""
+        return self.binary is not None and self.binary.is_waiting
+
+    def go_on(self) -> bool:
+        """Ask again for memory; if there is some, `feed` takes what has come meanwhile."""
+        return self.binary is not None and self.binary.go_on()
+
     def limit(self, max_size: int) -> None:
         """Set `max_size` from now on, also for a message that has begun."""
         self._max_size = max_size
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take received bytes; returns the messages that they complete, in order. None after `closed` or `fault`."""
+        """Take received bytes; returns the messages that they complete, in order. None after the end (see above)."""
         messages: list[Message] = []
         if self.pings:
             self.pings = []
-        if self._is_over:
+        if self.is_over:
             return messages
         if self._unwanted:
             before, self._unwanted = self._unwanted, max(self._unwanted - len(data), 0)
             data = data[before:]
+        if self.binary is not None:
+            data, self._rest = self._rest + data, b""
         if not self._held:
             self._read(data, messages)
         else:
@@ -160,6 +175,8 @@ class FrameReader:
             if len(self._held) >= self._wanted:
                 held, self._held = self._held, bytearray()
                 self._read(held, messages)
+        if self.binary is not None:  # it is counted by its intake
+            return messages
         if self._held or self._message is not None:
             if self._reception is not None:
                 self._receive_in_part(self._reception, messages)
@@ -172,7 +189,7 @@ class FrameReader:
         """Count a message that is here in part; without room for it, drop it as if it were too long."""
         message = self._message
         size = len(self._held) + len(message or b"")
-        if self._skipping or self._is_over:
+        if self._skipping or self.is_over:
             size = 0
         self._is_counted = True
         if size and reception.grow(size):
@@ -196,6 +213,8 @@ class FrameReader:
         """Take the complete frames of these bytes, and keep the rest. One long loop, for the speed of short frames."""
         at, end, unmask = 0, len(data), self._unmask
         try:
+            if self.binary is not None:
+                at = self._read_binary(self.binary, data, 0, messages)
             while end - at >= 2:
                 first, length = data[at], data[at + 1]
                 start = at + 2
@@ -210,10 +229,19 @@ class FrameReader:
                 message = self._message
                 if first == _FINAL_TEXT and message is None:
                     is_unwanted = length > self._max_size
-                elif first == _CONTINUATION and message is not None:
-                    is_unwanted = self._skipping or len(message) + length > self._max_size
+                elif first == _CONTINUATION and message:
+                    is_unwanted = len(message) + length > self._max_size
                 else:
                     is_unwanted = (first != _FINAL_PING or length > CONTROL_MAX) and self._is_unwanted(first, length)
+                    if first & 0x0F <= BINARY and self._may_be_binary(first, length):
+                        seen = start if self.binary is not None else start + 1  # its first byte tells what it is
+                        if seen > end:
+                            self._wanted = seen - at
+                            break
+                        mask = bytes(data[start - 4 : start]) if unmask is not None else b""
+                        if self.binary is not None or data[start] ^ (mask[0] if mask else 0) == MARK:
+                            at = self._begin_binary(first, length, mask, data, start, messages)
+                            continue
                 stop = start + length
                 if is_unwanted:
                     seen = start + (0 if self._skipping else min(length, HEAD_SIZE))
@@ -244,15 +272,15 @@ class FrameReader:
                     message += payload
                 else:
                     self._take(first, payload, messages)
-                    if self._is_over:
+                    if self.is_over:
                         return
                 at = stop
             else:
                 self._wanted = 2
         except _ProtocolError as error:
-            self.fault, self._is_over = error.close, True
+            self.fault, self.is_over = error.close, True
         except UnicodeDecodeError as error:
-            self.fault, self._is_over = Close(BAD_DATA, f"a text message is not UTF-8: {error.reason}"), True
+            self.fault, self.is_over = Close(BAD_DATA, f"a text message is not UTF-8: {error.reason}"), True
         else:
             if at < end:
                 self._held += memoryview(data)[at:]
@@ -289,6 +317,47 @@ class FrameReader:
             raise _ProtocolError(PROTOCOL_ERROR, f"a frame {wrong}")
         return self._skipping or length + len(self._message or b"") > self._max_size
 
+    def _may_be_binary(self, first: int, length: int) -> bool:
+        """Whether a frame belongs to a message that is a binary frame, or may begin one."""
+        opcode = first & 0x0F
+        if self.binary is not None:
+            return opcode == _CONTINUATION
+        if self._intake is None or not length or self._skipping:
+            return False
+        return opcode == BINARY or (opcode == _CONTINUATION and self._opcode == BINARY and not self._message)
+
+    def _begin_binary(
+        self, first: int, length: int, mask: bytes, data: bytes | bytearray, start: int, messages: list[Message]
+    ) -> int:
+        """Begin with a frame of a message that is a binary frame, the first or another one; as `_read_binary`."""
+        if self.binary is None:
+            assert self._intake is not None
+            self.binary = MaskedFrameMessage(self._intake, self._max_size, self._reception)
+            self._message, self._opcode, self._decoder = bytearray(), BINARY, None
+        self.binary.begin(length, mask, is_last=bool(first & _FINAL))
+        return self._read_binary(self.binary, data, start, messages)
+
+    def _read_binary(
+        self, binary: MaskedFrameMessage, data: bytes | bytearray, at: int, messages: list[Message]
+    ) -> int:
+        """Give the next bytes to a message that is a binary frame; gives the place behind those that were taken."""
+        try:
+            at = binary.feed(data, at)
+            if binary.is_waiting:
+                self._rest = bytes(data[at:])
+                return len(data)
+            if binary.is_unbounded or (binary.is_last and not binary.left):
+                messages.append(binary.end())
+                self.binary = self._message = None
+                if binary.is_unbounded:
+                    self.bad_frame = Close(TOO_BIG, "a binary frame is too large to be skipped")
+        except FrameError as error:
+            self.bad_frame, self.binary = Close(BAD_DATA, str(error)), None
+        if self.bad_frame is not None:
+            self.is_over = True
+            return len(data)
+        return at
+
     def _skip(self, first: int, begun: bytes, length: int, messages: list[Message]) -> None:
         """Report a message that is too long, once, with its first bytes; drop what was kept of it."""
         if not self._skipping:
@@ -304,7 +373,7 @@ class FrameReader:
         opcode, is_final = first & 0x0F, bool(first & _FINAL)
         if opcode == CLOSE:
             self.closed = _parse_close(payload)
-            self._is_over = True
+            self.is_over = True
         elif opcode < CLOSE:
             if self._message is None:
                 if is_final:
@@ -351,7 +420,7 @@ def frame(opcode: int, payload: bytes, *, masked: bool) -> bytes:
     return head(opcode, len(payload)) + payload
 
 
-def masked_parts(opcode: int, size: int, parts: list[bytes]) -> list[bytes]:
+def masked_parts(opcode: int, size: int, parts: Iterable[bytes | memoryview]) -> list[bytes]:
     """The same for a message in pieces of `size` bytes together, masked as a client must send it."""
     mask, apply = os.urandom(4), masking()
     written = [head(opcode, size, masked=True), mask]
