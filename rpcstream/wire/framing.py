@@ -155,10 +155,15 @@ class LineFramer:
         assert self._intake is not None
         messages: list[Message] = []
         at = 0
-        has_blanks = _BLANK_AND_MARK in data
+        has_blanks: bool | None = None
         while not self.ended:
             frame = self._frame
             if frame is None:
+                if at == len(data):
+                    break
+                # Not before it is needed: it looks through all payloads.
+                if has_blanks is None and (data[at] != MARK or self._held.mark or self._skipping):
+                    has_blanks = data.find(_BLANK_AND_MARK, at) >= 0
                 end, start = self._frame_start(data, at, has_blanks)
                 if at < end:
                     messages += self._feed_text(data[at:end])
@@ -182,13 +187,13 @@ class LineFramer:
             self.ended, self._at_start = frame.must_close, not frame.must_close
         return messages
 
-    def _frame_start(self, data: bytes, at: int, has_blanks: bool) -> tuple[int, int]:
+    def _frame_start(self, data: bytes, at: int, has_blanks: bool | None) -> tuple[int, int]:
         """Where the text from `at` on ends, and where a frame begins behind it; that is negative where none does.
 
         Args:
             data: bytes; no frame is being received.
             at: where to begin.
-            has_blanks: there may be blanks in front of a frame.
+            has_blanks: there may be blanks in front of a frame; None where one begins at `at`.
         """
         if not (self._held.mark or self._skipping) and (found := _FRAME.match(data, at)):
             return at, found.end() - 1

@@ -200,6 +200,30 @@ def test_frames_and_lines_by_turns_in_one_read() -> None:
     assert len(messages) == 2 * count
 
 
+class Received(bytes):
+    """Bytes that count how many of them are searched."""
+
+    searched = 0
+
+    def __contains__(self, item: object) -> bool:
+        return self.find(item) >= 0
+
+    def find(self, item: bytes, start: int = 0, *end: int) -> int:  # type: ignore[override]
+        found = super().find(item, start, *end)
+        Received.searched += (len(self) if found < 0 else found) - start
+        return found
+
+
+def test_payloads_are_not_searched() -> None:
+    Received.searched = 0
+    payload, framer = bytes(100_000), LineFramer(max_size=1_000_000, intake=TakesAll())
+    whole = frame_of(ONE, payload)
+    assert len(framer.feed(Received(whole * 3))) == 3
+    assert framer.feed(Received(whole[:50_000])) == []
+    assert len(framer.feed(Received(whole[50_000:] + whole))) == 2
+    assert Received.searched < 5_000
+
+
 def test_without_an_intake_a_line_that_begins_so_is_a_line() -> None:
     framer = LineFramer(max_size=1000)
     assert framer.feed(b"@3 1\n{}\n") == [b"@3 1", b"{}"]
