@@ -29,7 +29,7 @@ from ..wire import envelope
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.framing import LineFramer
-from ..wire.messages import LONG, BinaryFrame, Message, Oversize
+from ..wire.messages import LONG, BinaryFrame, Message, Oversize, PartialFrame
 from .address import Address
 from .callbacks import ClientDispatcher
 from .options import Settings
@@ -564,6 +564,9 @@ class _SyncIntake:
         if envelope.is_reply(message) and message.get("id") is not None and self._pending.find(message["id"]) is None:
             return frame, []  # it is dropped
         return frame, line.take_memory()
+
+    def begun(self, rest: PartialFrame) -> None:
+        """Nothing takes the memory away."""
 
     def over(self) -> None:
         """Nothing was counted."""

@@ -147,6 +147,11 @@ class FrameLine(SharedLine):
             attachment.memory = np.empty(attachment.size, np.uint8)
         return [attachment.view() for attachment in self.attachments]
 
+    def drop_memory(self) -> None:
+        """Free the memory of the payloads: the message is not handled."""
+        for attachment in self.attachments:
+            attachment.memory = None
+
     @property
     def lent(self) -> list[int]:
         """As `AttachedMessage.lent`, once the arguments of the call were made of this message."""

@@ -8,6 +8,7 @@ is read.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -16,12 +17,13 @@ import orjson
 
 from ..codec import payloads
 from ..codec.payloads import TooManyValues
-from ..errors import InternalError, InvalidRequest, ParseError, RpcError
+from ..errors import InternalError, InvalidRequest, ParseError, RpcError, ServerBusy
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.json_scan import SpreadValue
-from ..wire.messages import LONG, BinaryFrame, Message, Oversize
+from ..wire.messages import LONG, BinaryFrame, Message, Oversize, PartialFrame
 from . import control_messages
+from .memory import WAIT_MAX
 from .request_queue import Chunk, EarlyMessage, busy
 from .state import ConversationState
 
@@ -40,6 +42,9 @@ SPREAD = "a message is one line: send the JSON without line ends in it (what fol
 #: Bytes of the payloads of a request from which on it is looked at before memory is taken for them: the method, its
 #: rule, names of parameters, forms of arrays. For less, looking twice costs more than the memory.
 CHECKED_MIN = 256 * 1024
+
+#: Seconds between two looks of a frame that waits for memory.
+LOOK_EVERY = 1.0
 
 #: What is left of a message: requests, and control messages that wait with them.
 Left = list[Message | EarlyMessage]
@@ -140,76 +145,184 @@ def _refuse_oversize(message: Oversize, state: ConversationState, refuse: Refuse
 class FrameAdmission:
     """Decides about the binary frames of one connection (`wire.messages.FrameIntake`).
 
+    Memory for the payloads is reserved before they come. A frame for which there is none waits, and its connection is
+    not read meanwhile; while one waits, those that come slowly lose theirs, so that bytes that were announced and never
+    come cost the others `SLOW_AFTER` seconds at most. Of many frames that follow each other one waits in every turn, so
+    that other connections are served: each is parsed as soon as it is there.
+
     Args:
         session: gets the frames, and says which requests are refused.
-        go_on: called when there may be memory for a frame that waits.
+        go_on: called when a frame that waits may be asked about again.
 
     Attributes:
         reason: why no frames may come now; None if they may.
+        since: when the frame that is being received was admitted (loop time, s).
     """
 
-    __slots__ = ("_go_on", "_is_waiting", "_reserved", "_state", "reason")
+    __slots__ = (
+        "_began",
+        "_frame",
+        "_go_on",
+        "_is_called",
+        "_last",
+        "_reserved",
+        "_rest",
+        "_state",
+        "_timer",
+        "_waits_since",
+        "reason",
+        "since",
+    )
 
     def __init__(self, session: ConversationState, go_on: Callable[[], object]) -> None:
         self._state = session
         self._go_on = go_on
-        #: Bytes of payloads that are being received.
-        self._reserved = 0
-        self._is_waiting = False
         self.reason: str | None = None
+        #: The frame that waits, or whose payloads are being received; what is still to come of it, and bytes in all.
+        self._frame: BinaryFrame | None = None
+        self._rest: PartialFrame | None = None
+        self._reserved = 0
+        self.since = self._waits_since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        #: `go_on` will be called.
+        self._is_called = False
+        #: When a frame came last, and the first of those that came one right after the other (`perf_counter`, s).
+        self._last = self._began = 0.0
 
     def refuses_frames(self) -> str | None:
         return self.reason if self._state.takes_binary else "binary frames are switched off here (binary=False)"
 
     def admit(self, json: bytes, sizes: tuple[int, ...]) -> tuple[BinaryFrame, list[memoryview]] | None:
-        state, memory = self._state, self._state.memory
-        frame = payloads.read_frame(json, sizes, state.limits.max_values, state.side)
-        message, line = frame.content
-        if frame.refusal is None and envelope.is_reply(message):
-            if state.pending.find(message.get("id")) is None and message.get("id") is not None:
-                frame.refusal = InvalidRequest(data={"reason": "no call waits for this reply"})  # it is dropped
-        elif frame.refusal is None and sum(sizes) >= CHECKED_MIN and not control_messages.is_control(message):
-            frame.refusal = state.refusal_of(message)
+        frame = self._frame
+        if frame is None:
+            if self._go_on is not _nothing and self._is_turn_over():
+                self._call()
+                return None
+            frame = self._looked_at(json, sizes)
         if frame.refusal is not None or self._go_on is _nothing:
             return frame, []
-        size = sum(sizes)
-        if memory.waiters and not self._is_waiting:  # others came before
-            self._wait()
+        if not self._reserve(sum(sizes), len(json)):
+            self._frame = frame
             return None
-        self._is_waiting = False
-        if not memory.reserve(size, 0):
-            self._wait(is_first=True)
-            return None
-        self._reserved = size
-        memory.wake()
-        return frame, line.take_memory()
+        self._frame = frame
+        memory: list[memoryview] = frame.content[1].take_memory()
+        return frame, memory
+
+    def begun(self, rest: PartialFrame) -> None:
+        self._rest = rest
 
     def over(self) -> None:
-        size, self._reserved = self._reserved, 0
-        self._state.memory.release(size)
+        self._frame = self._rest = None
+        if self._reserved:
+            memory, size, self._reserved = self._state.memory, self._reserved, 0
+            del memory.receiving[self]
+            memory.release(size)
+        elif self._timer is not None:
+            self._wait_no_more()
 
     def give_up(self) -> None:
         """The connection is lost, or about to be: what is being received is dropped."""
-        self.over()
         self._go_on = _nothing
+        self.over()
 
-    def _wait(self, *, is_first: bool = False) -> None:
-        waiters = self._state.memory.waiters
-        if is_first:
-            waiters.appendleft(self._try_again)
-        else:
-            waiters.append(self._try_again)
+    # -- a frame is looked at -----------------------------------------------------------------------------------------
 
-    def _try_again(self) -> None:
-        self._is_waiting = True
-        if self._go_on is _nothing:
-            self._state.memory.wake()
-        else:
-            self._state.loop.call_soon(self._go_on)
+    def _is_turn_over(self) -> bool:
+        """Whether frames have come for a turn without a pause; the next turn begins then."""
+        now, turn = perf_counter(), self._state.turn_time
+        if now - self._last > turn:
+            self._began = now
+        self._last = now
+        if now - self._began <= turn:
+            return False
+        self._began = now
+        return True
+
+    def _looked_at(self, json: bytes, sizes: tuple[int, ...]) -> BinaryFrame:
+        state = self._state
+        frame = payloads.read_frame(json, sizes, state.limits.max_values, state.side)
+        if frame.refusal is not None:
+            return frame
+        message, _ = frame.content
+        if envelope.is_reply(message):
+            if state.pending.find(message.get("id")) is None and message.get("id") is not None:
+                # It is dropped; a call that is made before all of it has come does not get it.
+                frame.refusal = InvalidRequest(data={"reason": "no call waits for this reply"})
+        elif sum(sizes) >= CHECKED_MIN and not control_messages.is_control(message):
+            frame.refusal = state.refusal_of(message)
+        return frame
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+
+    def _reserve(self, size: int, own: int) -> bool:
+        """Reserve memory; False if the frame must wait for it."""
+        memory = self._state.memory
+        if not (memory.is_first(self) and memory.reserve(size, own)):
+            if self._timer is None:
+                memory.waiters[self] = None
+                self._waits_since = self._state.loop.time()
+                self._timer = self._state.loop.call_later(LOOK_EVERY, self._look)
+            return False
+        self._reserved, self.since = size, self._state.loop.time()
+        memory.receiving[self] = None
+        if self._timer is not None:
+            self._wait_no_more()
+        return True
+
+    def _wait_no_more(self) -> None:
+        assert self._timer is not None
+        self._timer.cancel()
+        self._timer = None
+        memory = self._state.memory
+        was_first = memory.is_first(self)
+        del memory.waiters[self]
+        if was_first:
+            memory.wake()
+
+    def try_again(self) -> None:
+        if not self._is_called:
+            self._call()
+
+    def _call(self) -> None:
+        self._is_called = True
+        self._state.loop.call_soon(self._called)
+
+    def _called(self) -> None:
+        self._is_called = False
+        self._go_on()
+
+    def _look(self) -> None:
+        """See what the memory is used for that this frame waits for."""
+        loop = self._state.loop
+        self._timer = loop.call_later(LOOK_EVERY, self._look)
+        now = loop.time()
+        if self._state.memory.is_first(self):
+            self._state.memory.refuse_slow(now)
+        if now - self._waits_since > WAIT_MAX and self._frame is not None:
+            self._frame.refusal = _no_memory(self._state, "for too long")
+            self._wait_no_more()
+            self._go_on()
+
+    def received(self) -> int:
+        return 0 if self._rest is None else self._reserved - self._rest.left
+
+    def give_way(self) -> None:
+        frame, rest = self._frame, self._rest
+        if frame is None or rest is None:
+            return
+        frame.refusal = _no_memory(self._state, "for others, and this message came too slowly")
+        frame.content[1].drop_memory()
+        rest.skip()
+        self.over()
 
 
 def _nothing() -> None:
     """Stands for what a lost connection would go on with."""
+
+
+def _no_memory(state: ConversationState, what: str) -> ServerBusy:
+    limit = state.limits.max_held_total
+    return ServerBusy(data={"limit": limit, "reason": f"memory for messages is needed {what} (max_held_total)"})
 
 
 class OverloadSorter:

@@ -6,8 +6,9 @@ that the peers have not read. Knows no connection: the code that counts somethin
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Protocol
 
 from ..codec import payloads
 from ..wire.json_scan import values_roughly
@@ -22,6 +23,38 @@ COUNTED = 1024
 #: Bytes that have come of a message from which on they are counted: more than most systems give with one read.
 PARTLY = 256 * 1024
 
+#: Seconds after which a message that others wait for must have come at `SLOW_RATE`: any slow start is over by then.
+SLOW_AFTER = 5.0
+
+#: Bytes a second. A link of 10 Mbit/s, for which `message_timeout` is made, gives 1.2 MB.
+SLOW_RATE = 1024 * 1024
+
+#: Seconds that a message waits for memory at most: its JSON takes some as well, and its caller may ask elsewhere.
+WAIT_MAX = 30.0
+
+
+class Waiter(Protocol):
+    """A message that waits for memory."""
+
+    def try_again(self) -> None:
+        """There may be some now: reserve it."""
+
+
+class Receiving(Protocol):
+    """A message that memory was reserved for, before all of it has come.
+
+    Attributes:
+        since: when that was (seconds).
+    """
+
+    since: float
+
+    def received(self) -> int:
+        """Bytes of it that have come since."""
+
+    def give_way(self) -> None:
+        """Release the memory: the message is refused."""
+
 
 class MessageMemory:
     """Counts the memory of the messages of a whole server: one half is for calls that run, one for what waits.
@@ -32,18 +65,20 @@ class MessageMemory:
 
     Attributes:
         at_work: bytes of messages whose calls run, parsed.
-        waiters: called, one at a time, when there may be room for what could not be reserved; first come, first served.
+        receiving: what memory was reserved for before it came, the oldest first.
+        waiters: what could not be reserved; first come, first served.
         waiting: bytes of messages that wait for room, or have come in part.
         unread: what was sent and not yet read by the peers.
     """
 
-    __slots__ = ("at_work", "half", "unread", "waiters", "waiting")
+    __slots__ = ("at_work", "half", "receiving", "unread", "waiters", "waiting")
 
     def __init__(self, limit: int, max_unread: int) -> None:
         self.half = limit // 2
         self.at_work = 0
         self.waiting = 0
-        self.waiters: deque[Callable[[], object]] = deque()
+        self.receiving: OrderedDict[Receiving, None] = OrderedDict()
+        self.waiters: OrderedDict[Waiter, None] = OrderedDict()
         self.unread = UnreadBytes(max_unread)
 
     @property
@@ -77,7 +112,20 @@ class MessageMemory:
     def wake(self) -> None:
         """Let the first of those that wait try again."""
         if self.waiters:
-            self.waiters.popleft()()
+            next(iter(self.waiters)).try_again()
+
+    def is_first(self, waiter: Waiter) -> bool:
+        """Whether none waits that came before this one."""
+        return not self.waiters or next(iter(self.waiters)) is waiter
+
+    def refuse_slow(self, now: float) -> None:
+        """Take memory away from what comes too slowly at `now` (seconds); for when others wait for some."""
+        for each in list(self.receiving):
+            seconds = now - each.since
+            if seconds < SLOW_AFTER:
+                break
+            if each.received() < SLOW_RATE * seconds:
+                each.give_way()
 
 
 class UnreadBytes:

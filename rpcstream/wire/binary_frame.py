@@ -11,7 +11,7 @@ Owns the bytes of a frame, in both directions. Which frames are taken, and where
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import deque
 from typing import Any
 
 from .buffers import AttachedMessage, ReceiveBuffer, padding
@@ -127,7 +127,7 @@ class BinaryFrameReader:
         self._sizes: tuple[int, ...] = ()
         self._frame: Message | None = None
         #: What is still to be received: memory to fill, or a number of bytes to skip.
-        self._steps: Iterator[memoryview | int] = iter(())
+        self._steps: deque[memoryview | int] = deque()
         self._view: memoryview | None = None
         self._at = self._skips = 0
         self.message: Message | None = None
@@ -162,10 +162,26 @@ class BinaryFrameReader:
         return None if self._view is None else self._view[self._at :]
 
     def received(self, count: int) -> None:
-        """Take note of bytes that were received into `target`."""
+        """Take note of bytes that were received into `target`, perhaps one from before `skip`."""
+        if self._view is None:
+            self._skips -= count
+            if not self._skips:
+                self._next()
+            return
         self._at += count
-        if self._view is not None and self._at == len(self._view):
+        if self._at == len(self._view):
             self._next()
+
+    @property
+    def left(self) -> int:
+        """As `PartialFrame.left`."""
+        now = self._skips if self._view is None else len(self._view) - self._at
+        return now + sum([each if isinstance(each, int) else len(each) for each in self._steps])
+
+    def skip(self) -> None:
+        """As `PartialFrame.skip`."""
+        self._skips, self._view = self.left, None
+        self._steps.clear()
 
     def go_on(self) -> bool:
         """Ask the intake again; False if the frame must still wait."""
@@ -231,20 +247,23 @@ class BinaryFrameReader:
             if not isinstance(steps[-1], memoryview):
                 steps.pop()
         self._begin(steps)
+        if memory:
+            self._intake.begun(self)
 
     def _begin(self, steps: list[memoryview | int] | list[int]) -> None:
         if self._reception is not None:
             self._reception.over()
-        self._steps = iter(steps)
+        self._steps.extend(steps)
         self._next()
 
     def _next(self) -> None:
         """Go on with the next step; after the last one the frame is complete."""
-        step = next(self._steps, None)
         self._view, self._at = None, 0
-        if step is None:
+        if not self._steps:
             self.message = self._frame
-        elif isinstance(step, int):
+            return
+        step = self._steps.popleft()
+        if isinstance(step, int):
             self._skips = step
         else:
             self._view = step

@@ -109,6 +109,17 @@ class Reception(Protocol):
         """End the count: the message is complete, or was dropped."""
 
 
+class PartialFrame(Protocol):
+    """A binary frame whose payloads are being received."""
+
+    @property
+    def left(self) -> int:
+        """Bytes of them that are still to come, padding included."""
+
+    def skip(self) -> None:
+        """Skip these: the frame was refused meanwhile, and its memory is not used."""
+
+
 class FrameIntake(Protocol):
     """Decides about a binary frame when its JSON is there, before memory is taken for its payloads."""
 
@@ -127,5 +138,8 @@ class FrameIntake(Protocol):
             payloads are skipped. None if there is no memory for them now: the frame must wait, `admit` is called again.
         """
 
+    def begun(self, rest: PartialFrame) -> None:
+        """The frame that was admitted is received into the memory that it was given; called before any of it is."""
+
     def over(self) -> None:
-        """The frame that was admitted is complete, or its rest will never come."""
+        """The frame that was admitted, or waits, is complete, or its rest will never come."""
