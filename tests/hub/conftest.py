@@ -119,33 +119,39 @@ class FramePeer(RawPeer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._data = b""
+        self._data = bytearray()
+        #: Bytes that the first message has, as far as is known.
+        self._needed = 0
 
     def data_received(self, data: bytes) -> None:
         self._data += data
-        while (message := self._next()) is not None:
+        while len(self._data) >= self._needed and (message := self._next()) is not None:
+            self._needed = 0
             if message:
                 self.lines.put_nowait(message)
 
     def _next(self) -> bytes | None:
         """Take out the first message; None if it is not complete."""
-        line, end, rest = self._data.partition(b"\n")
+        end = self._data.find(b"\n") + 1
         if not end:
             return None
+        line = bytes(self._data[:end])
         if not line.startswith(b"@"):
-            self._data = rest
+            del self._data[:end]
             return line.strip()
         json_size, *sizes = map(int, line[1:].split())
-        begins = [json_size]
+        begins = [end + json_size]
         for size in sizes[:-1]:
             begins.append(begins[-1] + size + -size % 8)
-        if len(rest) < begins[-1] + sizes[-1]:
+        self._needed = begins[-1] + sizes[-1]
+        if len(self._data) < self._needed:
             return None
-        assert (len(line) + 1 + json_size) % 8 == 0
-        assert rest[json_size - 1 : json_size] == b"\n"
-        self._data = rest[begins[-1] + sizes[-1] :]
-        payloads = [rest[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
-        return Frame(rest[:json_size], payloads)
+        json = bytes(self._data[end : end + json_size])
+        assert begins[0] % 8 == 0
+        assert json.endswith(b"\n")
+        payloads = [bytes(self._data[begin : begin + size]) for begin, size in zip(begins, sizes, strict=True)]
+        del self._data[: self._needed]
+        return Frame(json, payloads)
 
     def say_frame(self, message: Any, *payloads: bytes) -> None:
         """Send a message in which `{"$bin": k}` stands for each of these."""
