@@ -301,7 +301,7 @@ class _BufferedStream(asyncio.BufferedProtocol):
 
     def __init__(self, stream: LineStream) -> None:
         self._stream = stream
-        #: What the transport writes into; kept until the next read, since the transport holds on to it.
+        #: What the transport writes into, and holds on to until the read is over.
         self._target: memoryview | None = None
         self._plain_reads = 0
         self.pause_writing = stream.pause_writing  # type: ignore[method-assign]
@@ -323,6 +323,7 @@ class _BufferedStream(asyncio.BufferedProtocol):
         if self._target is not None:
             self._plain_reads = 0
             self._stream.received_into_target(nbytes)
+            self._target = None  # or an idle connection would keep the memory
             return
         self._plain_reads += 1
         self._stream.data_received(bytes(_scratch()[:nbytes]))
