@@ -59,6 +59,10 @@ _FORMS = {
     "image": "an image is a string: its file in base64",
     "bytes": "bytes are a string in base64",
     "complex": 'a complex number is an object {"$type": "complex", "real": 1.5, "imag": 2.5}',
+    **dict.fromkeys(
+        ("pandas.DataFrame", "polars.DataFrame", "pyarrow.Table", "pyarrow.RecordBatch"),
+        "a table is a string: an Arrow IPC stream in base64",
+    ),
 }
 
 #: Texts of msgspec and of the codec as they are, and what is said instead.

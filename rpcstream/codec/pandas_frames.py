@@ -47,6 +47,7 @@ def encode_pandas(value: Any, encoding: Encoding) -> object:
     """
     import pandas as pd
 
+    optional_module("pyarrow", "pandas")
     encoding.expect_payload()
     columns = _Columns()
     if isinstance(value, pd.Index):

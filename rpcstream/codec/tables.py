@@ -194,6 +194,7 @@ def encode_polars(value: Any, encoding: Encoding) -> object:
     """
     import polars as pl
 
+    optional_module("pyarrow", "polars")
     encoding.expect_payload()
     is_frame = isinstance(value, pl.DataFrame)
     frame = value if is_frame else value.to_frame()

@@ -518,7 +518,9 @@ def test_over_a_connection() -> None:
         for _ in range(3):  # as text first, then beside the JSON
             assert_same(client.degrees(large), large["degrees"])
             assert_same(client.warmest(large), large[-1:])
-        with pytest.raises(InvalidParams, match=r"days: expected pandas.DataFrame, got a list"):
+        with pytest.raises(
+            InvalidParams, match=r"days: expected pandas.DataFrame, got a list; a table is a string: an"
+        ):
             client.warmest([1])
         with pytest.raises(EncodeError, match=r"column 'x': it holds objects .* - at `\$\.params\[0\]`"):
             client.warmest(pd.DataFrame({"x": series([object()])}))

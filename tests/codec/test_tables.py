@@ -399,6 +399,15 @@ def test_a_receiver_without_the_library_says_what_is_missing(
         codec.decode(line)
 
 
+@pytest.mark.parametrize(
+    ("value", "extra"), [(pl.DataFrame({"a": [1]}), "polars"), (pd.DataFrame({"a": [1]}), "pandas")]
+)
+def test_a_sender_without_pyarrow_says_so(monkeypatch: pytest.MonkeyPatch, value: Any, extra: str) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(EncodeError, match=rf"DataFrame could not be encoded: this needs .* 'rpcstream\[{extra}\]'"):
+        codec.dumps([value])
+
+
 def test_payloads_of_long_messages_are_not_parsed_as_strings() -> None:
     frame = pl.DataFrame({"a": range(10_000)})
     line = codec.dumps({"f": frame, "t": pa.table({"a": range(10_000)})})
