@@ -95,6 +95,12 @@ class Encoding:
         self._payloads.append(data)  # type: ignore[union-attr]
         return _MARKER
 
+    def has_room(self, size: int) -> bool:
+        """True if a payload of so many bytes can be attached, beside those that are, and leave room for the rest."""
+        if not self.binary:
+            return False
+        return sum(map(len, self._payloads or ())) + size <= self.images.max_file * 3 // 4
+
     def take_payloads(self) -> list[Any]:
         """The payloads of the message that was encoded; the encoding may be used for another one."""
         taken = self._payloads

@@ -88,7 +88,7 @@ def encode_image(value: Image.Image, encoding: Encoding) -> object:
     if type(value) is not Image.Image and (file := image_source.unchanged_file(value, encoding.images)) is not None:
         return encode_image_data(file, encoding)
     options = encoding.images.options
-    name = _format_for(value, options, is_raw_cheaper=encoding.binary)
+    name = _format_for(value, options, is_raw_cheaper=encoding.has_room(4 * value.width * value.height))
     if name == "qoi":
         return encode_image_data(ImageData(name, qoi.encode(value)), encoding)
     if name != "raw":

@@ -6,6 +6,7 @@ import io
 from typing import Annotated, Any
 
 import numpy as np
+import orjson
 import pytest
 from PIL import Image
 
@@ -76,6 +77,15 @@ def test_what_raw_pixels_would_lose_goes_as_png(key: str) -> None:
     assert found.tobytes() == image.tobytes()
     assert found.getpalette() == image.getpalette()
     assert key == "palette" or found.info[key] == image.info[key]
+
+
+def test_raw_pixels_do_not_make_a_message_too_large() -> None:
+    image = Image.new("RGB", (100, 100))
+    codec = Codec(max_image_file=100_000)
+    for count, formats in ((1, ["raw"]), (2, ["raw", "raw"]), (4, ["raw", "raw", "png", "png"])):
+        message = codec.serialize([image] * count, binary=True)
+        assert [part["format"] for part in orjson.loads(bytes(message))] == formats
+    assert b'"png"' in bytes(Codec(max_image_file=50_000).serialize([image], binary=True))
 
 
 @pytest.mark.parametrize("name", ["png", "jpeg", "webp", "raw"])
