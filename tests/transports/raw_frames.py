@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from rpcstream.wire.messages import BinaryFrame
+from rpcstream.wire.messages import BinaryFrame, PartialFrame
 
 
 def binary_frame(message: Any, *payloads: bytes) -> bytes:
@@ -48,6 +48,9 @@ class TakeAll:
             return None
         memory = [bytearray(size) for size in sizes]
         return BinaryFrame(json, sizes, memory), [memoryview(each) for each in memory]
+
+    def begun(self, rest: PartialFrame) -> None:
+        """Nothing takes the memory away."""
 
     def over(self) -> None:
         self.finished += 1
