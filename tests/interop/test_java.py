@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -224,6 +226,25 @@ public class Probe {
                 return Arrays.asList(value == null ? "null" : value.getClass().getSimpleName(), value);
             case "write":
                 return Json.write(odd((String) second));
+            case "offer frames":
+                return client.offerFrames();
+            case "echo array":
+                double[] values = new Random(0).doubles((Long) second).toArray();
+                Tagged array = Tagged.of(client.call("echo", List.of(Tagged.array(values, 2, values.length / 2))));
+                return Arrays.asList(array.type(), array.member("dtype"), array.shape(),
+                        Arrays.equals(array.doubles(), values));
+            case "echo bytes":
+                return echoBytes((List<?>) second);
+            case "echo places":
+                Object data = Tagged.bytes(new byte[5000]);
+                List<?> places = (List<?>) client.call("echo", List.of(List.of(Map.of("$bin", 0), "$bin", data)));
+                return Arrays.asList(places.get(0), places.get(1), Tagged.of(places.get(2)).bytes().length);
+            case "array sum":
+                return client.call("sum", List.of(
+                        Tagged.array(new float[] {1.5f, 2}), Tagged.array(new long[] {3, 4}, 1, 2),
+                        Tagged.array(new int[] {5})));
+            case "wrong shape":
+                return Tagged.array(new double[6], 2, 2);
             case "echo nested":
                 return client.call("echo", List.of(nested(((Long) second).intValue()))) != null;
             case "echo in threads":
@@ -243,6 +264,22 @@ public class Probe {
             default:
                 throw new UnsupportedOperationException();
         }
+    }
+
+    /** Random bytes of these numbers, sent and compared: all right? */
+    private static Object echoBytes(List<?> sizes) throws Exception {
+        List<Tagged> sent = new ArrayList<>();
+        for (Object size : sizes) {
+            byte[] bytes = new byte[((Long) size).intValue()];
+            new Random((Long) size).nextBytes(bytes);
+            sent.add(Tagged.bytes(bytes));
+        }
+        List<?> back = (List<?>) client.call("echo", Map.of("value", sent));
+        boolean same = back.size() == sent.size();
+        for (int each = 0; same && each < sent.size(); each++) {
+            same = Arrays.equals(Tagged.of(back.get(each)).bytes(), sent.get(each).bytes());
+        }
+        return same;
     }
 
     @SuppressWarnings("unchecked")
@@ -551,6 +588,158 @@ def test_a_connection_that_nobody_takes_is_an_error(probe: Probe) -> None:
         port = listener.getsockname()[1]
     probe.raises("java.net.ConnectException", "connect", port, 1000)
     probe.raises("java.lang.IllegalArgumentException", "connect", port, 0)
+
+
+# -- arrays and bytes, in binary frames and as text -------------------------------------------------------------------
+
+HELLO = b'{"jsonrpc":"2.0","method":"rpc.hello","params":{"binary":1},"id":1}\n'
+TAKES_FRAMES = b'{"jsonrpc":"2.0","id":1,"result":{"binary":1,"more":[]}}\n'
+
+
+@contextmanager
+def traced_server(**options: Any) -> Iterator[tuple[int, list[str]]]:
+    """A server that echoes; gives its port, and a list of the messages of its log."""
+    said: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    server = Server(debug=True, **options)
+
+    @server
+    def echo(value: Any) -> Any:
+        return value
+
+    @server
+    def sum(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> list[Any]:
+        return [[str(each.dtype), list(each.shape), float(each.sum())] for each in (a, b, c)]
+
+    log, handler = logging.getLogger("rpcstream.wire"), Handler()
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        with serve_in_thread(server) as address:
+            yield int(address.rpartition(":")[2]), said
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)
+
+
+def test_arrays_travel_in_frames_once_the_server_has_said_that_it_takes_them(probe: Probe) -> None:
+    with traced_server() as (port, said):
+        probe.connect(port)
+        as_text = probe("echo array", 1000)
+        assert as_text == {"result": ["ndarray", "<f8", [2, 500], True]}
+        assert not any("payloads of" in each for each in said)
+        assert probe("offer frames") == {"result": True}
+        assert probe("echo array", 1000) == as_text
+        assert probe("echo array", 2) == {"result": ["ndarray", "<f8", [2, 1], True]}
+        assert [each.partition(" bytes, and ")[2].partition(" bytes")[0] for each in said if "payloads of" in each] == [
+            "payloads of 8000",
+            "payloads of 8000",
+        ]
+        assert probe("array sum") == {
+            "result": [["float32", [2], 3.5], ["int64", [1, 2], 7.0], ["int32", [1], 5.0]],
+        }
+        probe("close")
+
+
+@pytest.mark.parametrize(
+    "sizes", [[4096, 4097, 4103, 5000], [4095], [10_000, 0, 7, 9999], [4096] * 70, [3_000_001]], ids=str
+)
+def test_bytes_of_any_size_come_back(probe: Probe, sizes: list[int]) -> None:
+    with traced_server() as (port, said):
+        probe.connect(port)
+        assert probe("offer frames") == {"result": True}
+        assert probe("echo bytes", sizes) == {"result": True}
+        probe("close")
+    large = [size for size in sizes if size >= 4096][:64]
+    shown = f"payloads of {', '.join(map(str, large))} bytes"
+    assert sum(shown in each for each in said) == (2 if large else 0)
+
+
+def test_what_looks_like_the_place_of_a_payload_goes_as_text(probe: Probe) -> None:
+    with traced_server() as (port, _):
+        probe.connect(port)
+        assert probe("offer frames") == {"result": True}
+        assert probe("echo places") == {"result": [{"$bin": 0}, "$bin", 5000]}
+        probe("close")
+
+
+def test_a_server_without_frames_gets_text(probe: Probe) -> None:
+    with traced_server(binary=False) as (port, said):
+        probe.connect(port)
+        assert probe("offer frames") == {"result": False}
+        assert probe("echo bytes", [5000]) == {"result": True}
+        probe("close")
+    assert not any("payloads of" in each for each in said)
+
+
+def test_a_server_that_knows_no_such_question_takes_no_frames(probe: Probe) -> None:
+    unknown = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Method not found"}}\n'
+    with fake_server(unknown, b'{"jsonrpc":"2.0","id":2,"result":5}\n') as (port, received):
+        probe.connect(port)
+        assert probe("offer frames") == {"result": False}
+        assert probe("call", "x") == {"result": 5}
+        probe("close")
+    assert received[0] == HELLO
+
+
+def test_the_bytes_of_a_frame(probe: Probe) -> None:
+    """As the wire page has them: the first payload begins at a multiple of 8, zeros stand between payloads only."""
+    with fake_server(TAKES_FRAMES) as (port, received):
+        probe.connect(port, 300)
+        assert probe("offer frames") == {"result": True}
+        probe.raises("java.net.SocketTimeoutException", "echo bytes", [4097, 5000])
+    header, _, rest = received[1].partition(b"\n")
+    json_size, *sizes = map(int, header[1:].split())
+    assert sizes == [4097, 5000]
+    assert (len(header) + 1 + json_size) % 8 == 0
+    assert rest[:json_size] == (
+        b'{"jsonrpc":"2.0","method":"echo","params":{"value":[{"$type":"bytes","data":{"$bin":0}},'
+        b'{"$type":"bytes","data":{"$bin":1}}]},"id":2}\n'
+    )
+    body = rest[json_size:]
+    assert body[4097:4104] == bytes(7)
+    assert len(body) == 4104 + 5000
+
+
+def framed(result: bytes) -> bytes:
+    text = b'{"jsonrpc":"2.0","id":2,"result":%b}\n' % result
+    return b"@%d 1\n%bx" % (len(text), text)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (b'@2 0\n{}', "the header of a frame is malformed"),
+        (b"@2\n{}", "the header of a frame is malformed"),
+        (b"@2 8 x\n{}", "the header of a frame is malformed"),
+        (b"@999999999999 1\n", "a reply is longer than 67108864 bytes"),
+        (b"@2 67108863\n", "a reply is longer than 67108864 bytes"),
+        (framed(b"[]"), "a payload of a frame stands nowhere in its message"),
+        (framed(b'{"$bin":true}'), "a frame has no payload true, or has it in two places"),
+        (framed(b'{"$bin":1}'), "a frame has no payload 1, or has it in two places"),
+        (framed(b'[{"$bin":0},{"$bin":0}]'), "a frame has no payload 0, or has it in two places"),
+    ],
+)  # fmt: skip
+def test_what_is_no_frame_ends_the_connection(probe: Probe, frame: bytes, message: str) -> None:
+    with fake_server(TAKES_FRAMES, frame) as (port, _):
+        probe.connect(port)
+        assert probe("offer frames") == {"result": True}
+        assert probe.raises("java.net.ProtocolException", "call", "x") == message
+        assert probe.raises("java.net.SocketException", "call", "x") == "the connection is closed"
+
+
+def test_a_frame_that_was_not_asked_for_is_no_reply(probe: Probe) -> None:
+    with fake_server(b"@2 1\n{}x") as (port, _):
+        probe.connect(port)
+        assert "a reply cannot be read" in probe.raises("java.net.ProtocolException", "call", "x")
+
+
+def test_a_shape_that_does_not_fit_is_refused(probe: Probe) -> None:
+    assert probe.raises("java.lang.IllegalArgumentException", "wrong shape") == "6 values do not have the shape [2, 2]"
 
 
 # -- its JSON ---------------------------------------------------------------------------------------------------------

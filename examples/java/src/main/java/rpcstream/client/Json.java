@@ -3,6 +3,7 @@ package rpcstream.client;
 import java.lang.reflect.Array;
 import java.math.BigDecimal;
 import java.math.BigInteger;
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
@@ -30,16 +31,14 @@ public final class Json {
     /**
      * A value as JSON in one line.
      *
-     * <p>Takes what {@link #read} gives, and all sorts of numbers, iterables and arrays ({@code double[]} too). A float
-     * is written as short as a float can be, so 0.1f is 0.1.
+     * <p>Takes what {@link #read} gives, {@link Tagged} objects, and all sorts of numbers, iterables and arrays
+     * ({@code double[]} too, as lists of numbers). A float is written as short as a float can be, so 0.1f is 0.1.
      *
      * @throws IllegalArgumentException for NaN and the infinities, half a surrogate pair, keys that are not strings,
      *     nesting over {@link #MAX_DEPTH} (so for a list that contains itself) and objects of other classes
      */
     public static String write(Object value) {
-        StringBuilder out = new StringBuilder(256);
-        write(out, value, 0);
-        return out.toString();
+        return write(value, null);
     }
 
     /**
@@ -52,20 +51,16 @@ public final class Json {
         return new Reader(text).document();
     }
 
-    private static void write(StringBuilder out, Object value, int depth) {
-        if (value == null || value instanceof Boolean) {
-            out.append(value);
-        } else if (value instanceof CharSequence text) {
-            writeString(out, text);
-        } else if (value instanceof Number number) {
-            writeNumber(out, number);
-        } else if (value instanceof Map<?, ?> map) {
-            writeMap(out, map, deeper(depth));
-        } else if (value instanceof Iterable<?> items) {
-            writeItems(out, items, deeper(depth));
-        } else {
-            writeItems(out, itemsOf(value), deeper(depth));
-        }
+    /**
+     * A value as JSON in one line, its large payloads beside it.
+     *
+     * @param payloads gets the data of {@link Tagged} objects from {@link Frame#SHORTEST} bytes on, for a frame; null:
+     *     all is base64
+     */
+    static String write(Object value, List<ByteBuffer> payloads) {
+        Writer writer = new Writer(payloads);
+        writer.write(value, 0);
+        return writer.out.toString();
     }
 
     private static int deeper(int depth) {
@@ -75,89 +70,127 @@ public final class Json {
         return depth + 1;
     }
 
-    private static void writeNumber(StringBuilder out, Number number) {
-        if (number instanceof Double || number instanceof Float) {
-            if (!Double.isFinite(number.doubleValue())) {
-                throw new IllegalArgumentException("JSON has no " + number);
-            }
-        } else if (!(number instanceof Long || number instanceof Integer || number instanceof Short
-                || number instanceof Byte || number instanceof BigInteger || number instanceof BigDecimal)) {
-            throw new IllegalArgumentException("cannot be written as JSON: " + number.getClass().getName());
-        }
-        out.append(number);
-    }
-
-    private static void writeMap(StringBuilder out, Map<?, ?> map, int depth) {
-        char before = '{';
-        for (Map.Entry<?, ?> entry : map.entrySet()) {
-            if (!(entry.getKey() instanceof CharSequence key)) {
-                throw new IllegalArgumentException("a key must be a string, not " + entry.getKey());
-            }
-            out.append(before);
-            writeString(out, key);
-            out.append(':');
-            write(out, entry.getValue(), depth);
-            before = ',';
-        }
-        out.append(before == '{' ? "{}" : "}");
-    }
-
-    private static void writeItems(StringBuilder out, Iterable<?> items, int depth) {
-        char before = '[';
-        for (Object item : items) {
-            out.append(before);
-            write(out, item, depth);
-            before = ',';
-        }
-        out.append(before == '[' ? "[]" : "]");
-    }
-
-    private static List<?> itemsOf(Object value) {
-        if (value instanceof Object[] objects) {
-            return Arrays.asList(objects);
-        } else if (!value.getClass().isArray()) {
-            throw new IllegalArgumentException("cannot be written as JSON: " + value.getClass().getName());
-        }
-        int length = Array.getLength(value);
-        List<Object> items = new ArrayList<>(length);
-        for (int each = 0; each < length; each++) {
-            items.add(Array.get(value, each));
-        }
-        return items;
-    }
-
-    private static void writeString(StringBuilder out, CharSequence text) {
-        out.append('"');
-        for (int at = 0; at < text.length(); at++) {
-            char letter = text.charAt(at);
-            if (letter == '"' || letter == '\\') {
-                out.append('\\').append(letter);
-            } else if (letter < ' ') {
-                writeControl(out, letter);
-            } else if (Character.isSurrogate(letter)) {
-                checkPair(text, at);
-                out.append(letter).append(text.charAt(++at));
-            } else {
-                out.append(letter);
-            }
-        }
-        out.append('"');
-    }
-
-    private static void writeControl(StringBuilder out, char letter) {
-        switch (letter) {
-            case '\b' -> out.append("\\b");
-            case '\f' -> out.append("\\f");
-            case '\n' -> out.append("\\n");
-            case '\r' -> out.append("\\r");
-            case '\t' -> out.append("\\t");
-            default -> out.append("\\u00").append(HEX.charAt(letter >> 4)).append(HEX.charAt(letter & 15));
-        }
-    }
-
     private static void checkPair(CharSequence text, int at) {
         if (at + 1 == text.length() || !Character.isSurrogatePair(text.charAt(at), text.charAt(at + 1))) {
             throw new IllegalArgumentException("half a surrogate pair at character " + at + " of a string");
+        }
+    }
+
+    /** One text that is written. */
+    private static final class Writer {
+        private final StringBuilder out = new StringBuilder(256);
+        private final List<ByteBuffer> payloads;
+
+        Writer(List<ByteBuffer> payloads) {
+            this.payloads = payloads;
+        }
+
+        private void write(Object value, int depth) {
+            if (value == null || value instanceof Boolean) {
+                out.append(value);
+            } else if (value instanceof CharSequence text) {
+                writeString(text);
+            } else if (value instanceof Number number) {
+                writeNumber(number);
+            } else if (value instanceof Map<?, ?> map) {
+                writeMap(map, deeper(depth));
+            } else if (value instanceof Iterable<?> items) {
+                writeItems(items, deeper(depth));
+            } else if (value instanceof Tagged tagged) {
+                writeMap(tagged.with(placed(tagged)), deeper(depth));
+            } else {
+                writeItems(itemsOf(value), deeper(depth));
+            }
+        }
+
+        /** What stands for the data of a tagged object. */
+        private Object placed(Tagged tagged) {
+            ByteBuffer data = tagged.data();
+            if (payloads == null || data.remaining() < Frame.SHORTEST || payloads.size() == Frame.MOST) {
+                return tagged.base64();
+            }
+            payloads.add(data);
+            return Map.of(Tagged.BIN, payloads.size() - 1);
+        }
+
+        private void writeNumber(Number number) {
+            if (number instanceof Double || number instanceof Float) {
+                if (!Double.isFinite(number.doubleValue())) {
+                    throw new IllegalArgumentException("JSON has no " + number);
+                }
+            } else if (!(number instanceof Long || number instanceof Integer || number instanceof Short
+                    || number instanceof Byte || number instanceof BigInteger || number instanceof BigDecimal)) {
+                throw new IllegalArgumentException("cannot be written as JSON: " + number.getClass().getName());
+            }
+            out.append(number);
+        }
+
+        private void writeMap(Map<?, ?> map, int depth) {
+            char before = '{';
+            for (Map.Entry<?, ?> entry : map.entrySet()) {
+                if (!(entry.getKey() instanceof CharSequence key)) {
+                    throw new IllegalArgumentException("a key must be a string, not " + entry.getKey());
+                }
+                out.append(before);
+                writeString(key);
+                out.append(':');
+                write(entry.getValue(), depth);
+                before = ',';
+            }
+            out.append(before == '{' ? "{}" : "}");
+        }
+
+        private void writeItems(Iterable<?> items, int depth) {
+            char before = '[';
+            for (Object item : items) {
+                out.append(before);
+                write(item, depth);
+                before = ',';
+            }
+            out.append(before == '[' ? "[]" : "]");
+        }
+
+        private static List<?> itemsOf(Object value) {
+            if (value instanceof Object[] objects) {
+                return Arrays.asList(objects);
+            } else if (!value.getClass().isArray()) {
+                throw new IllegalArgumentException("cannot be written as JSON: " + value.getClass().getName());
+            }
+            int length = Array.getLength(value);
+            List<Object> items = new ArrayList<>(length);
+            for (int each = 0; each < length; each++) {
+                items.add(Array.get(value, each));
+            }
+            return items;
+        }
+
+        private void writeString(CharSequence text) {
+            out.append('"');
+            for (int at = 0; at < text.length(); at++) {
+                char letter = text.charAt(at);
+                if (letter == '"' || letter == '\\') {
+                    out.append('\\').append(letter);
+                } else if (letter < ' ') {
+                    writeControl(letter);
+                } else if (Character.isSurrogate(letter)) {
+                    checkPair(text, at);
+                    out.append(letter).append(text.charAt(++at));
+                } else {
+                    out.append(letter);
+                }
+            }
+            out.append('"');
+        }
+
+        private void writeControl(char letter) {
+            switch (letter) {
+                case '\b' -> out.append("\\b");
+                case '\f' -> out.append("\\f");
+                case '\n' -> out.append("\\n");
+                case '\r' -> out.append("\\r");
+                case '\t' -> out.append("\\t");
+                default -> out.append("\\u00").append(HEX.charAt(letter >> 4)).append(HEX.charAt(letter & 15));
+            }
         }
     }
 

@@ -13,6 +13,7 @@ import java.net.SocketTimeoutException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -39,6 +40,7 @@ public final class RpcClient implements AutoCloseable {
     private int next;
     private int end;
     private long lastId;
+    private boolean frames;
 
     private RpcClient(Socket socket, long timeout) throws IOException {
         this.socket = socket;
@@ -92,6 +94,25 @@ public final class RpcClient implements AutoCloseable {
     }
 
     /**
+     * Ask the server whether it takes binary frames, in which arrays, images and bytes ({@link Tagged}) from 4 KiB on
+     * travel as they are. From then on both ends send these so; before, and if it takes none, as base64.
+     *
+     * @return whether it does; a server that does not know the question takes none
+     */
+    public boolean offerFrames() throws IOException {
+        lock.lock();
+        try {
+            Object answer = exchange("rpc.hello", Map.of("binary", 1));
+            frames = answer instanceof Map<?, ?> told && Long.valueOf(1).equals(told.get("binary"));
+        } catch (RpcException refused) {
+            frames = false;
+        } finally {
+            lock.unlock();
+        }
+        return frames;
+    }
+
+    /**
      * Tell the server that no more calls come, with an empty line, and close. A call of another thread that waits for
      * its reply fails at once.
      */
@@ -117,9 +138,14 @@ public final class RpcClient implements AutoCloseable {
                 throw new SocketException("the connection is closed");
             }
             long id = ++lastId;
-            byte[] request = request(method, params, id);
+            List<ByteBuffer> payloads = frames ? new ArrayList<>() : null;
+            byte[] request = request(method, params, id, payloads);
             answered = false;
-            out.write(request);
+            if (payloads == null || payloads.isEmpty()) {
+                out.write(request);
+            } else {
+                Frame.write(out, request, payloads);
+            }
             Reply reply = reply(method, id);
             answered = true;
             if (reply.error != null) {
@@ -134,7 +160,12 @@ public final class RpcClient implements AutoCloseable {
         }
     }
 
-    private static byte[] request(String method, Object params, long id) {
+    /**
+     * A request, a line.
+     *
+     * @param payloads gets the large ones, for a frame; null: all is text
+     */
+    private static byte[] request(String method, Object params, long id, List<ByteBuffer> payloads) {
         Map<String, Object> request = new LinkedHashMap<>();
         request.put("jsonrpc", "2.0");
         request.put("method", method);
@@ -142,7 +173,12 @@ public final class RpcClient implements AutoCloseable {
             request.put("params", params);
         }
         request.put("id", id);
-        return (Json.write(request) + '\n').getBytes(StandardCharsets.UTF_8);
+        String text = Json.write(request, payloads);
+        if (payloads != null && !payloads.isEmpty() && !Frame.hasPlaces(text, payloads.size())) {
+            payloads.clear();
+            text = Json.write(request);
+        }
+        return (text + '\n').getBytes(StandardCharsets.UTF_8);
     }
 
     private record Reply(Object result, RpcException error) {}
@@ -150,7 +186,7 @@ public final class RpcClient implements AutoCloseable {
     private Reply reply(String method, long id) throws IOException {
         long deadline = System.nanoTime() + timeout;
         while (true) {
-            Map<?, ?> message = message(line(method, deadline));
+            Map<?, ?> message = message(method, deadline);
             if (!message.containsKey("method")) {
                 return reply(message, id);
             } else if (message.containsKey("id")) {
@@ -159,17 +195,52 @@ public final class RpcClient implements AutoCloseable {
         }
     }
 
-    private static Map<?, ?> message(String line) throws IOException {
-        Object message;
-        try {
-            message = Json.read(line);
-        } catch (IllegalArgumentException error) {
-            throw (IOException) new ProtocolException("a reply cannot be read: " + error.getMessage()).initCause(error);
-        }
+    private Map<?, ?> message(String method, long deadline) throws IOException {
+        String line = line(method, deadline);
+        Object message = line.startsWith("@") && frames ? frame(line, method, deadline) : parsed(line);
         if (message instanceof Map<?, ?> members) {
             return members;
         }
         throw new ProtocolException("a reply must be an object");
+    }
+
+    private static Object parsed(String text) throws IOException {
+        try {
+            return Json.read(text);
+        } catch (IllegalArgumentException error) {
+            throw (IOException) new ProtocolException("a reply cannot be read: " + error.getMessage()).initCause(error);
+        }
+    }
+
+    /** The message of a frame whose header has been read, with a {@link ByteBuffer} for each payload. */
+    private Object frame(String header, String method, long deadline) throws IOException {
+        Frame frame = Frame.of(header, MAX_REPLY);
+        Object message = parsed(decoded(bytes(frame.json(), method, deadline)));
+        List<ByteBuffer> payloads = new ArrayList<>();
+        for (int size : frame.payloads()) {
+            if (!payloads.isEmpty()) {
+                bytes(Frame.padding(payloads.get(payloads.size() - 1).remaining()), method, deadline);
+            }
+            payloads.add(ByteBuffer.wrap(bytes(size, method, deadline)));
+        }
+        return Frame.filled(message, payloads);
+    }
+
+    /** The next so many bytes. */
+    private byte[] bytes(int count, String method, long deadline) throws IOException {
+        byte[] all = new byte[count];
+        int at = Math.min(count, end - next);
+        System.arraycopy(chunk, next, all, 0, at);
+        next += at;
+        while (at < count) {
+            at += receive(all, at, method, deadline);
+        }
+        return all;
+    }
+
+    /** Unlike new String(bytes), a decoder refuses what is not UTF-8. */
+    private static String decoded(byte[] text) throws IOException {
+        return StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(text)).toString();
     }
 
     private static Reply reply(Map<?, ?> message, long id) throws IOException {
@@ -204,23 +275,23 @@ public final class RpcClient implements AutoCloseable {
             }
             if (stop < end) {
                 next = stop + 1;
-                // Unlike new String(bytes), a decoder refuses what is not UTF-8.
-                return StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(line.toByteArray())).toString();
+                return decoded(line.toByteArray());
             }
             next = 0;
             end = 0; // stays so when the read fails
-            end = receive(method, deadline);
+            end = receive(chunk, 0, method, deadline);
         }
     }
 
-    private int receive(String method, long deadline) throws IOException {
+    /** Receive bytes into the rest of an array; gives how many came. */
+    private int receive(byte[] into, int from, String method, long deadline) throws IOException {
         long left = deadline - System.nanoTime();
         try {
             if (left <= 0) {
                 throw new SocketTimeoutException();
             }
             socket.setSoTimeout(milliseconds(left));
-            int count = in.read(chunk);
+            int count = in.read(into, from, into.length - from);
             if (count < 0) {
                 throw new EOFException("the server closed the connection and has not answered " + method);
             }
