@@ -117,7 +117,7 @@ class LineFramer:
             self._intake.over()
         last = self._held.take()
         self._received()
-        if self.ended or self._skipping or not last.strip():
+        if self.ended or self._skipping or not last.strip(_NOTHING):
             return []
         return [last]
 
@@ -359,6 +359,8 @@ class LineFramer:
 
 
 _MARK, _LINE_AND_MARK, _BLANK_AND_MARK = b"@", b"\n@", b" @"
+#: A rest of these is no message: behind the line end of UTF-16 a NUL is left.
+_NOTHING = b" \t\r\n\0"
 #: A frame, perhaps behind blanks: this end or the other sends some to find out whether anybody listens.
 _FRAME, _LINE_AND_FRAME = re.compile(rb" *+@"), re.compile(rb"\n *+@")
 
