@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
+from ..codec.payloads import CUT
 from ..errors import ConnectFailed, ConnectionLost
 from ..events.event_queue import Policy
 from ..keyword_options import with_options
 from ..peer.deadline import INFINITE, inherited, time_left
-from ..peer.marshal import NOT_GIVEN, Call, Marshaller, Outgoing, check_params, params_of
+from ..peer.marshal import LONG_REPLY, NOT_GIVEN, Call, Marshaller, Outgoing, check_params, params_of
 from ..peer.outgoing import AwaitedCall
 from ..peer.pending import OnProgress
 from ..peer.remote import Peer
@@ -318,6 +319,8 @@ class AsyncClient(BaseClient):
                 except BaseException:
                     connection.calls.give_up(outgoing)
                     raise
+                if (len(line) >= LONG_REPLY or type(line) in CUT) and self._marshaller.takes_long(reply, line):
+                    return await asyncio.to_thread(outgoing.outcome, reply, line)
                 return outgoing.outcome(reply, line)
             except LOSSES as error:
                 attempts = attempts or Attempts(self._settings.retries, wait_for, until)

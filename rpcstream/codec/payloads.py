@@ -177,6 +177,10 @@ class CutLine(SharedLine):
         return self.count(_NUMBERED) != len(self.strings)
 
 
+#: Lines whose payloads stand beside them, so that they are short however long the message is.
+CUT = frozenset({CutLine, FrameLine})
+
+
 def parse(line: bytes, max_values: int | None = None) -> tuple[Any, bytes]:
     """A line as `orjson.loads` reads it, but with its payloads cut out; and the line to look at further.
 

@@ -260,6 +260,12 @@ class Codec:
         """True if an image or a table may be among the tagged objects in this JSON text."""
         return _BACKSLASH in line or any(name in line for name in _BUDGETED)
 
+    def image_weight(self, value: object) -> int:
+        """About how many bytes of memory the images in plain JSON data take at most while they are decoded."""
+        from .image_files import image_weight  # only where there are images, since it imports Pillow
+
+        return image_weight(value, self.image_limits)
+
     def rich_hint(self, hint: object) -> RichHint | None:
         """Find the rich type that a hint names; None for any other hint.
 

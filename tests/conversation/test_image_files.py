@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 
 from rpcstream import AsyncClient, Client, EncodeError, ImageFile, InternalError, InvalidParams, MaxSide, Server
+from rpcstream.codec import image_files
 from rpcstream.testing import serve_in_thread
 
 rng = np.random.default_rng(5)
@@ -25,6 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     exif[0x0112] = 6
     noise.save(folder / "a.jpg", exif=exif, quality=90)
     noise.save(folder / "a.png")
+    for name in ("large.jpg", "large.png"):
+        noise.resize((1000, 700)).save(folder / name)
     (folder / "a.txt").write_text("one\ntwo\n")
     return folder
 
@@ -87,6 +91,30 @@ async def test_arguments_of_the_async_client(address: str, folder: Path) -> None
         with path.open("rb") as file, Image.open(path) as image:
             for value in (ImageFile(path), path, file, image):
                 assert await client.orientation(photo=value) == [120, 90, 6]
+
+
+@pytest.mark.parametrize("binary", [True, False])
+async def test_large_images_of_replies_are_decoded_in_a_thread(
+    address: str, monkeypatch: pytest.MonkeyPatch, *, binary: bool
+) -> None:
+    threads: list[bool] = []
+    main, examine = threading.get_ident(), image_files.examine
+
+    def watched(*args: Any) -> int:
+        threads.append(threading.get_ident() == main)
+        return examine(*args)
+
+    monkeypatch.setattr(image_files, "examine", watched)
+    async with AsyncClient(address, binary=binary) as client:
+        await client.echo(np.zeros(5000))  # frames from now on
+        for name, here in (("a.jpg", True), ("large.jpg", False), ("a.png", True), ("large.png", False)):
+            threads.clear()
+            found = await client.stored(name)
+            assert found.size == ((1000, 700) if name.startswith("large") else (120, 90))
+            assert threads == [here]
+            assert (await client.call("stored", name, returns=Image.Image)).size == found.size
+        with pytest.raises(TypeError, match="returns="):
+            await client.call("stored", "large.png", returns=int)
 
 
 def test_an_open_file_that_is_no_image(client: Client, folder: Path) -> None:
