@@ -134,6 +134,8 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "draft": lambda image: image.draft("L", (4, 4)),
     "thumbnail": lambda image: image.thumbnail((4, 4), reducing_gap=None),
     "seek": lambda image: image.seek(0),
+    "n_frames": lambda image: getattr(image, "n_frames", 1),
+    "is_animated": lambda image: getattr(image, "is_animated", False),
     "info": lambda image: image.info.update(dpi=(1, 2)),
     "no info": lambda image: image.info.clear(),
     "getexif": lambda image: image.getexif(),
