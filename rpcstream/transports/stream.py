@@ -92,8 +92,7 @@ class LineStream(MessageConnection):
         else:
             self._timeouts.heard = self._timeouts.received = True
         if framer.ended:
-            if framer.fault is not None:
-                self.session.send(orjson.dumps(error_reply(None, ParseError(data={"reason": framer.fault}))))
+            self._report_fault()
             self.session.end(self._lost)
         elif framer.is_partial_frame:
             self._receive_frame()
@@ -152,6 +151,11 @@ class LineStream(MessageConnection):
             transport.set_protocol(self)
             transport.resume_reading()
 
+    def _report_fault(self) -> None:
+        """Say why what follows cannot be read, if so."""
+        if self._framer.fault is not None:
+            self.session.send(orjson.dumps(error_reply(None, ParseError(data={"reason": self._framer.fault}))))
+
     # -- the end of the connection ------------------------------------------------------------------------------
 
     def eof_received(self) -> bool:
@@ -163,6 +167,8 @@ class LineStream(MessageConnection):
             if self._trace is not None:
                 trace_all(self._trace, "receive", messages)
             self.session.receive(messages)
+        if not self._framer.ended and self.session.side == "server":
+            self._report_fault()
         self.session.end(self._lost)
         # TLS has no half-close: the connection ends now.
         if self._paced is not None:
