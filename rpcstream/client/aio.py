@@ -22,7 +22,7 @@ from ..peer.pending import OnProgress
 from ..peer.remote import Peer
 from ..peer.session import Session
 from ..peer.stream import Stream, StreamCall
-from ..wire.buffers import Encoded
+from ..wire.buffers import AttachedMessage, Encoded
 from .address import Address, check_lasting
 from .base import BaseClient, check_hello, notify_client_params, publish_params
 from .batch import AsyncBatch, BatchExchange
@@ -343,7 +343,11 @@ class AsyncClient(BaseClient):
         attempts: Attempts | None = None
         while True:
             try:
-                connection = self._pool.ready(loop) or await self._pool.get(method, deadline, until)
+                connection = self._pool.ready(loop)
+                if connection is None:
+                    if type(message) is AttachedMessage:
+                        message.secure()  # it must wait
+                    connection = await self._pool.get(method, deadline, until)
                 return connection.calls.notify(message, method)
             except (ConnectFailed, ConnectionLost) as error:
                 attempts = attempts or Attempts(self._settings.retries, wait_for, until)

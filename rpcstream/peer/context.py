@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import CallCancelled
 from ..wire import envelope
-from ..wire.buffers import Encoded
+from ..wire.buffers import AttachedMessage, Encoded
 from .blocking import Bridge
 from .credentials import Credentials
 from .deadline import INFINITE, now
@@ -132,6 +132,8 @@ class Context:
             return
         params = {"token": self.request_id, "value": value}
         message = self._marshaller.encode(envelope.request(envelope.PROGRESS, params), self.method)
+        if type(message) is AttachedMessage:
+            message.secure()  # it waits until the end of this turn, and the handler may go on with its arrays
         if threading.get_ident() == self._loop_thread:
             self._send_soon(message)
         else:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from ..errors import CallTimeout, ConnectionLost, InvalidRequest, Unread
+from ..wire.buffers import AttachedMessage
 from .blocking import BlockingStream, Bridge
 from .deadline import INFINITE, time_left
 from .marshal import NOT_GIVEN, Call, params_of
@@ -109,6 +110,8 @@ class Peer:
         elif self._after_reply is None:
             raise RuntimeError("after_reply is for the ctx.peer of a handler: here is no reply to wait for")
         else:
+            if type(message) is AttachedMessage:
+                message.secure()
             self._after_reply(lambda: calls.send(message))
 
     def _stream(

@@ -1,0 +1,203 @@
+"""Every kind of handler with arrays that come and go as binary frames: in threads, processes, batches, streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rpcstream import AsyncClient, Context, Server, Shape
+
+from ..methods import worker_functions
+
+Vector = Annotated[NDArray[np.float64], Shape(None)]
+
+COUNT = 3000
+Rows = Annotated[NDArray[np.float64], Shape(None, COUNT)]
+VALUES = np.arange(COUNT, dtype=np.float64)
+
+
+class Seen:
+    """Counts the frames that a client sends and receives, and keeps what it is sent as text."""
+
+    def __init__(self) -> None:
+        self.sent = self.received = 0
+        self.text = 0
+
+    def __call__(self, direction: str, message: bytes) -> None:
+        if message[:1] == b"@":
+            self.sent += direction == "send"
+            self.received += direction == "receive"
+        elif direction == "receive":
+            self.text += len(message)
+
+
+def make_server() -> Server:
+    server = Server(processes=1, drain_timeout=0.2)
+
+    @server
+    def plain(values: Vector) -> Vector:
+        return values * 2
+
+    @server
+    async def awaited(values: Vector) -> Vector:
+        await asyncio.sleep(0)
+        return values * 2
+
+    @server(offload="thread")
+    def threaded(values: Vector) -> Vector:
+        return values * 2
+
+    @server
+    def writable(values: Vector) -> Vector:
+        values *= 2  # in the memory that the frame was received into
+        return values
+
+    @server
+    def read_only(values: Any) -> Any:
+        doubled = np.broadcast_to(values[:1] * 2, values.shape) if values[0] else values * 2
+        doubled.flags.writeable = False
+        return doubled
+
+    @server.batched(max_wait=0.0)
+    def batched(values: Rows) -> Rows:
+        return values * 2
+
+    @server
+    def strided(values: Vector) -> Vector:
+        return np.repeat(values * 2, 2)[::2]
+
+    @server
+    async def reported(values: Vector, ctx: Context) -> Vector:
+        ctx.progress({"dropped": values})  # another one follows at once
+        ctx.progress(values)
+        return values * 2
+
+    @server
+    async def reused(values: Vector, ctx: Context) -> None:
+        """Sends its one array again and again, changed in between."""
+        for number in range(3):
+            values[:] = number
+            ctx.progress(values)
+            ctx.peer.notify("note", values)
+            ctx.peer.notify("note", values, after_reply=True)
+            values[:] = -1
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    @server
+    def items(values: Vector, count: int) -> Iterator[Vector]:
+        for number in range(count):
+            yield values + number
+
+    @server
+    async def awaited_items(values: Vector, count: int) -> AsyncIterator[Vector]:
+        for number in range(count):
+            yield values + number
+
+    @server
+    async def publish(values: Vector) -> None:
+        server.publish("values", values)
+
+    kept: list[list[float]] = []
+    server.add(lambda values: kept.append([values.min(), values.max()]), name="keep")
+    server.add(lambda: kept, name="kept")
+    server.add(worker_functions.double, name="in_process", offload="process")
+    return server
+
+
+@pytest.fixture
+async def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture
+async def client(seen: Seen) -> AsyncIterator[AsyncClient]:
+    """Connected, and both ends know that the other one takes frames."""
+    async with make_server().listening(port=0) as address, AsyncClient(address, trace=seen) as client:
+        await client.call("plain", VALUES)
+        seen.sent = seen.received = seen.text = 0
+        yield client
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["plain", "awaited", "threaded", "writable", "read_only", "batched", "strided", "reported", "in_process"],
+)
+async def test_arguments_and_results_are_frames(client: AsyncClient, seen: Seen, method: str) -> None:
+    progress: list[Any] = []
+    for number in range(2):
+        result = await client.call(method, VALUES + number, on_progress=progress.append)
+        if method == "read_only" and number:
+            assert (result == 2).all()
+        else:
+            assert (result == 2 * (VALUES + number)).all()
+        assert result.flags.writeable
+        result += 1
+    assert (seen.sent, seen.received) == (2, 4 if method == "reported" else 2)
+    assert seen.text == 0
+    assert len(progress) == (2 if method == "reported" else 0)
+
+
+async def test_calls_of_one_micro_batch_keep_apart(client: AsyncClient, seen: Seen) -> None:
+    results = await asyncio.gather(*(client.call("batched", VALUES + number) for number in range(8)))
+    assert [result[0] for result in results] == [2 * number for number in range(8)]
+    assert all((result == 2 * (VALUES + number)).all() for number, result in enumerate(results))
+    assert (seen.sent, seen.received) == (8, 8)
+
+
+@pytest.mark.parametrize("method", ["items", "awaited_items"])
+@pytest.mark.parametrize("count", [1, 3, 40, 70])
+async def test_the_items_of_a_generator_in_one_reply(client: AsyncClient, seen: Seen, method: str, count: int) -> None:
+    result = await client.call(method, VALUES, count)
+    assert len(result) == count
+    assert all((item == VALUES + number).all() for number, item in enumerate(result))
+
+
+@pytest.mark.parametrize("method", ["items", "awaited_items"])
+async def test_the_items_of_a_stream_are_frames(client: AsyncClient, seen: Seen, method: str) -> None:
+    received = [item async for item in client.stream(method, VALUES, 5)]
+    assert all((item == VALUES + number).all() for number, item in enumerate(received))
+    assert (seen.sent, seen.received) == (1, 5)
+
+
+async def test_events_are_frames_for_those_that_take_them(client: AsyncClient, seen: Seen) -> None:
+    plain = Seen()
+    async with (
+        AsyncClient(client.address, trace=plain, binary=False) as other,
+        client.subscribe("values") as mine,
+        other.subscribe("values") as theirs,
+    ):
+        await client.notify("publish", VALUES)
+        for events in (mine, theirs):
+            assert (await anext(events) == VALUES).all()
+    assert (seen.sent, seen.received) == (1, 1)
+    assert (plain.sent, plain.received) == (0, 0)
+
+
+async def test_an_array_that_is_used_again_was_sent_as_it_was(client: AsyncClient) -> None:
+    """3 MB, of which the system takes a part at once."""
+    notes: list[np.ndarray[Any, Any]] = []
+    progress: list[np.ndarray[Any, Any]] = []
+    client(notes.append, name="note")
+    large = np.zeros(400_000)
+    await client.call("reused", large, on_progress=progress.append)
+    while len(notes) < 6:
+        await asyncio.sleep(0.001)
+    assert all((each == number).all() for number, each in enumerate(progress[:3]))
+    assert len(progress) == 3
+    assert [each[0] for each in notes] == [0, 1, 2, 0, 1, 2]
+    assert all((each == each[0]).all() for each in notes)
+
+
+async def test_an_array_that_is_notified_may_be_used_again(client: AsyncClient) -> None:
+    notified = np.ones(2_000_000)
+    for number in range(4):
+        notified[:] = number
+        await client.notify("keep", notified)
+        notified[:] = -1
+    assert await client.call("kept") == [[0, 0], [1, 1], [2, 2], [3, 3]]
