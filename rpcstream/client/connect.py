@@ -40,6 +40,7 @@ async def join(connection: ClientConnection, settings: Settings) -> None:
         from .http import HttpCalls, HttpChannel
 
         http = HttpChannel(connection.session, settings, lambda make: _dial(settings, make))
+        connection.session.offers_binary = False  # each request and each response says so by itself
         connection.use(HttpCalls(connection.session, connection.calls.marshaller, http))
         await http.open()
         connection.poll, connection.refresh = http.has_none, http.renew

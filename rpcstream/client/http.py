@@ -18,8 +18,8 @@ from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import PendingCall
 from ..peer.session import Session
 from ..peer.uploads import holds_streams
-from ..wire.buffers import Encoded
-from ..wire.http_messages import JSON, NDJSON
+from ..wire.buffers import AttachedMessage, Encoded, MessageParts
+from ..wire.http_messages import FRAME, JSON, NDJSON
 from .faults import failure, is_permanent_failure, silence
 from .http_connection import KeptConnection
 from .http_exchange import Exchange
@@ -84,6 +84,8 @@ class HttpChannel:
         self._loop = asyncio.get_running_loop()
         self._server = settings.address
         self._heads = _request_heads(settings)
+        #: The server has refused a binary frame.
+        self._refuses_frames = False
         #: All connections; and those that carry nothing, the one used last at the end.
         self._connections: set[KeptConnection] = set()
         self._free: list[KeptConnection] = []
@@ -142,6 +144,13 @@ class HttpChannel:
         """
         if self._is_lost:
             return
+        is_frame = False
+        if type(message) is AttachedMessage:
+            is_frame = self._session.sends_binary
+            if is_frame:
+                message.secure()  # it may have to wait, or to be sent again
+            else:
+                message = MessageParts(message.parts)
         exchange = Exchange(
             self._session,
             message,
@@ -149,19 +158,18 @@ class HttpChannel:
             call_ids,
             window,
             as_lines=as_lines,
+            is_frame=is_frame,
             address=self.address,
             trace=self._trace,
             on_over=self._exchange_over,
+            on_frames=self._server_reads_frames,
+            on_frame_refused=self._send_as_text,
         )
         for call_id in exchange.call_ids:
             self._by_id[call_id] = exchange
         if not exchange.call_ids:
             self._notifications[exchange] = None
-        if self._trace is not None:
-            self._trace("send", bytes(message))
-        self._waiting.append(exchange)
-        self._unsent += len(message)
-        self._carry_waiting()
+        self._enqueue(exchange)
 
     def permit(self, call_id: int | str, n: int) -> None:
         """The reader of a call's stream has room for `n` more items."""
@@ -214,7 +222,29 @@ class HttpChannel:
             connection.abort(reason)
         self._end_if_done()
 
+    # -- binary frames ------------------------------------------------------------------------------------------
+
+    def _server_reads_frames(self) -> None:
+        """A response says that the server reads binary frames."""
+        if not self._refuses_frames:
+            self._session.peer_reads_binary()
+
+    def _send_as_text(self, exchange: Exchange) -> None:
+        """The server has refused a binary frame: send all as text from now on, this message first."""
+        self._refuses_frames = True
+        self._session.sends_binary = False
+        self._stop_timer(exchange)
+        self._enqueue(exchange)
+
     # -- which connection carries what --------------------------------------------------------------------------
+
+    def _enqueue(self, exchange: Exchange) -> None:
+        """Send the message of an exchange, as soon as there is a connection for it."""
+        if self._trace is not None:
+            self._trace("send", exchange.shown())
+        self._waiting.append(exchange)
+        self._unsent += len(exchange.message)
+        self._carry_waiting()
 
     def _carry_waiting(self) -> None:
         """Send what waits, in order, as far as there are connections; make more as far as that is allowed."""
@@ -244,16 +274,24 @@ class HttpChannel:
             self._notifications[exchange] = self._loop.call_later(
                 self._answer_timeout, connection.abort, "the server did not answer a notification (message_timeout)"
             )
-        connection.begin(b"%s%d\r\n\r\n" % (self._heads[exchange.as_lines], size), exchange)
+        if exchange.is_frame:
+            size = sum(map(len, exchange.parts))
+        connection.begin(b"%s%d\r\n\r\n" % (self._heads[exchange.as_lines, exchange.is_frame], size), exchange)
 
     def _exchange_over(self, exchange: Exchange) -> None:
         for call_id in exchange.call_ids:
             if self._by_id.get(call_id) is exchange:
                 del self._by_id[call_id]
-        timer = self._notifications.pop(exchange, None)
+        self._stop_timer(exchange)
+        self._notifications.pop(exchange, None)
+        self._end_if_done()
+
+    def _stop_timer(self, exchange: Exchange) -> None:
+        """Stop the timer of a notification's answer, if there is one."""
+        timer = self._notifications.get(exchange)
         if timer is not None:
             timer.cancel()
-        self._end_if_done()
+            self._notifications[exchange] = None
 
     def _take_free(self, *, keep: bool = False) -> KeptConnection | None:
         """The free connection that was used last and is still open; those found closed by the server are closed."""
@@ -356,8 +394,11 @@ def check_params(outgoing: Outgoing, address: str) -> None:
         )
 
 
-def _request_heads(settings: Settings) -> dict[bool, bytes]:
-    """The head of each POST up to the number of its Content-Length; by whether the answer may be lines."""
+def _request_heads(settings: Settings) -> dict[tuple[bool, bool], bytes]:
+    """The head of each POST up to the number of its Content-Length.
+
+    By whether the answer may be lines, and whether the body is a binary frame.
+    """
     from .. import __version__
 
     address = settings.address
@@ -365,12 +406,13 @@ def _request_heads(settings: Settings) -> dict[bool, bytes]:
         f"POST {address.target} HTTP/1.1",
         f"Host: {address.host_header}",
         f"User-Agent: rpcstream/{__version__}",
-        "Content-Type: application/json",
     ]
     if settings.token is not None:
         lines.append(f"Authorization: Bearer {settings.token}")
 
-    def head(accept: str) -> bytes:
-        return "\r\n".join([*lines, f"Accept: {accept}", "Content-Length: "]).encode("ascii")
+    def head(as_lines: bool, is_frame: bool) -> bytes:
+        accept = NDJSON if as_lines else f"{JSON}, {FRAME}" if settings.binary else JSON
+        own = [f"Content-Type: {FRAME if is_frame else JSON}", f"Accept: {accept}", "Content-Length: "]
+        return "\r\n".join(lines + own).encode("ascii")
 
-    return {False: head(JSON), True: head(NDJSON)}
+    return {(as_lines, is_frame): head(as_lines, is_frame) for as_lines in (False, True) for is_frame in (False, True)}

@@ -12,8 +12,9 @@ from typing import Any, cast
 
 import httptools
 
+from ..local_peer import widen_buffers
 from ..transports.connection import why_lost
-from ..wire.buffers import parts_of
+from ..wire.http_messages import names_frames
 from .faults import TLS_ALERT
 from .http_exchange import Exchange
 from .sockets import Wait, waiter
@@ -51,7 +52,7 @@ class KeptConnection(asyncio.Protocol):
         self._has_answered = False
         self._transport: asyncio.Transport | None = None
         self._wait_readable: Wait | None = None
-        self._was_used = self._is_held = False
+        self._was_used = self._is_held = self._is_wide = False
         self._broke = False
         # The state of one answer.
         self._parser: Any = None
@@ -79,7 +80,10 @@ class KeptConnection(asyncio.Protocol):
         exchange.is_on_used, self._was_used = self._was_used, True
         self._reset(exchange)
         exchange.hold = self._hold
-        parts = parts_of(exchange.message)
+        parts = exchange.parts
+        if exchange.is_frame and not self._is_wide:
+            self._is_wide = True
+            widen_buffers(self._transport.get_extra_info("socket"))
         if len(exchange.message) < HEAD_MAX:
             self._transport.write(b"".join((head, *parts)))
             return
@@ -177,7 +181,7 @@ class KeptConnection(asyncio.Protocol):
             )
         elif exchange is not None:
             kind = _text(headers.get(b"content-type", b"")).partition(";")[0].strip().lower()
-            exchange.begin(status, self._reason, kind)
+            exchange.begin(status, self._reason, kind, names_frames(_text(headers.get(b"accept-post", b""))))
             length = headers.get(b"content-length")
             self._ends_with_connection = coding is None and length is None
             if length is not None and length.strip().isdigit():

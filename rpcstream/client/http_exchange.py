@@ -16,17 +16,26 @@ from ..codec import payloads
 from ..codec.payloads import TooManyValues
 from ..errors import BY_STATUS, ConnectFailed, ConnectionLost, InternalError, RpcError, Unread
 from ..peer import control_messages
+from ..peer.incoming import FrameAdmission, content_of
+from ..peer.memory import Reception
 from ..peer.session import Session
 from ..text import get_logger
 from ..wire import envelope
-from ..wire.buffers import Encoded
-from ..wire.http_messages import NDJSON, readable_text
-from ..wire.messages import LONG
+from ..wire.binary_frame import HEADER_MAX, FrameError, parts_of_frame
+from ..wire.buffers import AttachedMessage, Encoded, MessageParts, parts_of
+from ..wire.frame_messages import FrameBody
+from ..wire.http_messages import FRAME, NDJSON, readable_text
+from ..wire.messages import LONG, BinaryFrame, Oversize
 from .address import parse_address
 from .faults import refusal_advice
 from .options import Trace
 
 log = get_logger("rpcstream.client")
+
+#: The status of the answer to a body of a type that the server does not read: nothing was carried out.
+UNSUPPORTED = 415
+
+_NO_REPLY = "the server's answer has no reply to the call in it"
 
 #: The control messages that are about one call; others would be about the connection, which ends with the answer.
 _OF_CALLS = frozenset((envelope.PROGRESS, envelope.ITEM))
@@ -44,11 +53,15 @@ class Exchange:
         call_ids: of the calls in it; none for a notification.
         window: items of a stream that its reader has room for; None where none is asked for.
         as_lines: the answer may be many messages, a line each; always so with a window.
+        is_frame: the message goes as a binary frame; it has attachments then.
         address: for errors.
         on_over: called once, when nothing more is expected and nothing is kept for its reader.
+        on_frames: called when the answer says that the server reads binary frames.
+        on_frame_refused: called with this object when the server does not read the frame that was sent; the message is
+            text now, and is to be sent once more.
 
     Attributes:
-        message, call_ids: as given.
+        message, call_ids, is_frame: as given.
         as_lines: whether the answer may be many messages.
         is_on_used: its connection has carried another exchange before.
         hold: called with True to stop reading the answer for now, with False to go on.
@@ -63,11 +76,15 @@ class Exchange:
         window: int | None,
         *,
         as_lines: bool,
+        is_frame: bool,
         address: str,
         trace: Trace | None,
         on_over: Callable[[Exchange], None],
+        on_frames: Callable[[], None],
+        on_frame_refused: Callable[[Exchange], None],
     ) -> None:
         self.message = message
+        self.is_frame = is_frame
         self.call_ids = call_ids
         self.as_lines = as_lines or window is not None
         self.is_on_used = False
@@ -76,6 +93,8 @@ class Exchange:
         self._address = address
         self._trace = trace
         self._on_over = on_over
+        self._on_frames = on_frames
+        self._on_frame_refused = on_frame_refused
         self._max_size = session.limits.max_message_size
         self._method = method
         #: Items that the reader of a stream has room for; None where none was asked for.
@@ -84,6 +103,10 @@ class Exchange:
         self._cancelled: set[int | str] = set()
         self._status, self._reason = 0, ""
         self._splitter: LineSplitter | None = None
+        #: The answer, if it is a binary frame, with what decides about it; and whether all of it has come.
+        self._frame: FrameBody | None = None
+        self._admission: FrameAdmission | None = None
+        self._is_received = False
         self._body: list[bytes] = []
         self._size = 0
         #: Messages that were received and wait until their reader has room; the first of them, once it was parsed.
@@ -99,15 +122,41 @@ class Exchange:
 
     # -- for the connection that carries it ---------------------------------------------------------------------
 
-    def begin(self, status: int, reason: str, kind: str) -> None:
-        """Take the head of the answer: its status, reason phrase, and the media type of its body."""
+    @property
+    def parts(self) -> list[Any]:
+        """The bytes to send for the message, in order."""
+        message = self.message
+        if self.is_frame and type(message) is AttachedMessage:
+            return [memoryview(part) for part in parts_of_frame(message)]
+        return parts_of(message)
+
+    def shown(self) -> bytes:
+        """The message as a trace shows it."""
+        message = self.message
+        return message.shown() if self.is_frame and type(message) is AttachedMessage else bytes(message)
+
+    def begin(self, status: int, reason: str, kind: str, reads_frames: bool) -> None:
+        """Take the head of the answer: its status, reason phrase, the media type of its body.
+
+        Args:
+            reads_frames: the head says that the server reads binary frames.
+        """
         self._status, self._reason = status, reason
-        if 200 <= status < 300 and kind == NDJSON:
+        if reads_frames:
+            self._on_frames()
+        if not 200 <= status < 300:
+            return
+        if kind == NDJSON:
             self._splitter = LineSplitter(self._max_size)
+        elif kind == FRAME and self._session.takes_binary:
+            self._admission = FrameAdmission(self._session, self._go_on)
+            self._frame = FrameBody(self._admission, self._max_size, Reception(self._session.memory))
 
     def feed(self, data: bytes) -> bool:
         """Take a piece of the body; returns whether the rest of it is wanted."""
-        if self._splitter is None:
+        if self._frame is not None:
+            self._feed_frame(self._frame, data)
+        elif self._splitter is None:
             self._size += len(data)
             if self._size > self._max_size:
                 return self._too_large(self._size)
@@ -122,10 +171,15 @@ class Exchange:
 
     def expect(self, size: int) -> bool:
         """Take the length of the body (bytes), before it comes; returns whether it is wanted."""
-        return size <= self._max_size or self._too_large(size)
+        limit = self._max_size if self._frame is None else self._max_size + HEADER_MAX
+        return size <= limit or self._too_large(size)
 
     def complete(self) -> None:
         """The answer is complete."""
+        self._is_received = True
+        if self._frame is not None:
+            self._complete_frame(self._frame)
+            return
         if self._splitter is not None:
             last = self._splitter.rest()
             if last:
@@ -137,7 +191,7 @@ class Exchange:
         else:
             self._refused(b"".join(self._body))
             return
-        self._end(self._lost("the server's answer has no reply to the call in it"))
+        self._end(self._lost(_NO_REPLY))
 
     def fail(self, make_error: MakeError) -> None:
         """Nothing more will be received: the calls without an answer fail, once what was received is handled."""
@@ -172,6 +226,57 @@ class Exchange:
         self._lines.clear()
         self._next = None
         self._over()
+
+    # -- a binary frame -----------------------------------------------------------------------------------------
+
+    def _feed_frame(self, frame: FrameBody, data: bytes) -> None:
+        try:
+            frame.append(data)
+        except FrameError as error:
+            self._lose_frame(error)
+        else:
+            if frame.is_waiting:
+                self.hold(True)
+
+    def _go_on(self) -> None:
+        """There may be memory for a frame that waits."""
+        frame = self._frame
+        if frame is None or self.is_over or not frame.is_waiting:
+            return
+        try:
+            if not frame.go_on():
+                return
+        except FrameError as error:
+            self._lose_frame(error)
+            return
+        self.hold(False)
+        if self._is_received:
+            self._complete_frame(frame)
+
+    def _complete_frame(self, frame: FrameBody) -> None:
+        """Handle the frame, all of which was received, unless it waits."""
+        if frame.is_waiting:
+            return
+        try:
+            message = frame.end()
+        except FrameError as error:
+            self._lose_frame(error)
+            return
+        if isinstance(message, Oversize):
+            self._too_large(message.size)
+            return
+        assert isinstance(message, BinaryFrame)
+        if self._trace is not None:
+            self._trace("receive", bytes(message))
+        if message.refusal is not None:
+            self._refuse(InternalError("The reply cannot be read", message.refusal.data))
+            return
+        content, line = content_of(message)
+        self._handle(content, line, line)
+        self._end(self._lost(_NO_REPLY))
+
+    def _lose_frame(self, error: FrameError) -> None:
+        self.lose(f"the server's answer is no binary frame: {error}")
 
     # -- messages -----------------------------------------------------------------------------------------------
 
@@ -299,6 +404,8 @@ class Exchange:
     def _over(self) -> None:
         if not self.is_over:
             self.is_over = True
+            if self._admission is not None:
+                self._admission.give_up()
             self._on_over(self)
 
     def _too_large(self, size: int) -> bool:
@@ -322,6 +429,11 @@ class Exchange:
 
     def _refused(self, body: bytes) -> None:
         """Handle an answer whose status is not 2xx: its body is a reply all the same, or a text for people."""
+        if self._status == UNSUPPORTED and self.is_frame:
+            self.is_frame, self.message = False, MessageParts(parts_of(self.message))
+            self._body, self._size, self._is_received = [], 0, False
+            self._on_frame_refused(self)
+            return
         try:
             message = orjson.loads(body)
         except orjson.JSONDecodeError:

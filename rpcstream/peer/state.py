@@ -325,8 +325,15 @@ class ConversationState:
         """The peer is authenticated."""
         self.identity = identity
 
-    def set_request(self, identity: Any, headers: Mapping[str, str], *, streaming: bool | None = None) -> None:
-        """Say what the HTTP request or WebSocket handshake tells of the peer (see the attributes)."""
+    def set_request(
+        self, identity: Any, headers: Mapping[str, str], *, streaming: bool | None = None, binary: bool = False
+    ) -> None:
+        """Say what the HTTP request or WebSocket handshake tells of the peer (see the attributes).
+
+        Args:
+            binary: the reply may be a binary frame.
+        """
+        self.sends_binary = binary
         self.identity = identity
         self.headers = headers
         self.streaming = streaming

@@ -399,6 +399,7 @@ class Server(ServerMethods):
             paths=CallPaths(self._paths),
             patience=self._patience,
             memory=self._memory,
+            binary=self.binary,
         )
         return RunningServer(invoker, dispatcher, listener, self.routes)
 

@@ -16,14 +16,18 @@ from typing import Any, cast
 import orjson
 
 from ..auth.authenticator import MAX_WRONG, NOT_SYNC, Authenticator
-from ..errors import CallCancelled, RpcError
+from ..errors import CallCancelled, ParseError, RpcError
 from ..limits import Limits
+from ..peer.incoming import FrameAdmission
 from ..peer.memory import MessageMemory, Reception
 from ..peer.session import Session
 from ..peer.slices import TURN
+from ..wire.binary_frame import FrameError
 from ..wire.envelope import error_reply
+from ..wire.frame_messages import FrameBody
 from ..wire.http_messages import JSON, HttpError, Request, Response, problem, readable_text
 from ..wire.http_parser import HEAD_MAX, RequestReader
+from ..wire.messages import Message
 from ..wire.upgrade import accept_upgrade
 from .connection import Connection
 from .http_exchange import AnsweredNotifications, CallHead, HttpExchange
@@ -91,8 +95,10 @@ class HttpConnection(HttpOutput):
         self._task: asyncio.Task[Any] | None = None
         #: An exchange whose call is over, for the next call.
         self._spare: HttpExchange | None = None
-        #: The call whose body is being read.
+        #: The call whose body is being read; the binary frame that it is, and what decides about that.
         self._call_head: CallHead | None = None
+        self._frame: FrameBody | None = None
+        self._admission: FrameAdmission | None = None
         #: What the last heads asked for.
         self._kept_heads: dict[bytes, CallHead | PageHead] = {}
         self._answered_notifications = AnsweredNotifications(limits)
@@ -147,6 +153,9 @@ class HttpConnection(HttpOutput):
     def _give_up(self) -> None:
         self._reader.clear()
         self._reception.over()
+        self._frame = None
+        if self._admission is not None:
+            self._admission.give_up()
         self._kept_heads.clear()
         self._answered_notifications.clear()
         exchange, self._exchange, self._spare = self._exchange or self._spare, None, None
@@ -235,6 +244,8 @@ class HttpConnection(HttpOutput):
     def _take_body(self) -> bool:
         """Take what was received of a body; returns False while it is not complete."""
         before = perf_counter()
+        if self._frame is not None:
+            return self._take_frame(self._frame)
         body, head = self._reader.body(), self._call_head
         is_whole = body is not None and head is not None
         if body is not None and head is not None:
@@ -248,6 +259,52 @@ class HttpConnection(HttpOutput):
             # Tiny chunks, or a slow call. A loop may read one connection many times in a row before others.
             self._turn = self._loop.call_soon(self._next_turn)
         return is_whole
+
+    # -- binary frames ----------------------------------------------------------------------------------------
+
+    def _begin_frame(self, head: CallHead) -> None:
+        """Expect a body that is a binary frame; the session of the call decides about it when its JSON is there."""
+        exchange = self._spare = self._spare or self._make_exchange(head)
+        exchange.session.set_identity(head.request.identity)
+        self._admission = FrameAdmission(exchange.session, self._go_on)
+        self._frame = FrameBody(self._admission, self._limits.max_message_size, self._reception)
+
+    def _take_frame(self, frame: FrameBody) -> bool:
+        """Take what was received of a body that is a binary frame; returns False while it is not complete."""
+        try:
+            is_whole = self._reader.body() is not None
+            if frame.is_waiting:
+                # The next bytes have to wait, too. There is nothing else on this connection that they could be.
+                self._exchange = self._spare
+                return False
+            if is_whole:
+                self._call_frame(frame)
+        except FrameError as error:
+            raise HttpError(_malformed(error)) from None
+        return is_whole
+
+    def _call_frame(self, frame: FrameBody) -> None:
+        """Carry out the call in a binary frame whose body is complete. Raises FrameError if the frame is not."""
+        head, message = self._call_head, frame.end()
+        assert head is not None
+        self._call_head = self._frame = self._admission = None
+        self._call(head, message)
+
+    def _go_on(self) -> None:
+        """There may be memory for a frame that waits."""
+        frame = self._frame
+        if frame is None or not frame.is_waiting or self._closing:
+            return
+        try:
+            if not frame.go_on():
+                return
+            self._exchange = None
+            if not self._reader.in_body:
+                self._call_frame(frame)
+        except FrameError as error:
+            self._exchange = None
+            self.fail(_malformed(error))
+        self._advance()
 
     # -- authentication ---------------------------------------------------------------------------------------
 
@@ -333,25 +390,31 @@ class HttpConnection(HttpOutput):
     def _begin_body(self, head: CallHead) -> None:
         """Read the body of a call."""
         length, reader = head.length, self._reader
-        body = None if length is None else reader.whole(length)
-        if body is not None:
-            self._call(head, body)
-            return
+        if head.is_frame and length != 0:
+            self._begin_frame(head)
+        else:
+            body = None if length is None else reader.whole(length)
+            if body is not None:
+                self._call(head, body)
+                return
         if head.expects_continue and not reader:
             self.write((_CONTINUE,))
         self._call_head = head
-        reader.begin_body(length)
+        reader.begin_body(length, self._frame)
 
-    def _call(self, head: CallHead, body: bytes) -> None:
+    def _call(self, head: CallHead, body: Message) -> None:
         """Carry out a call, by the exchange of the one before where that is possible."""
         self._timeouts.completed = True
         exchange, self._spare = self._spare, None
         if exchange is None:
-            session = self._new_session()
-            session.set_identity(head.request.identity)
-            exchange = HttpExchange(session, self.address, self._answered_notifications, self._trace)
+            exchange = self._make_exchange(head)
         self._exchange = exchange
         exchange.begin(self, head, body)
+
+    def _make_exchange(self, head: CallHead) -> HttpExchange:
+        session = self._new_session()
+        session.set_identity(head.request.identity)
+        return HttpExchange(session, self.address, self._answered_notifications, self._trace)
 
     def finish(self, keeps: bool, *, is_reusable: bool) -> None:
         """As `ResponseSink.finish`."""
@@ -480,3 +543,8 @@ class HttpConnection(HttpOutput):
             else:
                 self._close_for_limit(reason)
         return reason
+
+
+def _malformed(error: FrameError) -> Response:
+    """The response to a body that is to be a binary frame, and is none."""
+    return Response(200, orjson.dumps(error_reply(None, ParseError(data={"reason": str(error)}))), JSON)

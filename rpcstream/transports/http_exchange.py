@@ -13,11 +13,25 @@ from ..errors import ConnectionLost
 from ..limits import Limits
 from ..peer.credentials import Credentials
 from ..peer.session import Session
-from ..wire.buffers import Encoded, parts_of
-from ..wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, preferred_type, problem
+from ..wire.binary_frame import parts_of_frame
+from ..wire.buffers import AttachedMessage, Encoded, MessageParts, parts_of
+from ..wire.http_messages import (
+    EVENTS,
+    FRAME,
+    JSON,
+    NDJSON,
+    READS_FRAMES,
+    HttpError,
+    Request,
+    Response,
+    names_frames,
+    preferred_type,
+    problem,
+)
+from ..wire.messages import Message
 from .connection import JOIN_MAX
 from .http_output import ResponseSink, date_line, dated, response_parts
-from .message_connection import Trace, trace_all
+from .message_connection import Trace, trace_all, trace_sent
 
 #: Content types of calls. A browser sends none of these to another site unless that permits it.
 CONTENT_TYPES = frozenset(("application/json", "application/json-rpc", "application/jsonrequest"))
@@ -35,28 +49,49 @@ class CallHead:
     Args:
         length: bytes of the body; None: it comes in chunks.
         more: headers of the response, for pages of other sites.
+        reads_frames: the body may be a binary frame.
 
     Raises:
         HttpError: the head is not that of a call.
 
     Attributes:
-        request, length, more: as given.
+        request, length: as given.
+        more: headers of the response.
+        is_frame: the body is a binary frame.
+        takes_frame: the response may be one.
         response_type: JSON, or NDJSON or EVENTS for a response in several messages.
         expects_continue: the client sends the body once it is told to.
         prefix: the bytes of the response up to its length, for a connection that stays open.
     """
 
-    __slots__ = ("expects_continue", "length", "more", "prefix", "request", "response_type")
+    __slots__ = (
+        "expects_continue",
+        "is_frame",
+        "length",
+        "more",
+        "prefix",
+        "request",
+        "response_type",
+        "takes_frame",
+    )
 
-    def __init__(self, request: Request, length: int | None, more: list[tuple[str, str]]) -> None:
+    def __init__(
+        self, request: Request, length: int | None, more: list[tuple[str, str]], *, reads_frames: bool
+    ) -> None:
         headers = request.headers
-        _check_type(headers)
+        self.is_frame = is_frame(headers)
+        _check_type(headers, self.is_frame, reads_frames)
         if length == -1:
             raise HttpError(problem(411, "a call needs a Content-Length, or comes in chunks"))
         self.request = request
         self.length = length
+        self.response_type, self.takes_frame = JSON, False
+        if "accept" in headers:
+            self.response_type = preferred_type(headers["accept"])
+            if reads_frames and self.response_type == JSON and names_frames(headers["accept"]):
+                self.takes_frame = True
+                more = [*more, READS_FRAMES]
         self.more = more
-        self.response_type = preferred_type(headers["accept"]) if "accept" in headers else JSON
         self.expects_continue = False
         if "expect" in headers and not request.is_http10:
             if headers["expect"].lower() != "100-continue":
@@ -73,15 +108,28 @@ def _prefix(request: Request, more: list[tuple[str, str]]) -> bytes:
 _PREFIX = _prefix(Request("POST", "/"), [])
 
 
-def _check_type(headers: dict[str, str]) -> None:
-    """Check that the body is said to be JSON: pages of other sites can have a browser send anything else unasked."""
+def is_frame(headers: dict[str, str]) -> bool:
+    """Whether the body is said to be a binary frame."""
     value = headers.get("content-type")
-    if value != "application/json":
+    return value is not None and value != JSON and _media_type(value) == FRAME
+
+
+def _media_type(value: str) -> str:
+    return value.partition(";")[0].strip(" \t").lower()
+
+
+def _check_type(headers: dict[str, str], is_frame: bool, reads_frames: bool) -> None:
+    """Check that the body is said to be JSON or a frame: pages of other sites can have browsers send others unasked."""
+    value = headers.get("content-type")
+    if is_frame:
+        if not reads_frames:
+            raise HttpError(problem(415, "binary frames are switched off here (binary=False): send application/json"))
+    elif value != JSON:
         if value is None:
             # A program may leave the type out; but so can the page of another site.
             if "origin" in headers or "sec-fetch-site" in headers:
                 raise HttpError(problem(415, "the header Content-Type is missing: application/json"))
-        elif value.partition(";")[0].strip(" \t").lower() not in CONTENT_TYPES:
+        elif _media_type(value) not in CONTENT_TYPES:
             raise HttpError(problem(415, "the Content-Type of a call is application/json"))
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise HttpError(problem(415, "a Content-Encoding is not understood here: send the body as it is"))
@@ -132,6 +180,7 @@ class HttpExchange:
         "_begun",
         "_head",
         "_is_simple",
+        "_keeps",
         "_replies",
         "_response_type",
         "_sink",
@@ -154,6 +203,8 @@ class HttpExchange:
         self._replies: list[Encoded] = []
         #: The head of a response in several messages was written.
         self._begun = False
+        #: A response was written that is a binary frame, and so the connection may carry another request or not.
+        self._keeps: bool | None = None
         #: The session has not been told that the peer sends nothing more.
         self._is_simple = True
         session.connected(self, is_lasting=False)
@@ -163,13 +214,14 @@ class HttpExchange:
         """What the connection tells of the peer."""
         return self._sink.credentials if self._sink is not None else Credentials()
 
-    def begin(self, sink: ResponseSink, head: CallHead, body: bytes) -> None:
+    def begin(self, sink: ResponseSink, head: CallHead, body: Message) -> None:
         """Handle the message in the body of a POST. The response may be complete when this returns."""
         session = self.session
         self._sink = sink
         self._head = head
         self._response_type = head.response_type
-        session.set_request(head.request.identity, head.request.headers, streaming=head.response_type != JSON)
+        is_stream = head.response_type != JSON
+        session.set_request(head.request.identity, head.request.headers, streaming=is_stream, binary=head.takes_frame)
         if self._trace is not None:
             trace_all(self._trace, "receive", (body,))
         session.receive([body])
@@ -213,8 +265,13 @@ class HttpExchange:
             messages = [
                 each
                 for each in messages
-                if not (each if type(each) is bytes else parts_of(each)[0]).startswith(_NOTIFICATION)
+                if not (each if type(each) is bytes else _begin(each)).startswith(_NOTIFICATION)
             ]
+        if messages and type(last := messages[-1]) is AttachedMessage:
+            if self._head.takes_frame:
+                self._write_frame(last)
+                return
+            messages = [*messages[:-1], MessageParts(last.parts)]
         if self._trace is not None:
             trace_all(self._trace, "send", messages)
         if is_stream:
@@ -240,6 +297,8 @@ class HttpExchange:
             if not request.is_http10:
                 sink.write((b"0\r\n\r\n",))
             keeps = keeps and not request.is_http10
+        elif self._keeps is not None:
+            keeps, self._keeps = self._keeps and keeps, None
         else:
             self._write_reply(sink, keeps)
         self._sink = None
@@ -257,7 +316,7 @@ class HttpExchange:
         if sink is None:
             return
         self.reason = reason
-        if self._begun:
+        if self._begun or self._keeps is not None:
             sink.abort(reason)
         else:
             self.lost()
@@ -281,6 +340,19 @@ class HttpExchange:
             response = Response(200, reply, JSON if reply else None)
             sink.write(response_parts(response, head.request, keeps, head.more))
 
+    def _write_frame(self, message: AttachedMessage) -> None:
+        """Write a reply as a binary frame at once: others may change its payloads later."""
+        sink, head = self._sink, self._head
+        assert sink is not None
+        if self._trace is not None:
+            trace_sent(self._trace, (message,), as_frames=True)
+        self._keeps = head.request.keep_alive and not sink.is_draining
+        first, *payloads = parts_of_frame(message)
+        size = len(first) + sum(map(len, payloads))
+        response = Response(200, type=FRAME)
+        begin = dated(response.head(size, self._keeps, is_http10=head.request.is_http10, more=head.more))
+        sink.write_frame([begin + first, *payloads], message)
+
     def _write_stream(self, messages: Iterable[Encoded]) -> None:
         sink, head = self._sink, self._head
         assert sink is not None
@@ -299,6 +371,11 @@ class HttpExchange:
                 size = len(before) + len(message) + len(behind)
                 parts += (b"%x\r\n%b" % (size, before), *parts_of(message), behind + b"\r\n")
         sink.write(parts)
+
+
+def _begin(message: Encoded) -> bytes:
+    """The first of the pieces of a message."""
+    return message.pieces[0] if type(message) is AttachedMessage else parts_of(message)[0]
 
 
 def _is_silent(message: Any) -> bool:

@@ -10,11 +10,11 @@ import asyncio
 import time
 from collections.abc import Sequence
 from email.utils import formatdate
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..limits import Limits
 from ..peer.credentials import Credentials
-from ..wire.buffers import parts_of
+from ..wire.buffers import AttachedMessage, parts_of
 from ..wire.http_messages import Request, Response
 from .connection import JOIN_MAX, SocketConnection
 
@@ -40,6 +40,9 @@ class ResponseSink(Protocol):
 
     def write(self, parts: Sequence[bytes]) -> None:
         """Write a part of the response."""
+
+    def write_frame(self, parts: list[Any], message: AttachedMessage) -> None:
+        """Write a response that is a binary frame: its head with the beginning of this message, and what follows."""
 
     def finish(self, keeps: bool, *, is_reusable: bool) -> None:
         """The response is complete.
@@ -81,6 +84,17 @@ class HttpOutput(SocketConnection):
             transport.write(parts[0])
         else:
             self._write_parts(parts)
+        if self._is_full:
+            self._check_unread(transport)
+
+    def write_frame(self, parts: list[Any], message: AttachedMessage) -> None:
+        """As `ResponseSink.write_frame`."""
+        transport = self._transport
+        if transport is None or self._closing:
+            return
+        self._timeouts.heard = True
+        self._widen()
+        self._write_attached(parts, message)
         if self._is_full:
             self._check_unread(transport)
 

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..peer.credentials import Credentials
+from ..wire.binary_frame import HEADER_MAX
 from ..wire.http_messages import HttpError, Request, Response, problem, tokens
 from ..wire.http_parser import body_length, parse_head
 from .connection import ProtocolConnection
-from .http_exchange import CallHead
+from .http_exchange import CallHead, is_frame
 
 log = logging.getLogger("rpcstream.server")
 
@@ -111,9 +112,10 @@ class HttpRouter:
         websocket: makes the protocol that a connection goes on with, from a request with its identity; None: there are
             no WebSockets.
         paths: where calls are taken.
+        reads_frames: bodies may be binary frames.
     """
 
-    __slots__ = ("_access", "_paths", "_routes", "websocket")
+    __slots__ = ("_access", "_paths", "_reads_frames", "_routes", "websocket")
 
     def __init__(
         self,
@@ -121,7 +123,10 @@ class HttpRouter:
         routes: Routes | None = None,
         websocket: Callable[[Request], ProtocolConnection] | None = None,
         paths: CallPaths | None = None,
+        *,
+        reads_frames: bool = True,
     ) -> None:
+        self._reads_frames = reads_frames
         self._access = access
         self._routes = routes
         self._paths = paths or CallPaths()
@@ -132,7 +137,7 @@ class HttpRouter:
 
         Args:
             head: up to and with the empty line.
-            max_size: bytes of a body.
+            max_size: bytes of a message.
 
         Raises:
             HttpError: the head is malformed, or the body too long: the connection cannot go on after the response.
@@ -140,7 +145,7 @@ class HttpRouter:
         request = parse_head(head)
         refusal = self._refusal(request)
         try:
-            length = body_length(request, max_size)
+            length = body_length(request, max_size, HEADER_MAX if is_frame(request.headers) else 0)
         except HttpError as error:
             if refusal is not None:
                 raise HttpError(refusal) from None
@@ -159,7 +164,7 @@ class HttpRouter:
         more = self._cors(request)
         if request.method == "POST" and request.path in self._paths:
             try:
-                return CallHead(request, length, more)
+                return CallHead(request, length, more, reads_frames=self._reads_frames)
             except HttpError as error:
                 return PageHead(request, length, more, error.response)
         return PageHead(request, length, more)

@@ -70,7 +70,9 @@ class Listener:
         paths: CallPaths | None = None,
         patience: float | None = None,
         memory: MessageMemory | None = None,
+        binary: bool = True,
     ) -> None:
+        self._binary = binary
         self._memory = memory
         self._certificates = certificates
         self._access = access or AccessRules()
@@ -117,7 +119,7 @@ class Listener:
         """
         path = os.path.abspath(unix) if unix is not None else ""
         access = self._access.at(None if path else host)
-        router = HttpRouter(access, self._routes, self._make_websocket, self._paths)
+        router = HttpRouter(access, self._routes, self._make_websocket, self._paths, reads_frames=self._binary)
         make_detector = partial(self._make_detector, router)
         address = f"unix://{path}" if path else format_address((host, port))
         try:

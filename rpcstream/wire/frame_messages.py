@@ -78,6 +78,32 @@ class FrameMessage:
         return self._frame.message
 
 
+class FrameBody(FrameMessage):
+    """Receives a frame that is the body of an HTTP message."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self, intake: FrameIntake, max_size: int, reception: Reception | None) -> None:
+        super().__init__(intake, max_size, reception)
+        #: What has come while the frame waits.
+        self._rest = b""
+
+    def append(self, data: bytes) -> None:
+        """Take the bytes that came next. Raises as `feed`."""
+        if self.is_waiting:
+            self._rest += data
+        elif (taken := self.feed(data)) < len(data):
+            self._rest = data[taken:]
+
+    def go_on(self) -> bool:
+        """As `BinaryFrameReader.go_on`. Raises as `feed`."""
+        if not super().go_on():
+            return False
+        rest, self._rest = self._rest, b""
+        self.append(rest)
+        return True
+
+
 class MaskedFrameMessage(FrameMessage):
     """Receives a frame that is a message of a WebSocket, in one or more frames of that, masked or not.
 

@@ -6,6 +6,7 @@ request is parsed (`wire.http_parser`). Pure.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -181,17 +182,33 @@ class Response:
 #: The content types that a call can be answered with.
 JSON, NDJSON, EVENTS = "application/json", "application/x-ndjson", "text/event-stream"
 
+#: The content type of a binary frame, as a body in either direction (wire page, "Binary frames").
+FRAME = "application/x-rpcstream"
+
+#: Header of the response to a caller who has said that it reads binary frames: so does the server.
+READS_FRAMES = ("Accept-Post", f"{JSON}, {FRAME}")
+
 
 def preferred_type(accept: str) -> str:
     """The first of JSON, NDJSON and EVENTS in the value of a header Accept; JSON if it names none of them."""
     accept = accept.lower()
     if "ndjson" not in accept and "event-stream" not in accept:
         return JSON
+    return next((name for name in _wanted(accept) if name in (JSON, NDJSON, EVENTS)), JSON)
+
+
+def names_frames(accept: str) -> bool:
+    """Whether the value of a header Accept, or Accept-Post, names binary frames."""
+    accept = accept.lower()
+    return FRAME in accept and FRAME in _wanted(accept)
+
+
+def _wanted(accept: str) -> Iterator[str]:
+    """The media types in the value of a header Accept, in lower case, in their order."""
     for choice in accept.split(","):
         name, *parameters = (part.strip(" \t") for part in choice.split(";"))
-        if name in (JSON, NDJSON, EVENTS) and not any(each in ("q=0", "q=0.0") for each in parameters):
-            return name
-    return JSON
+        if not any(each in ("q=0", "q=0.0") for each in parameters):
+            yield name
 
 
 class HttpError(Exception):

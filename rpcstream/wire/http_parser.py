@@ -13,7 +13,9 @@ from urllib.parse import unquote_to_bytes
 
 import httptools
 
+from .binary_frame import HEADER_MAX, FrameError
 from .buffers import ReceiveBuffer
+from .frame_messages import FrameBody
 from .http_messages import HttpError, Request, problem, tokens, too_long
 
 # -- heads ------------------------------------------------------------------------------------------------------------
@@ -148,11 +150,15 @@ def _read_target(request: Request) -> None:
     request.path = path
 
 
-def body_length(request: Request, max_size: int) -> int | None:
+def body_length(request: Request, max_size: int, header_size: int = 0) -> int | None:
     """Length in bytes of the body that follows a head; None for a body in chunks, -1 where the head announces none.
 
+    Args:
+        max_size: bytes of a message.
+        header_size: bytes that may stand before it in the body.
+
     Raises:
-        HttpError: 400, the headers contradict each other; 413, the body is longer than `max_size`.
+        HttpError: 400, the headers contradict each other; 413, the body is longer than these two.
     """
     headers = request.headers
     length = headers.get("content-length")
@@ -167,7 +173,7 @@ def body_length(request: Request, max_size: int) -> int | None:
         return -1
     if not length.isdecimal() or not length.isascii() or len(length) > 18:
         raise HttpError(problem(400, "Content-Length is not a number"))
-    if int(length) > max_size:
+    if int(length) > max_size + header_size:
         raise HttpError(too_long(max_size))
     return int(length)
 
@@ -352,6 +358,34 @@ class ChunkedBody(ReceiveBuffer):
         self._state = "data" if self._left else "trailers"
 
 
+class _SizedFrame(SizedBody):
+    """A body with a Content-Length whose bytes go into a binary frame as they come."""
+
+    __slots__ = ("_frame",)
+
+    def __init__(self, length: int, frame: FrameBody) -> None:
+        super().__init__(length)
+        self._frame = frame
+
+    def append(self, data: bytes) -> None:
+        self.size += len(data)
+        self._frame.append(data)
+
+
+class _ChunkedFrame(ChunkedBody):
+    """A body in chunks whose bytes go into a binary frame as they come."""
+
+    __slots__ = ("_frame",)
+
+    def __init__(self, max_size: int, frame: FrameBody) -> None:
+        super().__init__(max_size)
+        self._frame = frame
+
+    def append(self, data: bytes) -> None:
+        self.size += len(data)
+        self._frame.append(data)
+
+
 # -- the requests of a connection ------------------------------------------------------------------------------------
 
 _END = b"\r\n\r\n"
@@ -417,9 +451,13 @@ class RequestReader:
         self._position = end + 4
         return buffer[start : end + 4]
 
-    def begin_body(self, length: int | None) -> None:
-        """Expect a body of this length (bytes), or a body in chunks (None)."""
-        self._body = ChunkedBody(self._max_size) if length is None else SizedBody(length)
+    def begin_body(self, length: int | None, frame: FrameBody | None = None) -> None:
+        """Expect a body of this length (bytes), or a body in chunks (None); with a frame the bytes go into that."""
+        if frame is None:
+            self._body = ChunkedBody(self._max_size) if length is None else SizedBody(length)
+        else:
+            max_size = self._max_size + HEADER_MAX
+            self._body = _ChunkedFrame(max_size, frame) if length is None else _SizedFrame(length, frame)
         self.in_body = True
 
     def whole(self, length: int) -> bytes | None:
@@ -432,10 +470,11 @@ class RequestReader:
         return self._buffer[start:end]
 
     def body(self) -> bytes | None:
-        """Take out the body that was begun; None if it is not complete.
+        """Take out the body that was begun, empty if its bytes went into a frame; None if it is not complete.
 
         Raises:
             HttpError: the body is malformed, or too long.
+            FrameError: it is to be a binary frame, and is none.
         """
         body = self._body
         assert body is not None
@@ -443,6 +482,8 @@ class RequestReader:
             rest = body.feed(self.rest())
         except BodyTooLongError:
             raise HttpError(too_long(self._max_size)) from None
+        except FrameError:
+            raise
         except ValueError as error:
             raise HttpError(problem(400, str(error))) from None
         if rest is None:

@@ -17,7 +17,8 @@ class Request:
         self.line = first
         self.headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         self.body = body
-        self.message: Any = orjson.loads(body) if body else None
+        #: None of a binary frame.
+        self.message: Any = orjson.loads(body) if body and not body.startswith(b"@") else None
 
     @property
     def id(self) -> Any:

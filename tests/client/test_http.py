@@ -74,7 +74,7 @@ def test_what_a_request_looks_like(scripted: Scripted, make_client: MakeClient) 
     assert request.line == "POST /rpc?x=1 HTTP/1.1"
     assert request.headers["host"] == address
     assert request.headers["content-type"] == "application/json"
-    assert request.headers["accept"] == "application/json"
+    assert request.headers["accept"] == "application/json, application/x-rpcstream"
     assert request.headers["authorization"] == "Bearer s3cret"
     assert request.message == {"jsonrpc": "2.0", "id": 1, "method": "sum", "params": [3, 4]}
 
