@@ -23,10 +23,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "nearest": set(),
     "keyword_options": {"nearest"},
     "observe": {"text"},
+    "shared_memory": {"local_peer", "text"},
     "process": set(),
     "wire": {"text", "errors", "limits"},
     "codec": {"errors", "limits", "wire"},
-    "peer": {"text", "errors", "limits", "wire", "codec", "observe"},
+    "peer": {"text", "errors", "limits", "wire", "codec", "observe", "shared_memory"},
     "auth": {"text", "errors", "limits", "wire", "observe", "peer"},
     "events": {"text", "errors", "limits", "wire", "codec", "observe", "peer"},
     "methods": {
@@ -45,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tls": set(),
     "local_peer": set(),
     "user_files": set(),
-    "transports": {"local_peer", "errors", "limits", "wire", "auth", "peer", "observe", "tls"},
+    "transports": {"local_peer", "shared_memory", "errors", "limits", "wire", "auth", "peer", "observe", "tls"},
     "web": {"text", "errors", "wire", "codec", "observe", "methods"},
     "server": {
         "text",
@@ -98,6 +99,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "config",
         "process",
         "local_peer",
+        "shared_memory",
     },
     "testing": {"limits", "server", "client", "auth", "peer", "transports", "process"},
     "cli": {

@@ -60,6 +60,7 @@ class ClientConnection:
             dispatch, codec=settings.codec, limits=limits, side="client", on_slow=dispatch.report_slow
         )
         self.session.takes_binary = self.session.offers_binary = settings.binary
+        self.session.shares_memory = settings.shared_memory
         self.session.pending.when_silent = partial(silence, settings.address)
         self.use(OutgoingCalls(self.session, marshaller))
         self.poll: Wait | None = None

@@ -63,6 +63,8 @@ class ClientOptions(TypedDict, total=False):
         trace: called with "send" or "receive" and the bytes of each message. A token is not shown.
         binary: send and receive large payloads (arrays, images, bytes) as they are, where the server does so, too;
             False: always as base64.
+        shared_memory: on a Unix socket, and with `binary`, these go by memory that the two programs share, if both run
+            as the same user (Linux).
         on_receive: called with the number of bytes whenever some have come, before they are handled: to measure when an
             answer begins. In the thread that reads them.
         token: authenticates the client: sent first on each new connection of a line stream, and as
@@ -92,6 +94,7 @@ class ClientOptions(TypedDict, total=False):
     delimiter: bytes
     trace: Trace | None
     binary: bool
+    shared_memory: bool
     on_receive: Callable[[int], object] | None
     token: str | None
     ca: File | None
@@ -141,6 +144,7 @@ DEFAULTS: Mapping[str, Any] = {
     "delimiter": b"\n",
     "trace": None,
     "binary": True,
+    "shared_memory": True,
     "on_receive": None,
     "token": None,
     "ca": None,
@@ -185,6 +189,7 @@ class Settings:
     delimiter: bytes
     trace: Trace | None
     binary: bool
+    shared_memory: bool
     on_receive: Callable[[int], object] | None
     token: str | None = field(repr=False)
     tls: ssl.SSLContext | None = field(repr=False)

@@ -24,9 +24,10 @@ from ..errors import CallTimeout, ConnectionLost, Unread
 from ..local_peer import widen_buffers
 from ..peer.marshal import Marshaller, Outgoing
 from ..peer.pending import OnProgress, PendingCall, PendingCalls
+from ..shared_memory import SharedMemory
 from ..text import get_logger
 from ..wire import envelope
-from ..wire.binary_frame import parts_of_frame
+from ..wire.binary_frame import parts_of_frame, shown
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.framing import LineFramer
 from ..wire.messages import LONG, BinaryFrame, Message, Oversize, PartialFrame
@@ -125,6 +126,8 @@ class SyncConnection:
         self._offers_binary = settings.binary and settings.delimiter == b"\n"
         self._sends_binary = False
         self._read_size = READ_SIZE
+        if self._offers_binary and settings.shared_memory and sock.family == getattr(socket, "AF_UNIX", None):
+            self._intake.shared = SharedMemory(sock)
         self._dispatcher = ClientDispatcher(settle=self.pending.settle, close=self._lose)
         #: Bytes that end in a line feed may be read without framing, if they are one message.
         self._may_be_plain = settings.trace is None and settings.delimiter == b"\n"
@@ -231,12 +234,18 @@ class SyncConnection:
         if self.lost is None:
             self.lost = reason
         self._shut_down()
+        self._stop_sharing()
         self._socket.close()
 
     def abandon(self) -> None:
         """Forget the connection in a process that was forked; it goes on in the one that made it."""
         self.lost = "the connection belongs to the process that this one was forked from"
+        self._stop_sharing()
         self._socket.close()
+
+    def _stop_sharing(self) -> None:
+        if self._intake.shared is not None:
+            self._intake.shared.close()
 
     def _shut_down(self) -> None:
         try:
@@ -269,17 +278,12 @@ class SyncConnection:
         self._was_used = True
         if self._offers_binary and may_have_payload(message):
             self._offer_binary(message)
-        frame = message if self._sends_binary and isinstance(message, AttachedMessage) else None
+        if self._sends_binary and isinstance(message, AttachedMessage):
+            self._write_attached(message, deadline, method)
+            return
         if self._trace is not None:
-            self._trace("send", bytes(message) if frame is None else frame.shown())
-        if frame is not None:
-            # Not copied: it is sent before the call returns.
-            parts = parts_of_frame(frame)
-            if self._asides:
-                parts.insert(0, bytes(self._asides))
-                self._asides.clear()
-            self._write_frame(parts, deadline, method)
-        elif type(message) is bytes and len(message) <= JOIN_MAX and not self._asides:
+            self._trace("send", bytes(message))
+        if type(message) is bytes and len(message) <= JOIN_MAX and not self._asides:
             message += self._delimiter
             try:
                 sent = self._socket.send(message)
@@ -293,6 +297,22 @@ class SyncConnection:
             parts = [memoryview(part) for part in (asides, *parts_of(message), self._delimiter)]
             self._write_rest(parts, deadline, method, begun=False)
 
+    def _write_attached(self, message: AttachedMessage, deadline: float, method: str) -> None:
+        """Send a message as a binary frame. Its payloads are not copied: it is sent before the call returns."""
+        shared = self._intake.shared
+        parts = parts_of_frame(message, shared)
+        if self._trace is not None:
+            self._trace("send", shown(parts[0]))
+        if self._asides:
+            parts.insert(0, bytes(self._asides))
+            self._asides.clear()
+        try:
+            self._write_frame(parts, deadline, method)
+        except BaseException:
+            if shared is not None and self.lost is None:  # nothing was sent
+                shared.take_back()
+            raise
+
     def _offer_binary(self, message: Encoded = b"") -> None:
         """Say that binary frames are read here, and ask whether the server reads some; not waited for.
 
@@ -300,14 +320,18 @@ class SyncConnection:
             message: is sent next.
         """
         self._offers_binary = False
-        hello = self.pending.add_offer(self._use_binary, message)
+        shared = self._intake.shared
+        hello = self.pending.add_offer(self._use_binary, message, shared.offer() if shared is not None else None)
         if self._trace is not None:
             self._trace("send", hello)
         self._asides += hello + self._delimiter
 
-    def _use_binary(self) -> None:
+    def _use_binary(self, answer: dict[str, Any]) -> None:
+        """Send binary frames from now on, by shared memory if the answer of the server permits."""
         self._sends_binary = True
         self._read_size = READ_SIZE_FRAMES
+        if self._intake.shared is not None:
+            self._intake.shared.accept(answer.get("shm"))
         self._marshaller.attach_payloads()
         widen_buffers(self._socket)
 
@@ -552,6 +576,7 @@ class _SyncIntake:
         self._is_on = settings.binary
         self._max_values = settings.limits.max_values
         self._pending = pending
+        self.shared: SharedMemory | None = None
 
     def refuses_frames(self) -> str | None:
         return None if self._is_on else "the peer sent a binary frame, and these are switched off (binary=False)"

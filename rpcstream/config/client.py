@@ -37,6 +37,7 @@ CLIENT = Schema(
         Option(name="pool", type=whole(1)),
         Option(name="http_connections", type=whole(1)),
         Option(name="binary", type=FLAG),
+        Option(name="shared_memory", type=FLAG),
         *TOKEN,
         Option(name="ca", type=FILE),
         Option(name="certificate", type=FILE, aliases=("cert",)),

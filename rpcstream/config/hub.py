@@ -68,6 +68,7 @@ HUB = Schema(
         Option(name="event_queue", type=whole(1)),
         Option(name="event_policy", type=choice("drop_oldest", "drop_newest", "disconnect")),
         Option(name="binary", type=FLAG),
+        Option(name="shared_memory", type=FLAG),
         Option(name="title", type=TEXT),
         Option(name="debug", type=FLAG),
         Option(name="log_level", type=choice(*LOG_LEVELS)),

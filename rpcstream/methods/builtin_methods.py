@@ -72,15 +72,20 @@ def add_hello(registry: MethodRegistry, topics: Topics | None = None) -> None:
         topics: whose events are then sent with payloads attached.
     """
 
-    def hello(ctx: CallContext, binary: int = 0) -> dict[str, int]:
-        """Says that the caller reads binary frames of this version (1; 0: none), and tells what is read here."""
+    def hello(ctx: CallContext, binary: int = 0, shm: Any = None) -> dict[str, Any]:
+        """Says that the caller reads binary frames of this version (1; 0: none), and tells what is read here.
+
+        On a Unix socket `shm` is the shared memory that the caller offers, and in the result that of this end.
+        """
         session = ctx.session
-        reads = int(session.takes_binary)
-        if binary and reads and session.is_lasting:
-            session.peer_reads_binary()
+        answer: dict[str, Any] = {"binary": int(session.takes_binary)}
+        if binary and session.takes_binary and session.is_lasting:
+            ring = session.peer_reads_binary(shm)
+            if ring is not None:
+                answer["shm"] = ring
             if topics is not None:
                 topics.attach_payloads()
-        return {"binary": reads}
+        return answer
 
     registry.add(hello, name=envelope.HELLO, reserved=True)
 

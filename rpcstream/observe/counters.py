@@ -22,12 +22,16 @@ class Counters:
         "events_dropped",
         "events_published",
         "events_sent",
+        "frames_received",
+        "frames_sent",
         "handler_failures",
         "handshakes_refused",
         "logins_refused",
         "not_authenticated",
         "replies_dropped",
         "requests",
+        "shared_received",
+        "shared_sent",
         "subscriptions",
         "turned_away",
     )
@@ -65,6 +69,12 @@ class Counters:
         #: Events sent, and events dropped since the subscriber was too slow or left; each counts for each subscriber.
         self.events_sent = 0
         self.events_dropped = 0
+        #: Messages with large payloads that came and went as binary frames; and how many of their payloads went by
+        #: shared memory.
+        self.frames_received = 0
+        self.frames_sent = 0
+        self.shared_received = 0
+        self.shared_sent = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The counters by name, sorted."""

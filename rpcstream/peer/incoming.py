@@ -21,7 +21,7 @@ from ..errors import InternalError, InvalidRequest, ParseError, RpcError, Server
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.json_scan import SpreadValue
-from ..wire.messages import LONG, BinaryFrame, Message, Oversize, PartialFrame
+from ..wire.messages import LONG, BinaryFrame, Message, Oversize, PartialFrame, SharedPayloads
 from . import control_messages
 from .memory import WAIT_MAX
 from .request_queue import Chunk, EarlyMessage, busy
@@ -167,6 +167,7 @@ class FrameAdmission:
         "_last",
         "_reserved",
         "_rest",
+        "_shared",
         "_state",
         "_timer",
         "_waits_since",
@@ -182,12 +183,18 @@ class FrameAdmission:
         self._frame: BinaryFrame | None = None
         self._rest: PartialFrame | None = None
         self._reserved = 0
+        #: Payloads in shared memory that were counted.
+        self._shared = 0
         self.since = self._waits_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         #: `go_on` will be called.
         self._is_called = False
         #: When a frame came last, and the first of those that came one right after the other (`perf_counter`, s).
         self._last = self._began = 0.0
+
+    @property
+    def shared(self) -> SharedPayloads | None:
+        return self._state.shared
 
     def refuses_frames(self) -> str | None:
         return self.reason if self._state.takes_binary else "binary frames are switched off here (binary=False)"
@@ -205,6 +212,8 @@ class FrameAdmission:
             self._frame = frame
             return None
         self._frame = frame
+        if self._state.counters is not None:
+            self._state.counters.frames_received += 1
         memory: list[memoryview] = frame.content[1].take_memory()
         return frame, memory
 
@@ -213,12 +222,16 @@ class FrameAdmission:
 
     def over(self) -> None:
         self._frame = self._rest = None
+        state = self._state
         if self._reserved:
-            memory, size, self._reserved = self._state.memory, self._reserved, 0
-            del memory.receiving[self]
-            memory.release(size)
+            size, self._reserved = self._reserved, 0
+            del state.memory.receiving[self]
+            state.memory.release(size)
         elif self._timer is not None:
             self._wait_no_more()
+        if state.shared is not None and state.counters is not None:
+            number, self._shared = self._shared, state.shared.received
+            state.counters.shared_received += self._shared - number
 
     def give_up(self) -> None:
         """The connection is lost, or about to be: what is being received is dropped."""

@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from typing import Protocol
 
 from ..codec import payloads
+from ..shared_memory import RingBudget
 from ..wire.json_scan import values_roughly
 
 #: Bytes of memory for each value of a parsed message (as `wire.json_scan` counts them): measured, a little more than
@@ -69,9 +70,10 @@ class MessageMemory:
         waiters: what could not be reserved; first come, first served.
         waiting: bytes of messages that wait for room, or have come in part.
         unread: what was sent and not yet read by the peers.
+        rings: the shared memory in which it stands, as much again at most.
     """
 
-    __slots__ = ("at_work", "half", "receiving", "unread", "waiters", "waiting")
+    __slots__ = ("at_work", "half", "receiving", "rings", "unread", "waiters", "waiting")
 
     def __init__(self, limit: int, max_unread: int) -> None:
         self.half = limit // 2
@@ -80,6 +82,7 @@ class MessageMemory:
         self.receiving: OrderedDict[Receiving, None] = OrderedDict()
         self.waiters: OrderedDict[Waiter, None] = OrderedDict()
         self.unread = UnreadBytes(max_unread)
+        self.rings = RingBudget(max_unread)
 
     @property
     def is_full(self) -> bool:

@@ -69,19 +69,20 @@ class BinaryOffer(PendingCall):
     """The request `rpc.hello`, which asks the peer whether it reads binary frames.
 
     Args:
-        accept: called if it does; not where it answers with an error, such as an end of an older version.
+        accept: called with its answer if it does; not where it answers with an error, such as an end of an older
+            version.
     """
 
     __slots__ = ("_accept", "method")
 
-    def __init__(self, accept: Callable[[], object]) -> None:
+    def __init__(self, accept: Callable[[dict[str, Any]], object]) -> None:
         self.method = envelope.HELLO
         self._accept = accept
 
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         result = reply.get("result")
         if type(result) is dict and result.get("binary") == 1:
-            self._accept()
+            self._accept(result)
 
     def fail(self, error: Exception) -> None:
         """Text is sent for as long as the connection lasts, which is not for long."""
@@ -134,12 +135,21 @@ class PendingCalls:
         self._waiting[call_id] = call
         return call_id
 
-    def add_offer(self, accept: Callable[[], object], message: Encoded) -> bytes:
-        """Enter a `BinaryOffer`; gives the `rpc.hello` to send now, ahead of the message."""
+    def add_offer(
+        self, accept: Callable[[dict[str, Any]], object], message: Encoded, ring: dict[str, Any] | None
+    ) -> bytes:
+        """Enter a `BinaryOffer`; gives the `rpc.hello` to send now, ahead of the message.
+
+        Args:
+            accept: as for `BinaryOffer`.
+            message: is sent next.
+            ring: the shared memory that is offered with it; None: there is none.
+        """
         offer_id = self.add(BinaryOffer(accept))
         if _is_request(message, offer_id - 1):
             self._offer = offer_id, offer_id - 1
-        return orjson.dumps(envelope.request(envelope.HELLO, {"binary": 1}, call_id=offer_id))
+        params = {"binary": 1} if ring is None else {"binary": 1, "shm": ring}
+        return orjson.dumps(envelope.request(envelope.HELLO, params, call_id=offer_id))
 
     def add_as(self, call_id: Any, call: PendingCall) -> None:
         """Enter a call under an id that the caller chose.

@@ -15,6 +15,8 @@ from ..codec import Codec
 from ..codec.payloads import may_have_payload
 from ..errors import RpcError, ServerBusy, Unread
 from ..limits import Limits
+from ..observe.counters import Counters
+from ..shared_memory import SharedMemory
 from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.json_scan import SpreadValue
 from ..wire.messages import LONG
@@ -76,6 +78,9 @@ class ConversationState:
         takes_binary: binary frames of the peer are read.
         sends_binary: the peer has said that it reads binary frames: messages with large payloads are sent as such.
         offers_binary: say the same to the peer once a large payload is sent or received.
+        shares_memory: payloads may go by shared memory, where the transport has some.
+        shared: that memory; None where there is none.
+        counters: of the server; None at a client.
     """
 
     # Slots: of so many attributes each is found faster so, and an idle connection takes half the memory.
@@ -94,6 +99,7 @@ class ConversationState:
         "_scheduled",
         "channel",
         "codec",
+        "counters",
         "headers",
         "holds",
         "identity",
@@ -111,6 +117,8 @@ class ConversationState:
         "queue",
         "running",
         "sends_binary",
+        "shared",
+        "shares_memory",
         "side",
         "slow",
         "splits_values",
@@ -159,6 +167,9 @@ class ConversationState:
         self.on_event: OnEvent | None = None
         self.is_leaving = self.peer_is_leaving = False
         self.takes_binary, self.sends_binary, self.offers_binary = True, False, False
+        self.shares_memory = True
+        self.shared: SharedMemory | None = None
+        self.counters: Counters | None = None
         self._on_end: Callable[[], object] | None = None
         self._on_lost: list[Callable[[], object]] = []
         self._on_gone = on_gone
@@ -234,18 +245,31 @@ class ConversationState:
         """
         self.offers_binary = False
         if self.channel is not None and self.is_lasting:
-            self._outbox.append(self.pending.add_offer(self._use_binary, message))
+            ring = self.shared.offer() if self.shared is not None else None
+            self._outbox.append(self.pending.add_offer(self._use_binary, message, ring))
             self._schedule()
 
-    def _use_binary(self) -> None:
+    def _use_binary(self, answer: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Send binary frames from now on, by shared memory if the answer of the peer permits."""
         self.sends_binary = True
         if self._calls is not None:
             self._calls.marshaller.attach_payloads()
+        if self.shared is not None and self.side == "client":
+            self.shared.accept(answer.get("shm"))
 
-    def peer_reads_binary(self) -> None:
-        """The peer has said that it reads binary frames."""
-        if self.takes_binary:
-            self._use_binary()
+    def peer_reads_binary(self, ring: Any = None) -> dict[str, Any] | None:
+        """The peer has said that it reads binary frames.
+
+        Args:
+            ring: the shared memory that it offers; None: it has none.
+
+        Returns:
+            The shared memory of this end; None if there is none, or not for this peer.
+        """
+        if not self.takes_binary:
+            return None
+        self._use_binary()
+        return self.shared.answer(ring) if self.shared is not None else None
 
     def add_reply(self, reply: Encoded | None) -> None:
         """Have a reply written at the end of the turn that is going on."""

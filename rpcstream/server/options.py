@@ -41,6 +41,8 @@ class ServerOptions(TypedDict, total=False):
         processes: the same for `offload="process"`.
         delimiter: ends a message on the line stream.
         binary: send and receive large payloads (arrays, images, bytes) as they are, to and from clients that do so too.
+        shared_memory: on a Unix socket, and with `binary`, these go by memory that the two programs share, if both run
+            as the same user (Linux).
         tls: the server's certificate; with it all connections are encrypted, without it none is.
         drain_timeout: seconds that calls in flight have to finish when the server stops.
         drain_delay: seconds that a stopping server goes on as before, while `/readyz` says 503, so that a load balancer
@@ -65,6 +67,7 @@ class ServerOptions(TypedDict, total=False):
     processes: int | None
     delimiter: bytes
     binary: bool
+    shared_memory: bool
     tls: TLS | None
     drain_timeout: float
     drain_delay: float
@@ -90,6 +93,7 @@ DEFAULTS: Mapping[str, Any] = {
     "processes": None,
     "delimiter": b"\n",
     "binary": True,
+    "shared_memory": True,
     "tls": None,
     "drain_timeout": 10.0,
     "drain_delay": 0.0,

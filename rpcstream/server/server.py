@@ -95,6 +95,7 @@ class Server(ServerMethods):
         self._delimiter: bytes = given["delimiter"]
         #: Whether large payloads may travel as binary frames; set before the server runs.
         self.binary: bool = given["binary"]
+        self._shared_memory: bool = given["shared_memory"]
         self._drain_timeout: float = given["drain_timeout"]
         self._drain_delay: float = given["drain_delay"]
         self._slow_call: float = given["slow_call"]
@@ -431,7 +432,8 @@ class Server(ServerMethods):
         else:
             gate = Gate(dispatcher, self._authenticator, self.limits)
             session = GatedSession(gate, **options, on_gone=on_gone)
-        session.takes_binary = self.binary
+        session.takes_binary, session.shares_memory = self.binary, self._shared_memory
+        session.counters = self.counters
         return session
 
 

@@ -20,7 +20,8 @@ from ..limits import Limits
 from ..peer.incoming import FrameAdmission
 from ..peer.memory import Reception
 from ..peer.session import Session
-from ..wire.binary_frame import parts_of_frame
+from ..shared_memory import IDLE, SharedMemory
+from ..wire.binary_frame import parts_of_frame, shown
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.envelope import error_reply
 from ..wire.framing import LineFramer
@@ -28,6 +29,8 @@ from ..wire.messages import Message
 from .connection import JOIN_MAX, JOINED_MAX
 from .message_connection import SECOND_BLANK, ConnectionOptions, MessageConnection, trace_all, trace_sent
 from .paced_transport import undelivered
+
+_UNIX = getattr(socket, "AF_UNIX", None)
 
 #: How often, and how many bytes at a time, a connection is read that broke.
 REST_READS, REST_SIZE = 16, 64 * 1024
@@ -68,12 +71,19 @@ class LineStream(MessageConnection):
         self._delimiter = delimiter
         self._peer_ended = False
         self._buffered: _BufferedStream | None = None
+        #: Gives memory back that is shared with the peer, when it was not used for a while; None while none is used.
+        self._idle_check: asyncio.TimerHandle | None = None
+        self._shared_sent = 0
 
     # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
     def _connect_session(self) -> None:
         if self._frames is None:
             self.session.takes_binary = self.session.offers_binary = False
+        elif self.session.shares_memory and self._transport is not None:
+            sock = self.socket
+            if sock is not None and sock.family == _UNIX and self._transport.get_extra_info("ssl_object") is None:
+                self.session.shared = SharedMemory(sock, self.session.memory.rings)
         self.session.connected(self, splits_values=True, is_lines=self._delimiter in (b"\n", b"\r\n"))
 
     def data_received(self, data: bytes) -> None:
@@ -181,7 +191,21 @@ class LineStream(MessageConnection):
         self._reception.over()
         if self._frames is not None:
             self._frames.give_up()
+        self._stop_sharing()
         super().connection_lost(exc)
+
+    def _stop_sharing(self) -> None:
+        shared, self.session.shared = self.session.shared, None
+        if shared is not None:
+            shared.close()
+        if self._idle_check is not None:
+            self._idle_check.cancel()
+
+    def _release_idle(self, sent: int) -> None:
+        """Give back the memory that is shared with the peer, if nothing was put there meanwhile."""
+        shared, self._idle_check = self.session.shared, None
+        if shared is not None and (self._shared_sent != sent or not shared.release_idle()):
+            self._idle_check = self._loop.call_later(IDLE, self._release_idle, self._shared_sent)
 
     def _receive_rest(self) -> None:
         """Receive what came before the connection broke.
@@ -209,11 +233,12 @@ class LineStream(MessageConnection):
         if transport is None:
             return
         self._timeouts.heard = True
-        has_frame = type(messages[-1]) is AttachedMessage and self.session.sends_binary
+        last = messages[-1]
+        has_frame = type(last) is AttachedMessage and self.session.sends_binary
         if self._trace is not None:
-            trace_sent(self._trace, messages, as_frames=has_frame)
+            trace_sent(self._trace, messages[:-1] if has_frame else messages, as_frames=False)
         if has_frame:
-            self._send_frame(messages)
+            self._send_frame(messages[:-1], last)  # type: ignore[arg-type]  # mypy does not see it
         elif len(messages) == 1 and len(messages[0]) > JOIN_MAX:
             self._write_parts(self._delimited(messages))
         else:
@@ -234,16 +259,29 @@ class LineStream(MessageConnection):
             yield from parts_of(message)
             yield self._delimiter
 
-    def _send_frame(self, messages: list[Encoded]) -> None:
-        """Write messages of which the last goes as a binary frame."""
+    def _send_frame(self, before: list[Encoded], message: AttachedMessage) -> None:
+        """Write messages, and behind them one as a binary frame, whose large payloads go by shared memory."""
         self._widen()
-        message = messages[-1]
-        assert isinstance(message, AttachedMessage)
-        first, *parts = parts_of_frame(message)
-        if len(messages) > 1:
-            first = b"".join((*self._delimited(messages[:-1]), first))
+        session = self.session
+        first, *parts = parts_of_frame(message, session.shared)
+        if self._trace is not None:
+            self._trace("send", shown(first))
+        if session.counters is not None:
+            session.counters.frames_sent += 1
+        if session.shared is not None and session.shared.placed:
+            self._count_shared(session.shared.placed)
+        if before:
+            first = b"".join((*self._delimited(before), first))
         parts.insert(0, first)
         self._write_attached(parts, message, () if self._buffered is None else self._buffered.lent)
+
+    def _count_shared(self, number: int) -> None:
+        """Count payloads that were put into shared memory."""
+        self._shared_sent += number
+        if self.session.counters is not None:
+            self.session.counters.shared_sent += number
+        if self._idle_check is None:
+            self._idle_check = self._loop.call_later(IDLE, self._release_idle, self._shared_sent)
 
     def close(self) -> None:
         if self._closing:

@@ -204,6 +204,8 @@ class WebSocketStream(MessageConnection):
         if self._trace is not None:
             trace_sent(self._trace, messages, as_frames=True)
         texts = messages[:-1]
+        if self.session.counters is not None:
+            self.session.counters.frames_sent += 1
         frame = parts_of_frame(message)
         size = sum(map(len, frame))
         parts: list[Any] = []

@@ -4,6 +4,8 @@ r"""Binary frames: a JSON message with its payloads behind it as bytes (wire pag
     <JSON of exactly J bytes, ending in \n>
     <n1 bytes>[zeros to a multiple of 8]<n2 bytes>...
 
+In the place of a size `off:n` may stand, for a payload in shared memory: no bytes follow for it.
+
 Owns the bytes of a frame, in both directions. Which frames are taken, and where their payloads are received, is for a
 `FrameIntake` to decide.
 """
@@ -12,10 +14,11 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from .buffers import AttachedMessage, ReceiveBuffer, padding
-from .messages import HEAD_SIZE, FrameIntake, Message, Oversize, Reception
+from .messages import HEAD_SIZE, FrameIntake, Message, Oversize, Reception, SharedPayloads, entries
 
 #: The first byte of a frame, which no JSON begins with.
 MARK = 0x40
@@ -32,8 +35,8 @@ HEADER_MAX = 4096
 #: So many times `max_message_size` of a frame that is refused are skipped; the connection of a larger one is closed.
 SKIPPED_MAX = 16
 
-_HEADER = re.compile(rb"@(\d{1,12})((?: \d{1,12}){1,256}) {0,7}\n")
-_BEGIN = re.compile(rb"@(?:\d{1,12}(?: \d{1,12})* {0,8})?")
+_HEADER = re.compile(rb"@(\d{1,12})((?: (?:\d{1,12}:)?\d{1,12}){1,256}) {0,7}\n")
+_BEGIN = re.compile(rb"@(?:\d{1,12}(?: (?:\d{1,12}:)?\d{1,12})*(?: \d{1,12}:| {0,8}))?")
 _ZEROS = bytes(8)
 
 
@@ -41,14 +44,20 @@ class FrameError(ValueError):
     """The bytes are no frame; the text says why."""
 
 
-def header(json_size: int, sizes: list[int]) -> bytes:
-    """The header of a frame, so long that the first payload begins at a multiple of 8 bytes from the `@`."""
-    text = b"@%d %b\n" % (json_size, b" ".join([b"%d" % size for size in sizes]))
+def header(json_size: int, sizes: Sequence[int], offsets: Sequence[int | None] = ()) -> bytes:
+    """The header of a frame, so long that the payload behind the JSON begins at a multiple of 8 bytes from the `@`.
+
+    Args:
+        json_size: bytes of the JSON.
+        sizes: bytes of each payload.
+        offsets: where each stands in shared memory, None behind the JSON; empty: none stands there.
+    """
+    text = b"@%d %b\n" % (json_size, entries(sizes, offsets or [None] * len(sizes)))
     return text[:-1] + b" " * padding(len(text) + json_size) + b"\n"
 
 
-def read_header(line: bytes) -> tuple[int, tuple[int, ...]]:
-    """The size of the JSON, and those of the payloads.
+def read_header(line: bytes) -> tuple[int, tuple[int, ...], tuple[int | None, ...]]:
+    """The size of the JSON, those of the payloads, and where each stands in shared memory (None: behind the JSON).
 
     Args:
         line: with its line end.
@@ -57,28 +66,44 @@ def read_header(line: bytes) -> tuple[int, tuple[int, ...]]:
         FrameError: it is malformed.
     """
     found = _HEADER.fullmatch(line)
-    sizes = tuple(map(int, found[2].split())) if found is not None and len(line) <= HEADER_MAX else ()
-    if found is None or not sizes or not all(sizes) or not int(found[1]):
+    parted = [entry.rpartition(b":") for entry in found[2].split()] if found is not None else []
+    sizes = tuple([int(size) for _, _, size in parted])
+    if found is None or len(line) > HEADER_MAX or not all(sizes) or not int(found[1]):
         raise FrameError("the header of a binary frame is malformed: '@', the bytes of the JSON, and of each payload")
-    return int(found[1]), sizes
+    return int(found[1]), sizes, tuple([int(offset) if offset else None for offset, _, _ in parted])
 
 
-def parts_of_frame(message: AttachedMessage) -> list[Any]:
-    """The bytes to send for a message as a frame, in order; its payloads are not copied."""
+def parts_of_frame(message: AttachedMessage, shared: SharedPayloads | None = None) -> list[Any]:
+    """The bytes to send for a message as a frame, in order: its header and JSON, then its payloads, not copied.
+
+    Args:
+        message: it.
+        shared: takes large payloads, which are then not among the bytes; None: there is no such memory.
+    """
     json, payloads = message.json, message.payloads
-    parts: list[Any] = [header(len(json), list(map(len, payloads))) + json]
-    for payload in payloads:
+    offsets = [None] * len(payloads) if shared is None else shared.place(payloads)
+    parts: list[Any] = [header(len(json), list(map(len, payloads)), offsets) + json]
+    inline = [payload for payload, offset in zip(payloads, offsets, strict=True) if offset is None]
+    if not inline:
+        return parts
+    for payload in inline:
         parts.append(payload)
         if zeros := padding(len(payload)):
             parts.append(_ZEROS[:zeros])
     # Behind the last one there is no padding.
-    if len(parts[-1]) < 8 and parts[-1] is not payloads[-1]:
+    if len(parts[-1]) < 8 and parts[-1] is not inline[-1]:
         parts.pop()
     return parts
 
 
-def body_size(json_size: int, sizes: tuple[int, ...]) -> int:
-    """Bytes of a frame behind its header: JSON, payloads, and the padding between these."""
+def shown(first: bytes) -> bytes:
+    """The first part of a frame as a trace shows it: its sizes and its JSON on one line."""
+    head, _, json = first.partition(b"\n")
+    return b"%b %b" % (head.rstrip(), json[:-1])
+
+
+def body_size(json_size: int, sizes: Sequence[int]) -> int:
+    """Bytes of a frame behind its header: JSON, the payloads that follow it, and the padding between these."""
     return json_size + sum(sizes) + sum(map(padding, sizes[:-1]))
 
 
@@ -103,11 +128,13 @@ class BinaryFrameReader:
 
     __slots__ = (
         "_at",
+        "_body_size",
         "_frame",
         "_intake",
         "_json",
         "_json_size",
         "_max_size",
+        "_offsets",
         "_reception",
         "_sizes",
         "_skips",
@@ -125,6 +152,9 @@ class BinaryFrameReader:
         self._json = ReceiveBuffer()
         self._json_size = 0
         self._sizes: tuple[int, ...] = ()
+        #: Where payloads stand in shared memory; and bytes of those that do not, with JSON and padding.
+        self._offsets: tuple[int | None, ...] = ()
+        self._body_size = 0
         self._frame: Message | None = None
         #: What is still to be received: memory to fill, or a number of bytes to skip.
         self._steps: deque[memoryview | int] = deque()
@@ -198,13 +228,31 @@ class BinaryFrameReader:
         if not end:
             self._json.append(head)
             return len(data)
-        self._json_size, self._sizes = read_header(self._json.take())
-        total = body_size(self._json_size, self._sizes)
-        self.must_close = total > SKIPPED_MAX * self._max_size
+        self._read_header(self._json.take())
+        self.must_close = self._size > SKIPPED_MAX * self._max_size
         if self._json_size > self._max_size:
-            self._frame = Oversize(total, b"", self._max_size)
-            self._begin([] if self.must_close else [total])
+            self._frame = Oversize(self._size, b"", self._max_size)
+            self._begin([] if self.must_close else [self._body_size])
         return end
+
+    def _read_header(self, line: bytes) -> None:
+        self._json_size, self._sizes, self._offsets = read_header(line)
+        inline = self._sizes
+        if b":" in line:
+            shared = self._intake.shared
+            inline = tuple([size for size, at in zip(self._sizes, self._offsets, strict=True) if at is None])
+            if shared is None or not shared.holds(self._places()):
+                raise FrameError("the header of a binary frame is malformed: no such place in shared memory")
+        self._body_size = body_size(self._json_size, inline)
+
+    @property
+    def _size(self) -> int:
+        """Bytes of the message, those in shared memory included."""
+        return self._body_size + sum([size for _, size in self._places()])
+
+    def _places(self) -> list[tuple[int, int]]:
+        """Where the payloads in shared memory stand, and their sizes."""
+        return [(at, size) for at, size in zip(self._offsets, self._sizes, strict=True) if at is not None]
 
     def _take_json(self, data: bytes, at: int) -> int:
         end = min(len(data), at + self._json_size - self._json.size)
@@ -221,17 +269,16 @@ class BinaryFrameReader:
         assert self._reception is not None
         seen = self._json.take()
         self._reception.over()
-        total = body_size(self._json_size, self._sizes)
-        self._frame = Oversize(total, seen[:HEAD_SIZE], self._reception.limit, is_refused=True)
-        self._begin([total - len(seen)])
+        self._frame = Oversize(self._size, seen[:HEAD_SIZE], self._reception.limit, is_refused=True)
+        self._begin([self._body_size - len(seen)])
 
     def _admit(self) -> None:
         """Decide about the frame, whose JSON is there."""
         json = self._json.take()
-        rest = body_size(self._json_size, self._sizes) - self._json_size
-        if self._json_size + rest > self._max_size:
-            self._frame = Oversize(self._json_size + rest, json[:HEAD_SIZE], self._max_size)
-            self._begin([] if self.must_close else [rest])
+        rest = self._body_size - self._json_size
+        if self._size > self._max_size:
+            self._frame = Oversize(self._size, json[:HEAD_SIZE], self._max_size)
+            self._begin([rest] if rest and not self.must_close else [])
             return
         admitted = self._intake.admit(json, self._sizes)
         self.is_waiting = admitted is None
@@ -239,20 +286,33 @@ class BinaryFrameReader:
             self._json.append(json)
             return
         self._frame, memory = admitted
-        steps: list[memoryview | int] = [rest]
+        self._frame.offsets = self._offsets
+        steps: list[memoryview | int] = [rest] if rest else []
         if memory:
             steps = []
-            for view in memory:
+            for view in self._unshared(memory):
                 steps += [view, zeros] if (zeros := padding(len(view))) else [view]
-            if not isinstance(steps[-1], memoryview):
+            if steps and not isinstance(steps[-1], memoryview):
                 steps.pop()
         self._begin(steps)
         if memory:
             self._intake.begun(self)
 
+    def _unshared(self, memory: list[memoryview]) -> list[memoryview]:
+        """The memory of the payloads that follow; the others are copied out of shared memory now."""
+        shared = self._intake.shared
+        if shared is None:
+            return memory
+        for view, offset in zip(memory, self._offsets, strict=True):
+            if offset is not None:
+                shared.read(offset, view)
+        return [view for view, offset in zip(memory, self._offsets, strict=True) if offset is None]
+
     def _begin(self, steps: list[memoryview | int] | list[int]) -> None:
         if self._reception is not None:
             self._reception.over()
+        if (places := self._places()) and (shared := self._intake.shared) is not None:
+            shared.count_read(places)
         self._steps.extend(steps)
         self._next()
 

@@ -185,6 +185,8 @@ class LineFramer:
             self._intake.over()
             self._frame = None
             self.ended, self._at_start = frame.must_close, not frame.must_close
+        if (shared := self._intake.shared) is not None:
+            shared.publish()
         return messages
 
     def _frame_start(self, data: bytes, at: int, has_blanks: bool | None) -> tuple[int, int]:

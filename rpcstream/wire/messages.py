@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -53,9 +54,10 @@ class BinaryFrame:
         sizes: bytes of each payload.
         content: what `FrameIntake.admit` has read: the parsed message and its line; None for a refused one.
         refusal: why it is not carried out; None for a message to be handled.
+        offsets: where each payload stood in shared memory; None for one that came with the message.
     """
 
-    __slots__ = ("_size", "content", "json", "refusal", "sizes")
+    __slots__ = ("_size", "content", "json", "offsets", "refusal", "sizes")
 
     def __init__(
         self, json: bytes, sizes: tuple[int, ...], content: Any = None, refusal: RpcError | None = None
@@ -64,6 +66,7 @@ class BinaryFrame:
         self.sizes = sizes
         self.content = content
         self.refusal = refusal
+        self.offsets: tuple[int | None, ...] = (None,) * len(sizes)
         # Never a short message: those are parsed without a look at what they are.
         self._size = max(LONG, len(json) + sum(sizes))
 
@@ -72,7 +75,12 @@ class BinaryFrame:
 
     def __bytes__(self) -> bytes:
         """The header and the JSON, for a trace: payloads are not shown."""
-        return b"@%d %b %b" % (len(self.json), b" ".join(b"%d" % size for size in self.sizes), self.json.rstrip(b"\n"))
+        return b"@%d %b %b" % (len(self.json), entries(self.sizes, self.offsets), self.json.rstrip(b"\n"))
+
+
+def entries(sizes: Iterable[int], offsets: Iterable[int | None]) -> bytes:
+    """The payloads in the header of a frame: sizes, and for those in shared memory where they stand as well."""
+    return b" ".join([b"%d" % n if at is None else b"%d:%d" % (at, n) for n, at in zip(sizes, offsets, strict=True)])
 
 
 def split_shown(message: bytes) -> tuple[bytes, list[int], bool]:
@@ -120,8 +128,31 @@ class PartialFrame(Protocol):
         """Skip these: the frame was refused meanwhile, and its memory is not used."""
 
 
+class SharedPayloads(Protocol):
+    """Memory that the two ends of a connection share, where payloads stand instead of behind their message."""
+
+    def place(self, payloads: Sequence[Any]) -> list[int | None]:
+        """Put payloads there that are sent; gives where each stands, None for one that is sent behind its message."""
+
+    def holds(self, places: Sequence[tuple[int, int]]) -> bool:
+        """Whether payloads of the peer may stand there, of one message: an offset and a size each."""
+
+    def read(self, offset: int, memory: memoryview) -> None:
+        """Copy a payload of the peer out."""
+
+    def count_read(self, places: Sequence[tuple[int, int]]) -> None:
+        """The payloads of one message were read, or will not be."""
+
+    def publish(self) -> None:
+        """Tell the peer that the memory of all that was counted is free; when what came with one read was looked at."""
+
+
 class FrameIntake(Protocol):
     """Decides about a binary frame when its JSON is there, before memory is taken for its payloads."""
+
+    @property
+    def shared(self) -> SharedPayloads | None:
+        """Memory that payloads may stand in; None: all come with their message."""
 
     def refuses_frames(self) -> str | None:
         """Why no frame may come now; None if one may."""

@@ -74,6 +74,7 @@ class State:
 
     side = "server"
     takes_binary = True
+    shared = counters = None
     turn_time = 3600.0
 
     def __init__(self, loop: Loop, memory: MessageMemory, limits: Limits) -> None:

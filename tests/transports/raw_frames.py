@@ -36,6 +36,8 @@ class TakeAll:
         finished: how many frames were complete.
     """
 
+    shared = None
+
     def __init__(self) -> None:
         self.has_room = True
         self.finished = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from rpcstream.codec import payloads
 from rpcstream.wire.framing import LineFramer
-from rpcstream.wire.messages import BinaryFrame, Message, Oversize
+from rpcstream.wire.messages import BinaryFrame, Message, Oversize, SharedPayloads
 
 HEADER = re.compile(rb"@[0-9]{1,12}(?: [0-9]{1,12}){1,256} {0,7}\n")
 
@@ -109,6 +109,7 @@ class TakesAll:
         self.memory = self.most = self.admitted = 0
         self.has_room = True
         self.reason: str | None = None
+        self.shared: SharedPayloads | None = None
 
     def refuses_frames(self) -> str | None:
         return self.reason

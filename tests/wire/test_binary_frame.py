@@ -43,7 +43,7 @@ def cut(stream: bytes, places: list[int]) -> list[bytes]:
 def test_a_header_is_read_as_it_was_written_and_aligns_the_first_payload(json_size: int, sizes: list[int]) -> None:
     written = header(json_size, sizes)
     assert len(written) <= HEADER_MAX
-    assert read_header(written) == (json_size, tuple(sizes))
+    assert read_header(written) == (json_size, tuple(sizes), (None,) * len(sizes))
     assert (len(written) + json_size) % 8 == 0
     assert len(written.rstrip()) + 8 >= len(written)
 
@@ -96,7 +96,7 @@ def test_a_malformed_header(line: bytes) -> None:
 
 @pytest.mark.parametrize("line", [b"@3 1\n", b"@3 1       \n", b"@003 01\n", b"@3" + b" 1" * 256 + b"\n"])
 def test_a_header_in_every_form_that_is_permitted(line: bytes) -> None:
-    assert read_header(line) == (3, (1,) * line.count(b"1"))
+    assert read_header(line)[:2] == (3, (1,) * line.count(b"1"))
 
 
 def test_a_header_that_never_ends_is_refused_at_its_limit() -> None:
