@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
+from ..codec.payloads import size_with_payloads
 from ..errors import ConnectionLost, RpcError
 from ..events.event_queue import EventQueue, Policy
 from ..events.patterns import PatternTable, is_pattern
@@ -51,7 +52,7 @@ class LocalSubscriber:
 
     def put(self, event: Event) -> None:
         """Add an event; which one is dropped if there are too many is up to the queue."""
-        self.queue.put(self.topic, event, len(event[1]))
+        self.queue.put(self.topic, event, size_with_payloads(event[1]))
         self._wake.set()
 
     def end(self, error: Exception | None = None) -> None:
