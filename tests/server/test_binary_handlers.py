@@ -151,8 +151,9 @@ async def test_calls_of_one_micro_batch_keep_apart(client: AsyncClient, seen: Se
 
 
 @pytest.mark.parametrize("method", ["items", "awaited_items"])
-@pytest.mark.parametrize("count", [1, 3, 40, 70])
-async def test_the_items_of_a_generator_in_one_reply(client: AsyncClient, seen: Seen, method: str, count: int) -> None:
+@pytest.mark.parametrize("count", [1, 3, 70])
+async def test_the_items_of_a_generator_in_one_reply(client: AsyncClient, method: str, count: int) -> None:
+    """As a frame or as text: that depends on how quickly they are made."""
     result = await client.call(method, VALUES, count)
     assert len(result) == count
     assert all((item == VALUES + number).all() for number, item in enumerate(result))
