@@ -167,9 +167,18 @@ def test_calls(client: Any) -> None:
     assert client({"jsonrpc": "2.0", "id": "own", "method": "add", "params": [1, 1]})["result"] == 2
 
 
-def test_arrays(client: Any) -> None:
+@pytest.mark.parametrize("binary", [True, False])
+def test_arrays(place: Place, make_client: MakeClient, binary: bool) -> None:
+    """As binary frames in both directions, once each end knows of the other; as base64 where that is off."""
+    seen: list[tuple[str, bytes]] = []
+    options = {**place.options, "binary": binary, "trace": lambda way, message: seen.append((way, message[:1]))}
+    client = make_client(place.uri, **options)
     values = np.arange(300_000, dtype=np.float32)
-    assert np.array_equal(client.call("double", values), values * 2)
+    for _ in range(3):
+        assert np.array_equal(client.call("double", values), values * 2)
+    frames = [way for way, first in seen if first == b"@"]
+    assert set(frames) == ({"send", "receive"} if binary else set())
+    assert frames[-2:] == (["send", "receive"] if binary else [])
 
 
 def test_many_at_once_and_in_a_batch(client: Any) -> None:
