@@ -131,6 +131,8 @@ class Member:
         if self.waiting >= limits.max_queue or is_full or size > self._memory.free:
             data = {"reason": f"{self.name} does not read what it is sent", "waiting": self.waiting}
             raise ServerBusy("Server busy: the provider takes no more calls at present", data)
+        if type(message) is AttachedMessage:
+            message.secure()
         session.pending.set_out_of_order()  # other calls of this session may overtake it
         self._queue.append((trimmed_message(message), is_wanted))
         self.waiting += 1

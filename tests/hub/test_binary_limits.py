@@ -263,6 +263,25 @@ async def test_a_provider_that_does_not_read(open_hub: OpenHub) -> None:
     assert message_memory(running_hub.hub).waiting == 0
 
 
+async def test_what_the_hub_itself_notifies_is_sent_as_it_was(open_hub: OpenHub) -> None:
+    """The array is changed while its notification waits."""
+    running_hub = await open_hub(write_buffer=65_536)
+    provider, caller = await pair(running_hub)
+    provider.transport.pause_reading()
+    payload = pattern(4 * MIB)
+    while running_hub.hub.directory.by_name["p"].is_flowing:
+        caller.say_frame({"jsonrpc": "2.0", "method": "work", "params": [bin_(0)]}, payload)
+        await asyncio.sleep(0.001)
+    array = np.frombuffer(payload, np.uint8).copy()
+    expected = array.tobytes()
+    running_hub.hub.notify_client("p", "m", array)
+    array[:] = 0
+    provider.transport.resume_reading()
+    while (message := await provider.frame())[0]["method"] != "m":
+        assert message[1] == [payload]
+    assert message[1] == [expected]
+
+
 def test_a_held_call_counts_with_its_payload(with_hub: Callable[..., None]) -> None:
     async def main(hub: Hub, connect: Callable[[], Any]) -> None:
         provider = connect()
