@@ -228,8 +228,9 @@ class RunningHub:
         """Send a POST; returns the body of the answer."""
         data = body.encode() if isinstance(body, str) else body
         reader, writer = await asyncio.open_connection(*self.where)
+        headers = {"Content_Type": "application/json", **headers}
         more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-        head = f"POST / HTTP/1.1\r\nHost: {self.address}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        head = f"POST / HTTP/1.1\r\nHost: {self.address}\r\nConnection: close\r\n"
         writer.write(f"{head}{more}Content-Length: {len(data)}\r\n\r\n".encode() + data)
         try:
             async with asyncio.timeout(PATIENCE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from typing import Any
@@ -255,3 +256,45 @@ async def test_frames_are_refused_where_they_are_switched_off(open_hub: OpenHub)
     caller.transport.write(frame_of(call(), FIRST))
     assert (await caller.hear())["error"]["code"] == -32700
     assert await caller.line() is None
+
+
+# -- over HTTP --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_caller_over_http(running_hub: RunningHub) -> None:
+    """Its body and the reply are frames, or text; items of its stream are text."""
+    provider = await running_hub.frame_peer()
+    await provider.offers("p", "work")
+    body = frame_of(call("x"), FIRST)
+    for frames in (True, False):
+        accept = "application/x-rpcstream, application/json" if frames else "application/json"
+        post = running_hub.post(body, Accept=accept, Content_Type="application/x-rpcstream")
+        asked = asyncio.ensure_future(post)
+        request, payloads = await provider.frame()
+        assert (request["params"], payloads) == ([bin_(0)], [FIRST])
+        params = {"token": request["id"], "value": bin_(0)}
+        provider.say_frame({"jsonrpc": "2.0", "method": "$/progress", "params": params}, FIRST)  # not asked for
+        provider.say_frame({"jsonrpc": "2.0", "id": request["id"], "result": bin_(0)}, SECOND)
+        reply = await asked
+        if frames:
+            peer = FramePeer()
+            peer.data_received(reply)
+            message, payloads = await peer.frame()
+            assert (message, payloads) == ({"jsonrpc": "2.0", "id": "x", "result": bin_(0)}, [SECOND])
+        else:
+            assert json.loads(reply) == {"jsonrpc": "2.0", "id": "x", "result": text(SECOND)}
+
+
+async def test_a_stream_over_http(running_hub: RunningHub) -> None:
+    provider = await running_hub.frame_peer()
+    await provider.offers("p", "work")
+    asked = asyncio.ensure_future(running_hub.post(CALL % ("7", "work", "[1]"), Accept="application/x-ndjson"))
+    there = (await provider.hear())["id"]
+    params = {"id": there, "value": bin_(0)}
+    provider.say_frame({"jsonrpc": "2.0", "method": "$/item", "params": params}, FIRST)
+    provider.say_frame({"jsonrpc": "2.0", "id": there, "result": bin_(0)}, SECOND)
+    lines = [json.loads(line) for line in (await asked).splitlines() if line.startswith(b"{")]
+    assert lines == [
+        {"jsonrpc": "2.0", "method": "$/item", "params": {"id": 7, "value": text(FIRST)}},
+        {"jsonrpc": "2.0", "id": 7, "result": text(SECOND)},
+    ]
