@@ -29,7 +29,7 @@ _MAX_MESSAGE = 4000
 _MAX_PAYLOADS = 4
 
 #: The answer to `rpc.hello`, which the client sends by itself ahead of a call.
-_ANSWER_TO_HELLO = re.compile(rb'\{"jsonrpc":"2\.0","id":\d{1,20},"result":\{"binary":[01]\b[^{}]{0,400}\}\}')
+_ANSWER_TO_HELLO = re.compile(rb'\{"jsonrpc":"2\.0","id":\d{1,20},"result":\{"binary":[01]\b.{0,600}\}')
 
 
 class StatusLine:
@@ -218,20 +218,21 @@ def shortened_message(message: bytes | bytearray | memoryview) -> str:
 
     Behind the JSON of a binary frame stand the sizes of its payloads.
     """
-    message, payloads, is_shared = split_shown(bytes(message))
+    message, payloads, shared = split_shown(bytes(message))
     text = message.decode(errors="replace").strip("\r\n")
     text = visible(_JSON_STRING.sub(_shorten, text))
     if len(text) > _MAX_MESSAGE:
         text = f"{text[:_MAX_MESSAGE]}... ({len(message):,} bytes in all)"
-    return (
-        text + _payloads_text(payloads, "in shared memory" if is_shared else "as a binary frame") if payloads else text
-    )
+    if not payloads:
+        return text
+    carrier = " in shared memory" if shared else " as a binary frame"
+    return text + _payloads_text(payloads, carrier if shared in (0, len(payloads)) else f", {shared} of them{carrier}")
 
 
 def _payloads_text(sizes: list[int], carrier: str) -> str:
     if len(sizes) > _MAX_PAYLOADS:
-        return f" + {len(sizes)} payloads, {sum(sizes):,} bytes, {carrier}"
-    return f" + {' + '.join([f'{size:,}' for size in sizes])} bytes {carrier}"
+        return f" + {len(sizes)} payloads of {sum(sizes):,} bytes{carrier}"
+    return f" + {' + '.join([f'{size:,}' for size in sizes])} bytes{carrier}"
 
 
 def _shorten(found: re.Match[str]) -> str:

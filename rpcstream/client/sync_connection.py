@@ -290,12 +290,12 @@ class SyncConnection:
             except OSError:
                 sent = 0  # what is wrong shows with the next attempt
             if sent != len(message):
-                self._write_rest([memoryview(message)[sent:]], deadline, method, begun=bool(sent))
+                self._write_rest([memoryview(message)[sent:]], deadline, method, sent=sent)
         else:
             asides = bytes(self._asides)
             self._asides.clear()
             parts = [memoryview(part) for part in (asides, *parts_of(message), self._delimiter)]
-            self._write_rest(parts, deadline, method, begun=False)
+            self._write_rest(parts, deadline, method)
 
     def _write_attached(self, message: AttachedMessage, deadline: float, method: str) -> None:
         """Send a message as a binary frame. Its payloads are not copied: it is sent before the call returns."""
@@ -341,17 +341,20 @@ class SyncConnection:
             sent = self._socket.sendmsg(parts)
         except (OSError, AttributeError):
             sent = 0  # what is wrong shows with the next attempt; or there is no such call (Windows)
-        begun, rest = bool(sent), []
+        at, rest = sent, []
         for part in parts:
-            if sent < len(part):
-                rest.append(memoryview(part)[sent:])
-            sent = max(0, sent - len(part))
+            if at < len(part):
+                rest.append(memoryview(part)[at:])
+            at = max(0, at - len(part))
         if rest:
-            self._write_rest(rest, deadline, method, begun=begun)
+            self._write_rest(rest, deadline, method, sent=sent)
+        elif self._on_send is not None and sent > SEND_SIZE:
+            self._on_send(sent, sent)
 
-    def _write_rest(self, parts: list[memoryview], deadline: float, method: str, *, begun: bool) -> None:
-        """Send what does not go with one system call. `begun`: something of it is on its way already."""
-        left = total = sum(map(len, parts))
+    def _write_rest(self, parts: list[memoryview], deadline: float, method: str, *, sent: int = 0) -> None:
+        """Send what does not go with one system call. `sent`: bytes of the message that are on their way already."""
+        left = sum(map(len, parts))
+        total = sent + left
         self._is_sending = True
         try:
             for part in parts:
@@ -365,7 +368,7 @@ class SyncConnection:
                     elif self._on_send is not None and total > SEND_SIZE:
                         self._on_send(total - left, total)
         except BaseException as error:
-            if left and (begun or left < total):
+            if left and left < total:
                 self._lose(f"a message could not be sent whole: {type(error).__name__}")
             raise
         finally:

@@ -83,20 +83,16 @@ def entries(sizes: Iterable[int], offsets: Iterable[int | None]) -> bytes:
     return b" ".join([b"%d" % n if at is None else b"%d:%d" % (at, n) for n, at in zip(sizes, offsets, strict=True)])
 
 
-def split_shown(message: bytes) -> tuple[bytes, list[int], bool]:
-    """A message as a trace was given it: its JSON, the bytes of each payload, and whether they came by shared memory.
+def split_shown(message: bytes) -> tuple[bytes, list[int], int]:
+    """A message as a trace was given it: its JSON, the bytes of each payload, and how many are in shared memory.
 
     A message without a binary frame's header is given back as it is, without payloads.
     """
     found = _SHOWN_HEADER.match(message)
     if found is None:
-        return message, [], False
-    sizes = found[1].split()
-    return (
-        message[found.end() :],
-        [int(size.rpartition(b":")[2]) for size in sizes],
-        any(b":" in each for each in sizes),
-    )
+        return message, [], 0
+    sizes = [int(size.rpartition(b":")[2]) for size in found[1].split()]
+    return message[found.end() :], sizes, found[1].count(b":")
 
 
 #: A result of a framer.

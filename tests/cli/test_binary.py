@@ -149,8 +149,9 @@ def test_many_payloads_are_shown_by_their_sum() -> None:
     head = b'@2 5000 6000 {"jsonrpc":"2.0"}\n'
     assert shortened_message(head) == '{"jsonrpc":"2.0"} + 5,000 + 6,000 bytes as a binary frame'
     head = b"@2 5000 5000 5000 5000 5000 {}"
-    assert shortened_message(head) == "{} + 5 payloads, 25,000 bytes, as a binary frame"
+    assert shortened_message(head) == "{} + 5 payloads of 25,000 bytes as a binary frame"
     assert shortened_message(b"@2 0:5000 {}") == "{} + 5,000 bytes in shared memory"
+    assert shortened_message(b"@2 0:5000 9 {}") == "{} + 5,000 + 9 bytes, 1 of them in shared memory"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_the_answer_to_the_clients_own_question_is_not_the_first_byte() -> None:
     with Timeline(out, Terminal(), lambda direction, message: None, clock=lambda: next(ticks) / 1000) as timeline:
         timeline.trace("send", b"a call")
         timeline.on_receive(46)
-        timeline.trace("receive", b'{"jsonrpc":"2.0","id":2,"result":{"binary":1}}')
+        timeline.trace("receive", b'{"jsonrpc":"2.0","id":2,"result":{"binary":1,"shm":{"pid":1,"fd":5}}}')
         timeline.on_receive(100)
         timeline.trace("receive", b"the reply")
     assert out.getvalue() == "* connect 1.00 ms, sent 1.00 ms, first byte 3.00 ms, done 4.00 ms\n"

@@ -380,6 +380,20 @@ def test_progress_of_a_long_message(served: str) -> None:
     assert seen[-1] == (total, total)
 
 
+def test_progress_of_a_binary_frame(served: str) -> None:
+    seen: list[tuple[int, int]] = []
+    data = bytes(3_000_000)
+    with Client(served, on_send=lambda sent, total: seen.append((sent, total))) as client:
+        client.echo(data)  # text: base64
+        as_text, _ = seen[-1]
+        seen.clear()
+        client.echo(data)
+    total = seen[0][1]
+    assert len(data) < total < as_text
+    assert [sent for sent, _ in seen] == sorted({sent for sent, _ in seen})
+    assert seen[-1] == (total, total)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="has no Unix sockets")
 def test_unix_sockets(make_client: MakeClient, tmp_path: Path) -> None:
     server = Server()
