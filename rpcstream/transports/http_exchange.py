@@ -346,6 +346,8 @@ class HttpExchange:
         assert sink is not None
         if self._trace is not None:
             trace_sent(self._trace, (message,), as_frames=True)
+        if self.session.counters is not None:
+            self.session.counters.frames_sent += 1
         self._keeps = head.request.keep_alive and not sink.is_draining
         first, *payloads = parts_of_frame(message)
         size = len(first) + sum(map(len, payloads))
