@@ -463,3 +463,8 @@ def serving_client(client: AsyncClient, drain_timeout: float = 10.0) -> ServingC
 def forget_searches() -> None:
     """Leave the time for nearest names, which all servers of a process share, as it is at the start."""
     BUDGET._settled = 0.0
+
+
+def ring_memory(server: Server) -> int:
+    """Bytes of the shared memory of all connections of a server."""
+    return server._memory.rings.taken
