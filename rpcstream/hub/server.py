@@ -32,7 +32,6 @@ from ..server import Server
 from ..server.options import DEFAULTS, ServerOptions
 from ..text import get_logger
 from ..wire import envelope
-from ..wire.buffers import AttachedMessage
 from . import discovery
 from .directory import Balance, Directory, check_balance
 from .dispatch import HubDispatcher
@@ -268,11 +267,8 @@ class Hub(Server):
         member = self.directory.by_name.get(client)
         if member is None:
             raise LookupError(f"no client has the name {client!r}")
-        params = params_of(method, args, kwargs)
-        message = member.session.calls.marshaller.encode(envelope.request(method, params), method)
-        if isinstance(message, AttachedMessage) and not member.is_flowing:
-            message.secure()  # it waits, and the caller may use an array again
-        member.send(message)
+        message = envelope.request(method, params_of(method, args, kwargs))
+        member.send(member.session.calls.marshaller.encode(message, method))
 
     def stats(self) -> dict[str, Any]:
         """Return the counters since the start, with the numbers of clients and of their methods."""
