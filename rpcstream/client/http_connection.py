@@ -81,9 +81,10 @@ class KeptConnection(asyncio.Protocol):
         self._reset(exchange)
         exchange.hold = self._hold
         parts = exchange.parts
-        if exchange.is_frame and not self._is_wide:
+        sock = self._transport.get_extra_info("socket") if exchange.is_frame and not self._is_wide else None
+        if sock is not None:
             self._is_wide = True
-            widen_buffers(self._transport.get_extra_info("socket"))
+            widen_buffers(sock)
         if len(exchange.message) < HEAD_MAX:
             self._transport.write(b"".join((head, *parts)))
             return

@@ -378,6 +378,21 @@ async def test_a_malformed_frame_that_waited() -> None:
         assert message_memory(server).waiting == 0
 
 
+async def test_a_frame_that_comes_too_slowly() -> None:
+    """While others wait it loses its memory: the rest of it is skipped, and the connection goes on."""
+    server = make_server()
+    big = post_frame(call_frame(size=40_000))
+    async with connected(server) as [http]:
+        http.send(big[:1000])
+        await until(lambda: bool(message_memory(server).receiving))
+        (frame,) = message_memory(server).receiving
+        frame.give_way()
+        assert message_memory(server).waiting == 0
+        answer = await http.ask(big[1000:])
+        assert (answer.status, answer.json["error"]["code"], answer.json["id"]) == (200, -32002, 1)
+        assert (await http.ask(big)).json["result"] == 40_000
+
+
 async def test_a_client_that_is_gone_gives_its_memory_back() -> None:
     server = make_server()
     async with connected(server) as [http]:

@@ -312,6 +312,22 @@ async def test_a_connection_ends_that_waits_for_memory(says_so: bool) -> None:
         assert message_memory(server).waiting == 0
 
 
+async def test_a_frame_that_comes_too_slowly() -> None:
+    """While others wait it loses its memory: the rest of it is skipped, and the connection goes on."""
+    server = make_server()
+    big = message(bytes(40_000))
+    async with serving(server) as served, served.raw() as raw:
+        raw.send(big[:1000])
+        await until(lambda: bool(message_memory(server).receiving))
+        (slow,) = message_memory(server).receiving
+        slow.give_way()
+        assert message_memory(server).waiting == 0
+        raw.send(big[1000:], message(ONES, id=2))
+        reply = await raw.reply()
+        assert (reply["id"], reply["error"]["code"]) == (1, -32002)
+        assert await raw.reply() == {"jsonrpc": "2.0", "id": 2, "result": SIZE}
+
+
 async def test_a_frame_that_never_ends_gives_its_memory_back() -> None:
     server = make_server()
     async with serving(server) as served:
