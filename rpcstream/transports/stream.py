@@ -131,9 +131,9 @@ class LineStream(MessageConnection):
         if self._transport is None or not self._framer.is_waiting:
             return
         messages = self._framer.go_on()
-        if not self._framer.is_waiting:
-            if not self._paused:
-                self._transport.resume_reading()
+        if not (self._framer.is_waiting or self._paused):
+            self._transport.resume_reading()
+        if messages or not self._framer.is_waiting:
             self._received(messages)
 
     def resume(self) -> None:

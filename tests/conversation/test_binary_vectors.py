@@ -277,6 +277,17 @@ async def test_good_frames_are_answered() -> None:
                 assert await raw.reply() == {"jsonrpc": "2.0", "id": 1, "result": each.result}, each.name
 
 
+async def test_as_many_frames_as_fit_into_a_read_are_all_answered() -> None:
+    """They take several turns: each of these ends before a frame that is there already."""
+    call = frame(request("size", {"$bin": 0}), b"x")
+    async with raw_connections(make_server()) as connect:
+        raw = await connect()
+        for _ in range(3):
+            await raw.send((call + b"[]\n") * 1000)
+            replies = [await raw.reply() for _ in range(2000)]
+            assert sum("result" in reply for reply in replies) == 1000
+
+
 @pytest.mark.parametrize("server", SERVERS)
 async def test_bad_frames_are_answered_so(server: str) -> None:
     async with raw_connections(make_server(**SERVERS[server])) as connect:
