@@ -44,7 +44,7 @@ SPREAD = "a message is one line: send the JSON without line ends in it (what fol
 CHECKED_MIN = 256 * 1024
 
 #: Seconds between two looks of a frame that waits for memory.
-LOOK_EVERY = 1.0
+LOOK_EVERY = 0.5
 
 #: What is left of a message: requests, and control messages that wait with them.
 Left = list[Message | EarlyMessage]
@@ -156,7 +156,7 @@ class FrameAdmission:
 
     Attributes:
         reason: why no frames may come now; None if they may.
-        since: when the frame that is being received was admitted (loop time, s).
+        since: since when the bytes are counted of the frame that is being received (loop time, s).
     """
 
     __slots__ = (
@@ -165,6 +165,7 @@ class FrameAdmission:
         "_go_on",
         "_is_called",
         "_last",
+        "_left",
         "_reserved",
         "_rest",
         "_shared",
@@ -179,7 +180,8 @@ class FrameAdmission:
         self._state = session
         self._go_on = go_on
         self.reason: str | None = None
-        #: The frame that waits, or whose payloads are being received; what is still to come of it, and bytes in all.
+        #: The frame that waits, or whose payloads are being received; what is still to come of it; bytes that are
+        #: reserved for it, and those that were to come at `since`.
         self._frame: BinaryFrame | None = None
         self._rest: PartialFrame | None = None
         self._reserved = 0
@@ -219,6 +221,7 @@ class FrameAdmission:
 
     def begun(self, rest: PartialFrame) -> None:
         self._rest = rest
+        self._left = rest.left
 
     def over(self) -> None:
         self._frame = self._rest = None
@@ -317,7 +320,12 @@ class FrameAdmission:
             self._go_on()
 
     def received(self) -> int:
-        return 0 if self._rest is None else self._reserved - self._rest.left
+        return 0 if self._rest is None else self._left - self._rest.left
+
+    def count_from(self, now: float) -> None:
+        self.since = now
+        if self._rest is not None:
+            self._left = self._rest.left
 
     def give_way(self) -> None:
         frame, rest = self._frame, self._rest

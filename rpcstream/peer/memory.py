@@ -31,7 +31,7 @@ SLOW_AFTER = 5.0
 SLOW_RATE = 1024 * 1024
 
 #: Seconds that a message waits for memory at most: its JSON takes some as well, and its caller may ask elsewhere.
-WAIT_MAX = 30.0
+WAIT_MAX = 60.0
 
 
 class Waiter(Protocol):
@@ -45,13 +45,16 @@ class Receiving(Protocol):
     """A message that memory was reserved for, before all of it has come.
 
     Attributes:
-        since: when that was (seconds).
+        since: since when its bytes are counted (seconds).
     """
 
     since: float
 
     def received(self) -> int:
-        """Bytes of it that have come since."""
+        """Bytes of it that have come since then."""
+
+    def count_from(self, now: float) -> None:
+        """Count them from `now` on."""
 
     def give_way(self) -> None:
         """Release the memory: the message is refused."""
@@ -126,9 +129,11 @@ class MessageMemory:
         for each in list(self.receiving):
             seconds = now - each.since
             if seconds < SLOW_AFTER:
-                break
+                continue
             if each.received() < SLOW_RATE * seconds:
                 each.give_way()
+            else:
+                each.count_from(now)
 
 
 class UnreadBytes:

@@ -278,6 +278,17 @@ def test_what_comes_fast_enough_keeps_its_memory(world: World) -> None:
     assert not honest.framer.is_waiting
 
 
+def test_what_has_come_fast_and_stops_loses_its_memory(world: World) -> None:
+    burst, honest = world.connect(), world.connect()
+    burst.announce(16 * MIB)
+    burst.send(b"x" * 15 * MIB)
+    honest.announce(2 * MIB)
+    world.loop.pass_time(2 * (SLOW_AFTER + LOOK_EVERY))
+    assert not honest.framer.is_waiting
+    burst.send(b"x" * MIB + b"[1]\n")
+    assert burst.seen[1] == b"[1]"
+
+
 def test_what_comes_slowly_keeps_its_memory_while_no_other_needs_it(world: World) -> None:
     slow = world.connect()
     slow.announce(MIB)

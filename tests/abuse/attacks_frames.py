@@ -1,0 +1,122 @@
+"""Attacks by binary frames: bytes that are announced and never come, floods of tiny frames, ends in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+
+from rpcstream import Server
+
+from ..wire.frame_model import frame_of
+from .harness import MIB, Budget, RawConnection, ServerUnderAttack, attack, limits, request
+
+#: What one client announces.
+ANNOUNCED = 60 * MIB
+
+
+def plain() -> Server:
+    """A server that echoes."""
+    server = Server()
+
+    @server
+    def size(data: bytes) -> int:
+        return len(data)
+
+    return server
+
+
+def small() -> Server:
+    """The same with memory for one large frame."""
+    server = Server(limits=limits(max_held_total=128 * MIB))
+    server.add(lambda data: len(data), name="size")
+    return server
+
+
+def call(payload: bytes, call_id: Any = 1, method: str = "size") -> bytes:
+    """A call of `size` in a frame."""
+    data = {"$type": "bytes", "data": {"$bin": 0}}
+    return frame_of(orjson.dumps({"jsonrpc": "2.0", "id": call_id, "method": method, "params": [data]}), payload)
+
+
+def announcement(size: int) -> bytes:
+    """Header and JSON of such a call, without its payload."""
+    json = call(b"x").partition(b"\n")[2][:-1]
+    return b"@%d %d\n" % (len(json), size) + json
+
+
+async def check_honest(raw: RawConnection, count: int) -> None:
+    """Frames of another client are answered in the end."""
+    await raw.send(call(b"y" * count))
+    reply = await raw.reply()
+    assert reply.get("result") == count, reply
+
+
+@attack(
+    35, "100 clients announce 60 MiB each in a frame and send nothing", server=plain, budget=Budget(memory=64 * MIB)
+)
+async def announced(target: ServerUnderAttack) -> None:
+    idle = await target.connect_many(100)
+    for each in idle:
+        await each.send(announcement(ANNOUNCED))
+    # As text, and in frames so small that none has to wait for long, others are served meanwhile.
+    raw = await target.connect()
+    assert await raw.result("size", ["eHl6"]) == 3
+    if target.whole:
+        await check_honest(raw, MIB)
+
+
+@attack(
+    35,
+    "the same with a part of each payload, at a server with little memory",
+    server=small,
+    budget=Budget(memory=160 * MIB),
+    in_suite=False,
+)
+async def announced_in_part(target: ServerUnderAttack) -> None:
+    idle = await target.connect_many(3)
+    for each in idle:
+        each.write(announcement(ANNOUNCED) + b"x" * 30 * MIB)
+    await asyncio.sleep(0.1)
+    raw = await target.connect()
+    await check_honest(raw, 8 * MIB)
+
+
+@attack(35, "tiny frames, as many as fit into a read", server=plain, budget=Budget(memory=64 * MIB))
+async def tiny(target: ServerUnderAttack) -> None:
+    count = 50_000 if target.whole else 8_000
+    for flood in (b"@3 1\n{}\nx", b"@3 1\n{}\nx[]\n", call(b"x"), call(b"x", method="nope")):
+        raw = await target.connect()
+        times = min(count, 4 * MIB // len(flood))
+        raw.write(flood * times)
+        assert all([(await raw.reply()) is not None for _ in range(times)])
+        raw.close()
+
+
+@attack(35, "connections that end within a frame, at every place", server=plain, budget=Budget(memory=64 * MIB))
+async def ends_within(target: ServerUnderAttack) -> None:
+    whole = call(b"x" * 300_000)
+    head = whole.index(b"\n") + 1
+    places = [*range(1, head + 4), head + 100, len(whole) - 300_000, len(whole) - 150_000, len(whole) - 1]
+    for place in places:
+        raw = await target.connect()
+        await raw.send(whole[:place])
+        raw.close()
+    raw = await target.connect()
+    await check_honest(raw, 300_000)
+    stats = await raw.result("rpc.stats")
+    assert stats is not None
+
+
+@attack(35, "a frame of a terabyte, and headers that never end", server=plain, budget=Budget(memory=32 * MIB))
+async def huge(target: ServerUnderAttack) -> None:
+    for sent in (announcement(10**12 - 1), b"@%d 1\n" % (10**12 - 1), b"@3" + b" 1" * 10_000):
+        raw = await target.connect()
+        await raw.send(sent)
+        reply = await raw.reply()
+        assert reply["error"]["code"] in (-32001, -32700), reply
+        assert await raw.reply() is None
+    raw = await target.connect()
+    await raw.send(request("size", ["eHl6"]))
+    assert (await raw.reply())["result"] == 3
