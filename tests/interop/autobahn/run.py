@@ -88,7 +88,8 @@ class EchoSession:
 
     busy = False
     queue = ()
-    identity = None
+    identity = shared = counters = None
+    sends_binary = False
 
     def __init__(self) -> None:
         self.memory = MessageMemory(DEFAULT_LIMITS.max_held_total, DEFAULT_LIMITS.max_unread_total)
