@@ -30,8 +30,9 @@ RING_SIZE = 64 * 1024 * 1024
 #: Bytes before the first slot: a page for the nonce and the count.
 FIRST = 4096
 
-#: Bytes of a payload from which on it goes by the ring: below, the two copies save less than the bookkeeping costs.
-SHARED_MIN = 32 * 1024
+#: Bytes of a payload from which on it goes by the ring. Below, a Unix socket is as fast or faster: it copies as often,
+#: but both ends at the same time, and in pieces that the caches hold.
+SHARED_MIN = 1024 * 1024
 
 #: Slots begin at multiples of it: a line of the processor's cache.
 ALIGNMENT = 64

@@ -14,11 +14,19 @@ from typing import Any
 
 import pytest
 
-from rpcstream.shared_memory import FIRST, RING_SIZE, SHARED_MIN, Ring, RingBudget, SharedMemory
+from rpcstream import shared_memory
+from rpcstream.shared_memory import FIRST, RING_SIZE, Ring, RingBudget, SharedMemory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="has no files in memory that can be sealed")
 
+#: Bytes from which on payloads go by the ring in these tests: short ones are written faster.
+SHARED_MIN = 32 * 1024
 LARGE = 4 * SHARED_MIN
+
+
+@pytest.fixture(autouse=True)
+def _shared_from_less_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "SHARED_MIN", SHARED_MIN)
 
 
 @pytest.fixture

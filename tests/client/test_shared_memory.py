@@ -16,8 +16,18 @@ import numpy as np
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, Client, ConnectionLost, Limits, MessageTooLarge, MethodNotFound, RpcError, Server
-from rpcstream.shared_memory import FIRST, RING_SIZE, SHARED_MIN, SharedMemory
+from rpcstream import (
+    AsyncClient,
+    Client,
+    ConnectionLost,
+    Limits,
+    MessageTooLarge,
+    MethodNotFound,
+    RpcError,
+    Server,
+    shared_memory,
+)
+from rpcstream.shared_memory import FIRST, RING_SIZE, SharedMemory
 from rpcstream.testing import connections_of, serve_in_thread
 from rpcstream.transports import stream
 
@@ -29,8 +39,15 @@ from .test_fork import in_child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="has no files in memory that can be sealed")
 
+#: Bytes from which on payloads go by the ring in these tests: short ones are sent faster.
+SHARED_MIN = 32 * 1024
 LARGE = np.arange(SHARED_MIN, dtype=np.float32)
 SHARED = re.compile(rb"@\d+ \d+:\d+ \{")
+
+
+@pytest.fixture(autouse=True)
+def _shared_from_less_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "SHARED_MIN", SHARED_MIN)
 
 
 def make_server(**options: Any) -> Server:
