@@ -524,8 +524,13 @@ class SyncConnection:
         message, line = frame.content
         if frame.refusal is None:
             self._handle_parsed(message, line)
+        elif type(message) is dict and "method" in message:  # its id is the server's, not that of a call
+            refusal = self._dispatcher.refuse(message, frame.refusal) if "id" in message else None
+            if refusal is not None:
+                self._asides += bytes(refusal) + self._delimiter
         else:  # all calls fail that may be meant
-            self.pending.settle({**envelope.error_reply(None, frame.refusal), "id": message.get("id")}, b"")
+            call_id = message.get("id") if type(message) is dict else None
+            self.pending.settle({**envelope.error_reply(None, frame.refusal), "id": call_id}, b"")
 
     def _handle_parsed(self, message: Any, text: bytes) -> None:
         method = message.get("method") if type(message) is dict and "id" not in message else None

@@ -123,6 +123,8 @@ def _refuse_frame(frame: BinaryFrame, state: ConversationState, refuse: Refuse) 
     """The error reply to a frame that was refused; if it is a reply, the call that waits for it fails."""
     assert frame.refusal is not None
     message, _ = frame.content
+    if type(message) is list and any(map(envelope.is_reply, message)):
+        message = {"id": None, "result": None}  # any call may be meant
     if type(message) is not dict:
         return refuse({"id": None}, frame.refusal)
     envelope.with_exact_ids(message, frame.json)

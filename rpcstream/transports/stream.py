@@ -163,8 +163,10 @@ class LineStream(MessageConnection):
 
     def _report_fault(self) -> None:
         """Say why what follows cannot be read, if so."""
-        if self._framer.fault is not None:
-            self.session.send(orjson.dumps(error_reply(None, ParseError(data={"reason": self._framer.fault}))))
+        fault = self._framer.fault
+        if fault is not None:
+            self.reason = self.reason or fault
+            self.session.send(orjson.dumps(error_reply(None, ParseError(data={"reason": fault}))))
 
     # -- the end of the connection ------------------------------------------------------------------------------
 
