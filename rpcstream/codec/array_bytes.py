@@ -24,10 +24,11 @@ def byte_size(shape: Any, dtype: np.dtype[Any]) -> int:
     """The bytes that an array takes. Raises ValueError for a shape that is malformed, or that no array can have."""
     _check_shape(shape)
     sizes: list[int] = shape
+    size = math.prod(sizes) * dtype.itemsize
     # Without the zeros: numpy refuses (0, 2**62, 2**62) too.
-    if math.prod(size for size in sizes if size) * dtype.itemsize > _MAX_BYTES:
+    if (size or math.prod([size for size in sizes if size]) * dtype.itemsize) > _MAX_BYTES:
         raise ValueError("shape is too large for any memory")
-    return math.prod(sizes) * dtype.itemsize
+    return size
 
 
 def array_over(

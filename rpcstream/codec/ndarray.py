@@ -124,8 +124,7 @@ class ArrayHint:
         dtype_text, shape, data = members(value, "dtype", "shape", "data")
         dtype = dtypes.from_wire(dtype_text)
         _check_size(byte_size(shape, dtype), data)
-        # An array of this shape that takes the memory of one item.
-        self._check_form(np.broadcast_to(np.empty((), dtype), shape))
+        self._check_form(dtype, tuple(shape))
 
     def accept(self, value: object) -> object:
         if isinstance(value, list | tuple):
@@ -160,19 +159,24 @@ class ArrayHint:
 
     def _fitting(self, array: Array) -> Array:
         """The array, in native byte order, if dtype and shape are the wanted ones."""
-        self._check_form(array)
+        self._check_form(array.dtype, array.shape)
         if self._wanted is not None and not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
         return array
 
-    def _check_form(self, array: Array) -> None:
-        if self._wanted is not None and not any(each.matches(array.dtype) for each in self._wanted):
-            raise self._refusal(array)
-        if not all(shape.matches(array.shape) for shape in self._shapes):
-            raise self._refusal(array)
+    def _check_form(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        if self._wanted is not None:
+            for each in self._wanted:
+                if each.dtype is dtype or each.matches(dtype):
+                    break
+            else:
+                raise self._refusal(dtype, shape)
+        for wanted in self._shapes:
+            if not wanted.matches(shape):
+                raise self._refusal(dtype, shape)
 
-    def _refusal(self, array: Array) -> ValueError:
-        return ValueError(f"Expected `{self.name}`, got `{array.dtype.name} ndarray of shape {array.shape}`")
+    def _refusal(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> ValueError:
+        return ValueError(f"Expected `{self.name}`, got `{dtype.name} ndarray of shape {shape}`")
 
     def _from_numbers(self, values: Sequence[Any]) -> Array:
         """Lists of numbers in the wanted element type, where that keeps them (floats are rounded to it)."""
@@ -188,7 +192,7 @@ class ArrayHint:
             dtype = each.dtype or (np.dtype(float) if each.matches(np.dtype(float)) else None)
             if dtype is not None and (converted := _converted(array, dtype)) is not None:
                 return converted
-        raise self._refusal(array)
+        raise self._refusal(array.dtype, array.shape)
 
 
 def _converted(array: Array, dtype: np.dtype[Any]) -> Array | None:

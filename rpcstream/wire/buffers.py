@@ -94,8 +94,11 @@ class AttachedMessage(MessageParts):
         self.lent: Sequence[int] = ()
         self.is_secured = is_secured
         self._text = None
-        self._size = sum(map(len, pieces)) + len(_PLACE) * len(payloads)
-        self._size += sum([len(payload) + padding(len(payload)) for payload in payloads])
+        size = len(pieces[0])
+        for piece, payload in zip(pieces[1:], payloads, strict=True):
+            # With its padding, to a multiple of 8.
+            size += len(piece) + len(_PLACE) + (len(payload) + 7 & -8)
+        self._size = size
 
     @property
     def parts(self) -> list[bytes]:
