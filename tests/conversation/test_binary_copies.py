@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import orjson
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import AsyncClient, Context, Server
+from rpcstream import Context, Server
 from rpcstream.process import loop_factory
 from rpcstream.wire.buffers import is_own
 
@@ -230,65 +230,6 @@ def test_a_server_sends_arrays_as_they_were(loop: str, is_encrypted: bool) -> No
                     assert all(await act(slow)), act.__doc__
                 finally:
                     slow.close()
-
-    with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
-        runner.run(run())
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_a_client_sends_arrays_as_they_were(loop: str) -> None:
-    """The call is begun in one task, and the array changed in another as soon as that has run."""
-    peers: asyncio.Queue[Slow]
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        slow = Slow(reader, writer)
-        while True:
-            message, _ = await slow.message()
-            answer = {"binary": 1} if message["method"] == "rpc.hello" else None
-            await slow.say(orjson.dumps({"jsonrpc": "2.0", "id": message["id"], "result": answer}) + b"\n")
-            if message["method"] == "begin":
-                break
-        slow.transport.pause_reading()
-        peers.put_nowait(slow)
-
-    async def run() -> None:
-        nonlocal peers
-        peers = asyncio.Queue()
-        server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=4 * SIZE)
-        port = server.sockets[0].getsockname()[1]
-        async with AsyncClient(f"127.0.0.1:{port}") as client:
-            await client.call("warm", filled(0))
-            await client.call("begin")
-            slow = await peers.get()
-            buffer = filled(1)
-            calls = [asyncio.ensure_future(client.call("one", buffer))]
-            await asyncio.sleep(0)
-            buffer[:] = 2
-            calls.append(asyncio.ensure_future(client.notify("two", {"deep": [buffer, buffer]})))
-            await asyncio.sleep(0)
-            buffer[:] = 3
-            slow.read_on()
-            assert await slow.values(3) == [{1}, {2}, {2}]
-
-            async def items() -> AsyncIterator[Any]:
-                for value in range(3, 6):
-                    buffer[:] = value
-                    yield buffer
-
-            calls.append(asyncio.ensure_future(client.call("up", items())))
-            message, _ = await slow.message()
-            slow.transport.pause_reading()
-            credit = {"stream": message["params"][0]["id"], "n": 3}
-            await slow.say(orjson.dumps({"jsonrpc": "2.0", "method": "$/credit", "params": credit}) + b"\n")
-            while buffer[0] < 5:  # all are sent, as far as they go
-                await asyncio.sleep(0)
-            slow.read_on()
-            assert await slow.values(3) == [{3}, {4}, {5}]
-            for call in calls:
-                call.cancel()
-            await asyncio.gather(*calls, return_exceptions=True)
-            slow.close()
-        server.close()
 
     with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
         runner.run(run())
