@@ -22,7 +22,7 @@ class MemoryTransport(asyncio.Transport):
         super().__init__({"peername": name})
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        self._protocol: asyncio.Protocol | None = None
+        self._protocol: asyncio.Protocol | asyncio.BufferedProtocol | None = None
         self._other: MemoryTransport | None = None
         self._unread = bytearray()
         self._high = 64 * 1024
@@ -84,9 +84,7 @@ class MemoryTransport(asyncio.Transport):
         if protocol is None or self._closing or not self._reading:
             return
         if self._unread:
-            data = bytes(self._unread[:READ_MAX])
-            del self._unread[:READ_MAX]
-            protocol.data_received(data)
+            self._hand_over(protocol)
             if self._unread:
                 self._soon(self._deliver)
             elif other is not None and other._writing_paused:
@@ -97,6 +95,27 @@ class MemoryTransport(asyncio.Transport):
             self._got_eof = False
             if not protocol.eof_received():
                 self.close()
+
+    def _hand_over(self, protocol: asyncio.Protocol | asyncio.BufferedProtocol) -> None:
+        """Pass on as many bytes as one read of a socket gives."""
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            target = memoryview(protocol.get_buffer(-1))[:READ_MAX]
+            size = min(len(target), len(self._unread))
+            target[:size] = self._unread[:size]
+            del self._unread[:size]
+            protocol.buffer_updated(size)
+        else:
+            data = bytes(self._unread[:READ_MAX])
+            del self._unread[:READ_MAX]
+            protocol.data_received(data)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        assert isinstance(protocol, asyncio.Protocol | asyncio.BufferedProtocol)
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        assert self._protocol is not None
+        return self._protocol
 
     # -- ending -----------------------------------------------------------------------------------------------------
 
