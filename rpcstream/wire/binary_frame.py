@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .buffers import AttachedMessage, ReceiveBuffer, padding
 from .messages import HEAD_SIZE, FrameIntake, Message, Oversize, Reception, SharedPayloads, entries
@@ -36,6 +36,7 @@ HEADER_MAX = 4096
 SKIPPED_MAX = 16
 
 _HEADER = re.compile(rb"@(\d{1,12})((?: (?:\d{1,12}:)?\d{1,12}){1,256}) {0,7}\n")
+_PLAIN_HEADER = re.compile(rb"@([1-9]\d{0,11}) ([1-9]\d{0,11}) {0,7}\n")
 _BEGIN = re.compile(rb"@(?:\d{1,12}(?: (?:\d{1,12}:)?\d{1,12})*(?: \d{1,12}:| {0,8}))?")
 _ZEROS = bytes(8)
 
@@ -105,6 +106,26 @@ def shown(first: bytes) -> bytes:
 def body_size(json_size: int, sizes: Sequence[int]) -> int:
     """Bytes of a frame behind its header: JSON, the payloads that follow it, and the padding between these."""
     return json_size + sum(sizes) + sum(map(padding, sizes[:-1]))
+
+
+class PlainFrame(NamedTuple):
+    """Bytes that are one whole frame with one payload behind its JSON, as nearly all short ones are."""
+
+    json: bytes
+    size: int
+    payload: memoryview
+
+    @classmethod
+    def of(cls, data: bytes, max_size: int) -> PlainFrame | None:
+        """The frame in these bytes; None for anything else, which a `BinaryFrameReader` is to look at."""
+        found = _PLAIN_HEADER.match(data)
+        if found is None:
+            return None
+        begin, size = found.end(), int(found[2])
+        end = begin + int(found[1])
+        if end + size != len(data) or len(data) - begin > max_size:
+            return None
+        return cls(data[begin:end], size, memoryview(data)[end:])
 
 
 class BinaryFrameReader:
@@ -186,6 +207,13 @@ class BinaryFrameReader:
                 if not self._skips:
                     self._next()
         return at
+
+    def wait(self, plain: PlainFrame) -> None:
+        """Be where the intake has no memory for this frame, whose payload is to be fed later."""
+        self._json.append(plain.json)
+        self._json_size, self._sizes, self._offsets = len(plain.json), (plain.size,), (None,)
+        self._body_size = self._json_size + plain.size
+        self.is_waiting = True
 
     def target(self) -> memoryview | None:
         """Memory that the next bytes may be received into; None where they must be given to `feed`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from .binary_frame import MARK, BinaryFrameReader, FrameError
+from .binary_frame import MARK, BinaryFrameReader, FrameError, PlainFrame
 from .buffers import ReceiveBuffer
 from .json_scan import CLOSING, Balance, end_of_last_value, find_borders, may_end_value
 from .messages import HEAD_SIZE, FrameIntake, Message, Oversize, Reception
@@ -100,6 +100,8 @@ class LineFramer:
                 # One message, whole, neither blank nor a frame: nearly every read from a peer that waits for answers.
                 return [data[:end]]
         if self._intake is not None and (self._frame is not None or _MARK in data):
+            if self._at_start and (plain := PlainFrame.of(data, self._max_size)) is not None:
+                return self._take_plain(plain, self._intake)
             return self._feed_mixed(data)
         return self._feed_text(data)
 
@@ -149,6 +151,23 @@ class LineFramer:
             return []
         rest, self._rest = self._rest, b""
         return self._feed_mixed(rest)
+
+    def _take_plain(self, plain: PlainFrame, intake: FrameIntake) -> list[Message]:
+        """Take a frame that has come by itself, with one read."""
+        if (reason := intake.refuses_frames()) is not None:
+            self.fault, self.ended, self._at_start = reason, True, False
+            return []
+        admitted = intake.admit(plain.json, (plain.size,))
+        if admitted is None:
+            self._frame = BinaryFrameReader(intake, self._max_size, self._reception)
+            self._frame.wait(plain)
+            self._rest, self._at_start = bytes(plain.payload), False
+            return []
+        frame, memory = admitted
+        if memory:
+            memory[0][:] = plain.payload
+        intake.over()
+        return [frame]
 
     def _feed_mixed(self, data: bytes) -> list[Message]:
         """Take bytes in which frames stand among text, or which go on with a frame."""
