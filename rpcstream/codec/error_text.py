@@ -75,6 +75,8 @@ _PLAIN = {
     "not the bytes of a .npy file": f"a string must be a .npy file in base64, and this is none; {_FORMS['ndarray']}",
     "Invalid decimal string": 'expected a decimal number as a string, such as "1.50"',
 }
+#: What the class is called in which a payload of a binary frame comes, and what it is for the peer.
+_OWN_NAME = "got `Attachment`", "got `payload`"
 _ENUM = "Invalid enum value "
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
@@ -95,6 +97,7 @@ class Fault(NamedTuple):
     @classmethod
     def of(cls, text: str) -> Fault:
         """Read the text of an error."""
+        text = text.replace(*_OWN_NAME)
         end = text[-_PATH_MAX:]
         found = _PATHS.search(end)
         if found is None:

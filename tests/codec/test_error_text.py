@@ -169,3 +169,8 @@ def test_a_hint_is_looked_through_once_however_often_a_peer_is_wrong(monkeypatch
     for _ in range(100):
         assert choices_at(hint, "[...][0]") == ["fast", "exact"]
     assert looked == [hint]
+
+
+def test_a_payload_of_a_frame_has_a_name_for_the_peer() -> None:
+    fault = Fault.of("Expected `int`, got `Attachment` - at `$[0]`")
+    assert (fault.path, fault.types) == ("[0]", {"expected": "int", "got": "payload"})
