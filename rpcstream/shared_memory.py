@@ -412,7 +412,7 @@ class _Fence:
 
 
 def _note(reason: str) -> None:
-    get_logger("rpcstream.shared_memory").debug("payloads are not sent by shared memory: %s", reason)
+    get_logger("rpcstream.wire").debug("payloads are not sent by shared memory: %s", reason)
 
 
 def _memory_file() -> int:
