@@ -9,6 +9,7 @@ protocol.
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections import deque
 from collections.abc import Iterable
@@ -269,10 +270,13 @@ class PacedTransport(asyncio.Transport):
 
 
 def undelivered(transport: asyncio.Transport) -> int:
-    """Bytes that were written and have not arrived at the peer's system, as far as this system knows."""
+    """Bytes that were written and have not arrived at the peer's system, as far as this system knows.
+
+    What was written to a Unix socket has arrived, whether or not the peer has read it: it may still do so later.
+    """
     unsent = transport.get_write_buffer_size()
     sock = transport.get_extra_info("socket")
-    if unsent or sock is None:
+    if unsent or sock is None or sock.family == getattr(socket, "AF_UNIX", None):
         return unsent
     try:
         import fcntl
