@@ -189,8 +189,11 @@ async def test_an_array_that_is_used_again_was_sent_as_it_was(client: AsyncClien
     await client.call("reused", large, on_progress=progress.append)
     while len(notes) < 6:
         await asyncio.sleep(0.001)
-    assert all((each == number).all() for number, each in enumerate(progress[:3]))
-    assert len(progress) == 3
+    assert all((each == each[0]).all() for each in progress)
+    # A report is left out where the connection has not taken the one before, but never the last one.
+    reported = [each[0] for each in progress]
+    assert reported == sorted(set(reported))
+    assert reported[-1] == 2
     assert [each[0] for each in notes] == [0, 1, 2, 0, 1, 2]
     assert all((each == each[0]).all() for each in notes)
 
