@@ -236,7 +236,8 @@ class ScriptedPeer(RawPeer):
         super()._hear(message)
         if "method" not in message:
             for expected in self._requests.get(_key(message["id"]), []):
-                if not expected.is_answered:
+                # Several requests may have the same id: a result tells which of them it answers.
+                if not expected.is_answered and ("result" not in message or _fits(expected, message["result"])):
                     expected.is_answered = True
                     break
 
