@@ -23,7 +23,7 @@ from suite.contenders import peers
 from suite.load import LoadFailed, build
 from suite.measure import Settings
 from suite.results import Results, broken
-from suite.targets import TARGETS, evaluate
+from suite.targets import TARGETS, Verdict, evaluate
 from suite.topics import TOPICS
 
 
@@ -105,6 +105,19 @@ def measure(options: argparse.Namespace) -> Results:
     return results
 
 
+def write_page(options: argparse.Namespace, results: Results, verdicts: Sequence[Verdict], caption: str) -> None:
+    """Write the page; sections of topics that were not measured now stay as they are in it."""
+    sections = report.sections_of(options.page.read_text()) if options.page.exists() else {}
+    for topic, tables in results.items():
+        own = [verdict for verdict in verdicts if verdict.target.topic == topic]
+        targets = report.targets_text(own) if own else ""
+        sections[topic] = report.section(caption, "\n\n".join(map(report.table_text, tables)), targets)
+    ordered = {topic: sections[topic] for topic in TOPICS if topic in sections}
+    picture = options.plot or options.page.with_suffix(".svg")
+    path = os.path.relpath(picture, options.page.parent) if picture.exists() else None
+    options.page.write_text(report.page(ordered, path))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parsed(arguments)
     if options.list:
@@ -135,10 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.plot and not plot.draw(results, plot.caption(machine.describe(), run), options.plot):
         print("\nNo picture: none of the topics in it was measured", file=sys.stderr)
     if options.page:
-        topics = {topic: "\n\n".join(map(report.table_text, tables)) for topic, tables in results.items()}
-        picture = os.path.relpath(options.plot, options.page.parent) if options.plot else None
-        caption = plot.caption(machine.describe(), run)
-        options.page.write_text(report.page(topics, report.targets_text(verdicts), caption, picture))
+        write_page(options, results, verdicts, plot.caption(machine.describe(), run))
     faults = broken(results)
     if faults:
         print("\nOf ours, this did not work:", *faults, sep="\n  ", file=sys.stderr)

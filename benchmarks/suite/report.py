@@ -23,8 +23,9 @@ HOW_TO_RUN = """\
 ## How to run it
 
 `pip install '.[bench]'`, a C compiler, and `python benchmarks/run.py`; `--list` names topics and peers, `--page FILE`
-writes this page. Servers have one processor, loads another one; all contenders of a table are measured in turn, round
-by round, and the ratios of the rounds are what counts. Medians of five rounds are the default.
+writes this page, or, with the names of topics, their sections in it. Servers have one processor, loads another one; all
+contenders of a table are measured in turn, round by round, and the ratios of the rounds are what counts. Medians of five
+rounds are the default.
 
 Arrays and pictures alone, and small calls beside those of another checkout:
 
@@ -131,23 +132,42 @@ def targets_text(verdicts: Sequence[Verdict]) -> str:
     return aligned(rows)
 
 
-def page(topics: Mapping[str, str], targets: str, caption: str, picture: str | None) -> str:
-    """Make the tables a page of the documentation, in Markdown.
+def section(caption: str, tables: str, targets: str) -> str:
+    """Make the part of the page about one topic, without its heading.
 
     Args:
-        topics: the text of the tables of each topic.
-        targets: the text of `targets_text`; empty for none.
+        caption: where and when it was measured, and how.
+        tables: the text of its tables.
+        targets: the text of `targets_text` for its targets; empty for none.
+    """
+    parts = [caption, _fenced(tables)]
+    if targets:
+        parts.append(_fenced(targets))
+    return "\n\n".join(parts)
+
+
+def sections_of(text: str) -> dict[str, str]:
+    """The sections of a page that was made before, by topic."""
+    parts = text.partition(LEGEND)[2].split("\n## ")[1:]
+    return {topic: body.strip("\n") for topic, _, body in (part.partition("\n") for part in parts)}
+
+
+def page(sections: Mapping[str, str], picture: str | None) -> str:
+    """Make a page of the documentation, in Markdown.
+
+    Args:
+        sections: of the topics, in order; each as of `section`.
         picture: its path, relative to the page.
     """
-    parts = ["# Benchmarks", "Made by `benchmarks/run.py --page`; not edited by hand.", caption]
+    parts = [
+        "# Benchmarks",
+        "Made by `benchmarks/run.py --page`; not edited by hand. Each topic says when it was measured.",
+    ]
     if picture:
         parts.append(f"![small calls as a share of a bare echo, arrays as throughput]({picture})")
-    parts.append(HOW_TO_RUN.rstrip())
-    if targets:
-        parts += ["## Targets", _fenced(targets)]
-    parts.append(LEGEND)
-    for topic, text in topics.items():
-        parts += [f"## {topic}", _fenced(text)]
+    parts += [HOW_TO_RUN.rstrip(), LEGEND]
+    for topic, text in sections.items():
+        parts += [f"## {topic}", text]
     return "\n\n".join(parts) + "\n"
 
 

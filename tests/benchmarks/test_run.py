@@ -26,6 +26,7 @@ from .suite_modules import (
     entry,
     measure,
     memory,
+    report,
     script,
 )
 
@@ -204,14 +205,19 @@ def test_command_reports_and_fails_for_ours_only(
         seen.append(settings)
         return [table]
 
-    monkeypatch.setattr(run, "TOPICS", {"small-1": topic})
+    monkeypatch.setattr(run, "TOPICS", {"small-1": topic, "page": topic})
     monkeypatch.setattr(run, "build", lambda: None)
     monkeypatch.setattr("signal.signal", lambda *arguments: None)
     file = tmp_path / "figures.json"
     page = tmp_path / "page.md"
-    command = ["--seconds", "0.5", "--rounds", "3", "--json", str(file), "--page", str(page)]
+    page.write_text(report.page({"small-1": "of before", "other": "of before", "page": "of before"}, None))
+    command = ["small-1", "--seconds", "0.5", "--rounds", "3", "--json", str(file), "--page", str(page)]
     assert run.main(command) == status
-    assert "## small-1\n\n```text\nsum(a: int, b: int), 1 connection\n" in page.read_text()
+    sections = report.sections_of(page.read_text())
+    assert "\n\n```text\nsum(a: int, b: int), 1 connection\n" in sections["small-1"]
+    assert "; medians of 3 rounds of 0.5 s" in sections["small-1"]
+    assert list(sections) == ["small-1", "page"], "sections of topics that there are no more go"
+    assert sections["page"] == "of before"
     assert (seen[0].seconds, seen[0].rounds) == (0.5, 3)
     printed = capsys.readouterr()
     assert "grpc sync    failed: their own matter" in printed.out

@@ -149,8 +149,14 @@ def test_table_shows_figures_shares_and_reasons() -> None:
     ]
 
 
+def test_sections_of_a_page_are_found_again() -> None:
+    sections = {"one": report.section("monday", "figures", "a target"), "two": report.section("tuesday", "more", "")}
+    assert report.sections_of(report.page(sections, "picture.svg")) == sections
+    assert report.sections_of("something else") == {}
+
+
 def test_page_says_how_to_run_it() -> None:
-    made = report.page({"t": "figures"}, "", "caption", None)
+    made = report.page({"t": report.section("caption", "figures", "")}, None)
     assert report.HOW_TO_RUN.strip() in made
     page = Path(__file__).parents[2] / "docs" / "reference" / "benchmarks.md"
     assert report.HOW_TO_RUN.strip() in page.read_text()
