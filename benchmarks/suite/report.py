@@ -24,8 +24,8 @@ HOW_TO_RUN = """\
 
 `pip install '.[bench]'`, a C compiler, and `python benchmarks/run.py`; `--list` names topics and peers, `--page FILE`
 writes this page, or, with the names of topics, their sections in it. Servers have one processor, loads another one; all
-contenders of a table are measured in turn, round by round, and the ratios of the rounds are what counts. Medians of five
-rounds are the default.
+contenders of a table are measured in turn, round by round, and the ratios of the rounds are what counts. Medians of
+five rounds are the default.
 
 Arrays and pictures alone, and small calls beside those of another checkout:
 
