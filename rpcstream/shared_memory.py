@@ -8,7 +8,7 @@ A payload is copied into the ring of its sender, and out of it when its message 
 reader has counted it. These counts stand in the first page of the reader's own ring, as one word of eight bytes that is
 written and read whole. No other order is needed between the two processes: a payload is written before its message goes
 through the socket, and read after it, and the system's locks of the socket order the two; a count is written after
-`_Fence` has ended all reads before it, and whoever sees the count writes into the slot only because of what it says.
+`_Fence` has ended all reads before it, and an end that sees the count writes into the slot only because of it.
 """
 
 from __future__ import annotations

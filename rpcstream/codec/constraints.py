@@ -1,4 +1,4 @@
-"""What stands beside the type in `Annotated`: constraints and descriptions, whoever defined them.
+"""What stands beside the type in `Annotated`: constraints and descriptions of this and other libraries.
 
 Owns the reading of msgspec's Meta, annotated_types, pydantic's Field, Doc and plain text: each is enforced, shown in
 the schema, or refused by name. Neither annotated_types nor pydantic is imported: an object of theirs is there only if
