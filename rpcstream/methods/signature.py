@@ -8,6 +8,7 @@ is run.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import Parameter
@@ -92,7 +93,7 @@ class Signature:
         self.returns = self._lowered("the return value", returns)
         self.check_result = self._result_check(returns)
         self._read_items(returns)
-        self.exact_result = _EXACT.get(returns) if returns is None or isinstance(returns, type) else None
+        self.exact_result = _exact_result(returns)
         self._errors = ParamsErrors(self.parameters)
         self._positional = [parameter for parameter in self.parameters if parameter.by_position]
         self._keyword = [parameter for parameter in self.parameters if parameter.kind is Parameter.KEYWORD_ONLY]
@@ -405,6 +406,14 @@ class Signature:
                     raise ValueError(f"the result is not what the return hint says: {said}") from None
 
         return check
+
+
+def _exact_result(returns: Any) -> type | None:
+    """The class of which each result needs no check for this hint; None if there is none."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and returns is numpy.ndarray:
+        return numpy.ndarray  # type: ignore[no-any-return]  # one of a dtype that is not sent fails when it is encoded
+    return _EXACT.get(returns) if returns is None or isinstance(returns, type) else None
 
 
 def _field(position: int, parameter: RemoteParameter) -> tuple[str, Any, Any]:

@@ -53,8 +53,8 @@ def header(json_size: int, sizes: Sequence[int], offsets: Sequence[int | None] =
         sizes: bytes of each payload.
         offsets: where each stands in shared memory, None behind the JSON; empty: none stands there.
     """
-    text = b"@%d %b\n" % (json_size, entries(sizes, offsets or [None] * len(sizes)))
-    return text[:-1] + b" " * padding(len(text) + json_size) + b"\n"
+    text = b"@%d %b" % (json_size, entries(sizes, offsets or [None] * len(sizes)))
+    return text + b" " * padding(len(text) + 1 + json_size) + b"\n"
 
 
 def read_header(line: bytes) -> tuple[int, tuple[int, ...], tuple[int | None, ...]]:
@@ -82,6 +82,9 @@ def parts_of_frame(message: AttachedMessage, shared: SharedPayloads | None = Non
         shared: takes large payloads, which are then not among the bytes; None: there is no such memory.
     """
     json, payloads = message.json, message.payloads
+    if shared is None and len(payloads) == 1:  # as nearly always
+        text = b"@%d %d" % (len(json), len(payloads[0]))
+        return [b"%b%*b\n%b" % (text, padding(len(text) + 1 + len(json)), b"", json), payloads[0]]
     offsets = [None] * len(payloads) if shared is None else shared.place(payloads)
     parts: list[Any] = [header(len(json), list(map(len, payloads)), offsets) + json]
     inline = [payload for payload, offset in zip(payloads, offsets, strict=True) if offset is None]

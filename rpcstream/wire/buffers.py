@@ -127,6 +127,8 @@ class AttachedMessage(MessageParts):
     @property
     def json(self) -> bytes:
         """The JSON of the frame, with a line end."""
+        if len(self.pieces) == 2:  # as nearly always
+            return b'%b{"$bin":0}%b\n' % (self.pieces[0], self.pieces[1])
         parts = [self.pieces[0]]
         for number, piece in enumerate(self.pieces[1:]):
             parts += b'{"$bin":%d}' % number, piece
