@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -22,7 +21,7 @@ from rpcstream.wire.buffers import AttachedMessage
 from rpcstream.wire.framing import LineFramer
 from rpcstream.wire.messages import BinaryFrame, Oversize
 
-from ..example_count import example_count
+from ..example_count import IS_THOROUGH, example_count
 from .frame_model import TakesAll, frame_of, read_in_pieces, read_slowly, seen_of
 
 ONE = b'{"jsonrpc":"2.0","id":1,"method":"m","params":[{"$bin":0}]}'
@@ -336,8 +335,9 @@ def test_memory_for_payloads_is_asked_for_when_the_json_is_there_and_the_size_is
 
 # -- random bytes -----------------------------------------------------------------------------------------------------
 
-#: Changes to a stream in the suite; `RPCSTREAM_FUZZ=1000000` makes a million.
-MUTATIONS = int(os.environ.get("RPCSTREAM_FUZZ", example_count(6000)))
+#: Changes to a stream, in so many tests of their own: a million in a thorough run.
+PARTS = 8
+MUTATIONS = 1_000_000 if IS_THOROUGH else 2_000
 
 
 INSERTED = (b"@", b"\n@", b"\n", b" ", b"0", b"9", b"@4 1\n{}\n\nx")
@@ -384,12 +384,14 @@ def _shown(each: object) -> object:
     return (each[0], *map(len, each[1:])) if isinstance(each, tuple) else each
 
 
-def test_mutated_streams_are_read_as_the_model_reads_them() -> None:
-    chance = random.Random(15)
+@pytest.mark.thorough
+@pytest.mark.parametrize("part", range(PARTS))
+def test_mutated_streams_are_read_as_the_model_reads_them(part: int) -> None:
+    chance = random.Random(part)
     originals = [
         frame_of(ONE, b"abc") + b'{"a":1}\n' + frame_of(TWO, b"x" * 9, b"\n@4 1\n"),
         b'{"a":"@"}\n' * 2 + frame_of(b'{"x":{"$bin":0}}', b"y" * 100) + b" " + frame_of(ONE, b"z") + b"[1]\n\n[2]\n",
         frame_of(b"{}", b"a") * 5 + b"@4 400\n{}\n\n" + b"@" * 400 + b"[3]\n",
     ]
-    for _ in range(MUTATIONS):
+    for _ in range(MUTATIONS // PARTS):
         check_mutation(mutated(chance.choice(originals), chance), chance)
