@@ -212,7 +212,7 @@ def connection_table(server: Server) -> OpenConnections:
 
 def fail_accepts(server: Server, errors: list[OSError]) -> None:
     """Have the server's next attempts to accept a connection fail, the last error of the list first."""
-    (acceptor,) = listener_of(server)._acceptors
+    (acceptor,) = listener_of(server)._sources
     real: Any = acceptor._sock
 
     class FailingSocket:

@@ -1,6 +1,7 @@
 """Listening sockets, and accepted connections until their protocol takes over.
 
-Owns accepting connections, TLS handshakes that are not complete, and what happens when the system has no more file
+Owns accepting connections (`Acceptor`), setting them up (`ConnectionSetup`, which also takes those that another process
+has accepted), TLS handshakes that are not complete, and what happens when the system has no more file
 descriptors: nothing is accepted for a while, new connections wait in the system's queue, and one line is logged now and
 then. The servers of the event loops are not used, because then asyncio's logs thousands of errors each second; uvloop's
 closes new connections silently, or, where the whole system has run out, stops listening for good; and neither lets
@@ -37,7 +38,7 @@ BURST = 64
 PAUSE, SHORT_PAUSE = 1.0, 0.05
 
 #: Errors of `accept` that concern one connection only (accept(2), "Error handling").
-_OF_ONE = frozenset(
+OF_ONE_CONNECTION = frozenset(
     (
         errno.ECONNABORTED,
         errno.EPERM,
@@ -90,34 +91,51 @@ class Handshake:
             self.task.cancel()
 
 
-class Acceptor:
-    """Accepts connections from one listening socket, from `start` to `stop`.
+class Arrival:
+    """An accepted connection until its protocol has taken over.
+
+    Attributes:
+        handshake: its TLS handshake; None without TLS.
+        is_over_limit: there was no room for it where it was accepted; see `OpenConnections.opened`.
+        is_pending: its protocol has not taken over, and it has not failed.
+    """
+
+    __slots__ = ("handshake", "is_over_limit", "is_pending")
+
+    def __init__(self, handshake: Handshake | None = None, is_over_limit: bool = False) -> None:
+        self.handshake = handshake
+        self.is_over_limit = is_over_limit
+        self.is_pending = True
+
+
+class ConnectionSetup:
+    """Sets up connections that were accepted at one address: the TLS handshake, then the protocol.
 
     Args:
-        make_protocol: makes the protocol of a connection; called with its handshake (without TLS: None).
+        make_protocol: makes the protocol of a connection. It calls `arrived` when it has taken over.
         context: for TLS; None: no TLS.
         handshake_timeout: seconds; None: the default of the event loop (60 s).
         on_handshake: called when a handshake is about to begin; returns whether it may.
         on_handshake_over: called when a handshake has failed, or its protocol has been made.
         on_handshake_refused: called with the reason when a handshake has failed, unless the peer has only gone away.
-        on_shortage: called when the system has no descriptors or memory for a connection. Returns whether open ones
-            were closed for that.
+        on_failed: called when a connection has ended before its protocol took over.
+
+    Attributes:
+        pending: connections that are being set up: neither their protocol has taken over, nor have they failed.
     """
 
     def __init__(
         self,
-        sock: socket.socket,
-        make_protocol: Callable[[Handshake | None], asyncio.Protocol],
+        make_protocol: Callable[[Arrival], asyncio.Protocol],
         *,
         context: ssl.SSLContext | None,
         handshake_timeout: float | None,
-        on_handshake: Callable[[Handshake], bool],
+        on_handshake: Callable[[Arrival], bool],
         on_handshake_over: Callable[[Handshake], None],
         on_handshake_refused: Callable[[Handshake, str], None],
-        on_shortage: Callable[[OSError], bool],
+        on_failed: Callable[[], object] = lambda: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._sock = sock
         self._make_protocol = make_protocol
         self._tls: dict[str, Any] = {}
         if context is not None:
@@ -125,11 +143,117 @@ class Acceptor:
         self._on_handshake = on_handshake
         self._on_handshake_over = on_handshake_over
         self._on_handshake_refused = on_handshake_refused
+        self._on_failed = on_failed
+        self.pending = 0
+        #: Tasks of connections that are being set up; the event loop does not keep references to them.
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, conn: socket.socket, address: Any = None, *, is_over_limit: bool = False) -> None:
+        """Begin to set up an accepted connection.
+
+        Args:
+            conn: its socket, which is closed if that fails.
+            address: of its peer; None: the system is asked for it.
+            is_over_limit: there is no room for it.
+        """
+        conn.setblocking(False)
+        handshake = None
+        if self._tls:
+            handshake = Handshake(format_address(_peer_of(conn) if address is None else address))
+        arrival = Arrival(handshake, is_over_limit)
+        self.pending += 1
+        if handshake is not None and not self._on_handshake(arrival):
+            conn.close()
+            self._failed(arrival)
+            return
+        task = self._loop.create_task(self._connected(conn, arrival))
+        self._tasks.add(task)
+        if handshake is not None:
+            handshake.task = task
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if task.cancelled():  # perhaps before it began
+                conn.close()
+                self._failed(arrival)
+            if handshake is not None:
+                self._on_handshake_over(handshake)
+
+        task.add_done_callback(done)
+
+    def arrived(self, arrival: Arrival) -> None:
+        """The protocol of a connection has taken over."""
+        if arrival.is_pending:
+            arrival.is_pending = False
+            self.pending -= 1
+
+    async def wait(self) -> None:
+        """Wait until each accepted connection has its protocol, or has failed."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def serve(self, sock: socket.socket) -> asyncio.Server:
+        """Accept with a server of the event loop, where it cannot watch a socket."""
+        return await self._loop.create_server(
+            lambda: self._make_protocol(Arrival()), sock=sock, backlog=BACKLOG, **self._tls
+        )
+
+    def _failed(self, arrival: Arrival) -> None:
+        if arrival.is_pending:
+            self.arrived(arrival)
+            self._on_failed()
+
+    async def _connected(self, conn: socket.socket, arrival: Arrival) -> None:
+        handshake = arrival.handshake
+        failures: list[ssl.SSLError] = []
+        if handshake is not None:
+            handshake_failures.set(failures)  # in this task's own context
+        try:
+            await self._loop.connect_accepted_socket(lambda: self._make_protocol(arrival), conn, **self._tls)
+        except OSError as error:  # errors of TLS among them: the peer is gone, or breaks the protocol
+            peer = handshake.address if handshake is not None else "a peer"
+            log.debug("a connection from %s could not be set up: %s", peer, error)
+            if handshake is not None:
+                self._report(handshake, failures[0] if failures else error)
+            conn.close()
+            self._failed(arrival)
+        except Exception:
+            log.exception("a connection could not be set up")
+            conn.close()
+            self._failed(arrival)
+
+    def _report(self, handshake: Handshake, error: OSError) -> None:
+        """Report a failed handshake, in the words of OpenSSL, or of the event loop where it took too long."""
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            return  # the peer has only looked whether the port is open, or has changed its mind
+        reason = getattr(error, "reason", None)
+        text = reason.lower().replace("_", " ") if isinstance(reason, str) else str(error)
+        self._on_handshake_refused(handshake, f"TLS failed: {text}")
+
+
+def _peer_of(conn: socket.socket) -> Any:
+    try:
+        return conn.getpeername()
+    except OSError:  # it is gone
+        return None
+
+
+class Acceptor:
+    """Accepts connections from one listening socket, from `start` to `stop`.
+
+    Args:
+        setup: sets the connections up.
+        on_shortage: called when the system has no descriptors or memory for a connection. Returns whether open ones
+            were closed for that.
+    """
+
+    def __init__(self, sock: socket.socket, setup: ConnectionSetup, *, on_shortage: Callable[[OSError], bool]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._setup = setup
         self._on_shortage = on_shortage
         self._is_started = False
         self._pause: asyncio.TimerHandle | None = None
-        #: Tasks of connections that are being set up; the event loop does not keep references to them.
-        self._tasks: set[asyncio.Task[None]] = set()
         #: Accepts in place of this object where the loop cannot watch a socket (Windows).
         self._server: asyncio.Server | None = None
 
@@ -140,9 +264,7 @@ class Acceptor:
         try:
             self._loop.add_reader(self._sock.fileno(), self._accept)
         except NotImplementedError:
-            self._server = await self._loop.create_server(
-                lambda: self._make_protocol(None), sock=self._sock, backlog=BACKLOG, **self._tls
-            )
+            self._server = await self._setup.serve(self._sock)
 
     def stop(self) -> None:
         """Stop accepting. Connections that the system has made already are still set up; see `wait`."""
@@ -158,8 +280,7 @@ class Acceptor:
 
     async def wait(self) -> None:
         """Wait until each accepted connection has its protocol, or has failed."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._setup.wait()
 
     def _accept(self) -> None:
         for _ in range(BURST):
@@ -168,62 +289,17 @@ class Acceptor:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno in _OF_ONE:
+                if error.errno in OF_ONE_CONNECTION:
                     continue
                 self._loop.remove_reader(self._sock.fileno())
                 pause = SHORT_PAUSE if self._on_shortage(error) else PAUSE
                 self._pause = self._loop.call_later(pause, self._resume)
                 return
-            conn.setblocking(False)
-            handshake = Handshake(format_address(address)) if self._tls else None
-            if handshake is not None and not self._on_handshake(handshake):
-                conn.close()
-                continue
-            self._connect(conn, handshake)
+            self._setup.begin(conn, address)
 
     def _resume(self) -> None:
         self._pause = None
         self._loop.add_reader(self._sock.fileno(), self._accept)
-
-    def _connect(self, conn: socket.socket, handshake: Handshake | None) -> None:
-        """Begin to set up an accepted connection, with its handshake."""
-        task = self._loop.create_task(self._connected(conn, handshake))
-        self._tasks.add(task)
-        if handshake is not None:
-            handshake.task = task
-
-        def done(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            if task.cancelled():  # perhaps before it began
-                conn.close()
-            if handshake is not None:
-                self._on_handshake_over(handshake)
-
-        task.add_done_callback(done)
-
-    async def _connected(self, conn: socket.socket, handshake: Handshake | None) -> None:
-        failures: list[ssl.SSLError] = []
-        if handshake is not None:
-            handshake_failures.set(failures)  # in this task's own context
-        try:
-            await self._loop.connect_accepted_socket(lambda: self._make_protocol(handshake), conn, **self._tls)
-        except OSError as error:  # errors of TLS among them: the peer is gone, or breaks the protocol
-            peer = handshake.address if handshake is not None else "a peer"
-            log.debug("a connection from %s could not be set up: %s", peer, error)
-            if handshake is not None:
-                self._report(handshake, failures[0] if failures else error)
-            conn.close()
-        except Exception:
-            log.exception("a connection could not be set up")
-            conn.close()
-
-    def _report(self, handshake: Handshake, error: OSError) -> None:
-        """Report a failed handshake, in the words of OpenSSL, or of the event loop where it took too long."""
-        if isinstance(error, ConnectionResetError | BrokenPipeError):
-            return  # the peer has only looked whether the port is open, or has changed its mind
-        reason = getattr(error, "reason", None)
-        text = reason.lower().replace("_", " ") if isinstance(reason, str) else str(error)
-        self._on_handshake_refused(handshake, f"TLS failed: {text}")
 
 
 # -- sockets ----------------------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
+from typing import Protocol
 
 from ..auth.authenticator import Authenticator
 from ..limits import Limits
@@ -21,7 +21,7 @@ from ..peer.memory import MessageMemory
 from ..peer.session import Session
 from ..tls import Certificates
 from ..wire.http_messages import Request
-from .accept import Acceptor, Handshake, bound_tcp, bound_unix, remove_own
+from .accept import Acceptor, Arrival, ConnectionSetup, bound_tcp, bound_unix, remove_own
 from .access import AccessRules
 from .connection import Connection, format_address
 from .detect import ProtocolDetector
@@ -39,6 +39,16 @@ RENEWAL = 1.0
 
 #: Seconds in which requests that wait are refused when a server stops; those that are left end with their connection.
 REFUSING = 0.25
+
+
+class ConnectionSource(Protocol):
+    """Where accepted connections come from: a listening socket, or another process."""
+
+    def stop(self) -> None:
+        """Take no more connections. Those that wait are still set up; see `wait`."""
+
+    async def wait(self) -> None:
+        """Wait until each connection has its protocol, or has failed."""
 
 
 class Listener:
@@ -85,7 +95,8 @@ class Listener:
         self._counters = counters
         self._delimiter = delimiter
         self._trace = trace
-        self._acceptors: list[Acceptor] = []
+        self._sources: list[ConnectionSource] = []
+        self._setups: list[ConnectionSetup] = []
         self._unix_paths: list[tuple[str, int]] = []
         self._connections = OpenConnections(
             limits=limits,
@@ -118,16 +129,14 @@ class Listener:
             OSError: the address is in use, or not one of this machine; the text names it.
         """
         path = os.path.abspath(unix) if unix is not None else ""
-        access = self._access.at(None if path else host)
-        router = HttpRouter(access, self._routes, self._make_websocket, self._paths, reads_frames=self._binary)
-        make_detector = partial(self._make_detector, router)
+        setup = self.setup(None if path else host or "")
         address = f"unix://{path}" if path else format_address((host, port))
         try:
             sockets = [bound_unix(path, unix_mode)] if path else await bound_tcp(host or "", port)
             if path:
                 self._unix_paths.append((path, os.stat(path).st_ino))
             name = sockets[0].getsockname()
-            acceptors = [self._acceptor(sock, make_detector) for sock in sockets]
+            acceptors = [Acceptor(sock, setup, on_shortage=self.make_room) for sock in sockets]
             try:
                 for acceptor in acceptors:
                     await acceptor.start()
@@ -135,33 +144,58 @@ class Listener:
                 for acceptor in acceptors:
                     acceptor.stop()
                 raise
-            self._acceptors += acceptors
+            self._sources += acceptors
         except OSError as error:
             raise OSError(error.errno, f"cannot listen at {address}: {error.strerror or error}") from error
-        if self._renewal is None:
-            self._renew()
+        self._start_renewal()
         return address if path else format_address(name)
 
-    def _acceptor(self, sock: socket.socket, make_detector: Callable[[Handshake | None], ProtocolDetector]) -> Acceptor:
+    def take_from(self, source: ConnectionSource) -> None:
+        """Take connections from another process, too, until `stop_accepting`: it gives them to a `setup`."""
+        self._sources.append(source)
+        self._start_renewal()
+
+    def setup(self, host: str | None) -> ConnectionSetup:
+        """Make what sets up connections that are accepted at a host.
+
+        Args:
+            host: whose name HTTP requests may then give; "" for all addresses, None for a Unix socket.
+        """
         limits = self._limits
+        access = self._access.at(host)
+        router = HttpRouter(access, self._routes, self._make_websocket, self._paths, reads_frames=self._binary)
         times = [seconds for seconds in (limits.handshake_timeout, limits.message_timeout) if seconds is not None]
         if self._authenticator is not None and limits.auth_timeout is not None:
             times.append(limits.auth_timeout)
-        return Acceptor(
-            sock,
-            make_detector,
+        setup = ConnectionSetup(
+            lambda arrival: self._make_detector(router, setup, arrival),
             context=self._certificates.context if self._certificates is not None else None,
             handshake_timeout=min(times, default=None),
             on_handshake=self._connections.handshake_begins,
             on_handshake_over=self._connections.handshake_over,
             on_handshake_refused=self._connections.handshake_refused,
-            on_shortage=self._connections.make_room,
+            on_failed=self._connections.setup_failed,
         )
+        self._setups.append(setup)
+        return setup
+
+    def make_room(self, error: OSError) -> bool:
+        """The system gives no connection for want of descriptors or memory; returns whether some were closed for it."""
+        return self._connections.make_room(error)
+
+    @property
+    def open_count(self) -> int:
+        """Connections that are open, those that are being set up among them."""
+        return self._counters.connections + sum(setup.pending for setup in self._setups)
+
+    def watch_closed(self, on_closed: Callable[[], object]) -> None:
+        """Call a function after each connection that has been closed."""
+        self._connections.on_closed = on_closed
 
     @property
     def is_listening(self) -> bool:
         """Whether connections are accepted at any address."""
-        return bool(self._acceptors)
+        return bool(self._sources)
 
     @property
     def connections(self) -> frozenset[Connection]:
@@ -177,16 +211,16 @@ class Listener:
         """Close the listening sockets, and take no more requests on open connections; what is in flight goes on."""
         if self._renewal is not None:
             self._renewal.cancel()
-        acceptors, self._acceptors = self._acceptors, []
-        for acceptor in acceptors:
-            acceptor.stop()
+        sources, self._sources = self._sources, []
+        for source in sources:
+            source.stop()
         for path, inode in self._unix_paths:
             remove_own(path, inode)
         self._unix_paths.clear()
         self._connections.drain()
         # Connections that were accepted a moment ago are set up in the next turns, and closed then.
-        for acceptor in acceptors:
-            await acceptor.wait()
+        for source in sources:
+            await source.wait()
 
     async def closed(self) -> None:
         """Wait until no connection is open and no handler runs for one."""
@@ -209,12 +243,16 @@ class Listener:
         """Make the protocol of one more connection with the line stream, and its session."""
         return self._make_line(on_open=self._connections.opened)
 
-    def _make_detector(self, router: HttpRouter, handshake: Handshake | None) -> ProtocolDetector:
+    def _make_detector(self, router: HttpRouter, setup: ConnectionSetup, arrival: Arrival) -> ProtocolDetector:
+        def opened(connection: Connection) -> None:
+            setup.arrived(arrival)
+            self._connections.opened(connection, arrival)
+
         return ProtocolDetector(
             limits=self._limits,
             make_line=self._make_line,
             make_http=partial(self._make_http, router),
-            on_open=partial(self._connections.opened, handshake=handshake),
+            on_open=opened,
             on_close=self._connections.closed,
             on_known=self._connections.replaced,
             on_refused=self._connections.handshake_refused,
@@ -267,6 +305,10 @@ class Listener:
     def _check_gone(self) -> None:
         if not self._connections and not self._sessions:
             self._all_gone.set()
+
+    def _start_renewal(self) -> None:
+        if self._renewal is None:
+            self._renew()
 
     def _renew(self) -> None:
         """Read the certificate again if its files have changed; check that again later."""

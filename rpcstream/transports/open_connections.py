@@ -14,6 +14,7 @@ from ..errors import ServerBusy
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
+from .accept import Arrival
 from .connection import Connection
 from .timeouts import interval
 
@@ -33,6 +34,9 @@ class OpenConnections:
         limits: `max_connections` and the time limits are enforced here.
         has_authentication: a connection whose peer is not authenticated gives way to others.
         on_empty: called when the last connection is gone.
+
+    Attributes:
+        on_closed: called after each connection that is lost.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class OpenConnections:
         self._counters = counters
         self._has_authentication = has_authentication
         self._on_empty = on_empty
+        self.on_closed: Callable[[], object] = lambda: None
         self._connections: set[Connection] = set()
         self._unauthenticated = UnauthenticatedConnections()
         self._log = LimitedLog(log)
@@ -60,13 +65,17 @@ class OpenConnections:
 
     # -- connections come and go ------------------------------------------------------------------------------------
 
-    def handshake_begins(self, handshake: Connection) -> bool:
-        """Count a TLS handshake like a connection; returns whether it may begin.
+    def handshake_begins(self, arrival: Arrival) -> bool:
+        """Count the TLS handshake of a connection like a connection; returns whether it may begin.
 
         One too many is refused when its handshake is done, unless there are many.
         """
+        handshake = arrival.handshake
+        assert handshake is not None
         self._add(handshake)
-        if not self._has_room(handshake) and len(self._connections) > self._limits.max_connections + MAX_REFUSED:
+        if self._has_room(handshake, arrival.is_over_limit):
+            arrival.is_over_limit = False
+        elif len(self._connections) > self._limits.max_connections + MAX_REFUSED:
             self._counters.connections_refused += 1
             self._discard(handshake)
             return False
@@ -83,15 +92,16 @@ class OpenConnections:
         self._counters.handshakes_refused += 1
         self._log.warning(host_of(connection), "refused a handshake of %s: %s", connection.address, reason)
 
-    def opened(self, connection: Connection, handshake: Connection | None = None) -> None:
+    def opened(self, connection: Connection, arrival: Arrival | None = None) -> None:
         """Add a connection; refuse it where there is no room.
 
         Args:
             connection: the new one.
-            handshake: the TLS handshake that it comes out of; None without TLS.
+            arrival: how it was accepted; None for one in memory. If it is over the limit of several processes together,
+                it takes the place of one here that has not been authenticated, or is refused.
         """
-        if handshake is not None:
-            self._discard(handshake)
+        if arrival is not None and arrival.handshake is not None:
+            self._discard(arrival.handshake)
         self._counters.connections_total += 1
         self._counters.connections += 1
         self._add(connection)
@@ -99,7 +109,7 @@ class OpenConnections:
             connection.abort(self._abort_reason)
         elif self._is_draining:
             connection.drain()
-        elif self._has_room(connection):
+        elif self._has_room(connection, arrival is not None and arrival.is_over_limit):
             if self._has_authentication:
                 self._unauthenticated.add(connection)
         else:
@@ -122,6 +132,11 @@ class OpenConnections:
             host = host_of(connection)
             self._log.warning(host, "closed the connection from %s: %s", connection.address, connection.reason)
         self._check_empty()
+        self.on_closed()
+
+    def setup_failed(self) -> None:
+        """A connection has ended before its protocol took over."""
+        self.on_closed()
 
     def make_room(self, error: OSError) -> bool:
         """The system gives no connection for want of descriptors or memory; returns whether some were closed for it."""
@@ -163,9 +178,9 @@ class OpenConnections:
         if not self._connections:
             self._on_empty()
 
-    def _has_room(self, newcomer: Connection) -> bool:
+    def _has_room(self, newcomer: Connection, is_over_limit: bool) -> bool:
         """Whether there is room for the connection that was added last, perhaps since another one gave way to it."""
-        if len(self._connections) <= self._limits.max_connections:
+        if not is_over_limit and len(self._connections) <= self._limits.max_connections:
             return True
         return self._give_way("all places are taken", newcomer)
 
