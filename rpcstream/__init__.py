@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     )
     from .hub import Hub, Rule, Rules
     from .limits import Limits
+    from .methods.middleware import CallNext, MethodCall
     from .peer.context import Context
     from .peer.credentials import Credentials
     from .peer.remote import BlockingPeer, Peer
@@ -93,7 +94,9 @@ _MODULE_OF = {
     "ImageFile": "codec",
     "ImageOptions": "codec",
     "Limits": "limits",
+    "CallNext": "methods.middleware",
     "MaxSide": "codec",
+    "MethodCall": "methods.middleware",
     "Peer": "peer.remote",
     "Request": "wire.http_messages",
     "Response": "wire.http_messages",
@@ -115,6 +118,7 @@ __all__ = [
     "BatchTooLarge",
     "BlockingPeer",
     "CallCancelled",
+    "CallNext",
     "CallTimeout",
     "Client",
     "Codec",
@@ -135,6 +139,7 @@ __all__ = [
     "Limits",
     "MaxSide",
     "MessageTooLarge",
+    "MethodCall",
     "MethodNotFound",
     "NotAuthenticated",
     "NotPermitted",

@@ -118,7 +118,20 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tls",
         "user_files",
     },
-    "__init__": {"errors", "limits", "codec", "auth", "peer", "client", "server", "tls", "web", "wire", "hub"},
+    "__init__": {
+        "errors",
+        "limits",
+        "codec",
+        "auth",
+        "peer",
+        "methods",
+        "client",
+        "server",
+        "tls",
+        "web",
+        "wire",
+        "hub",
+    },
     "__main__": {"cli"},
 }
 

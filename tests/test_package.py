@@ -105,6 +105,7 @@ def test_what_users_get_has_no_members_for_the_framework() -> None:
         "deadline",
         "headers",
         "in_batch",
+        "is_notification",
         "metadata",
         "peer",
         "progress",

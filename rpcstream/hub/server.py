@@ -13,12 +13,13 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Self, Unpack
+from typing import Any, NoReturn, Self, Unpack
 
 import orjson
 
 from ..auth.authenticator import authenticate_users
 from ..config import ConfigSource, HubConfig, hub_options
+from ..errors import RegistrationError
 from ..events.event_queue import QueueMemory
 from ..keyword_options import with_options
 from ..methods.dispatch import Dispatcher
@@ -289,6 +290,13 @@ class Hub(Server):
             "clients": len(self.directory.by_name),
             "methods_offered": self.directory.offered,
         }
+
+    def middleware(self, function: Any) -> NoReturn:
+        """Raises RegistrationError: a hub passes calls on unread. Middleware belongs to the servers behind it."""
+        raise RegistrationError(
+            "a hub passes calls on without reading them, and has no middleware: rules say who may call what; put "
+            "middleware around the methods where they are offered"
+        )
 
     def _make_dispatcher(self, invoker: Invoker) -> Dispatcher:
         self._dispatcher = HubDispatcher(

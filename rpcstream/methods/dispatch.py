@@ -11,7 +11,7 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from types import CoroutineType
 from typing import Any
 
@@ -88,8 +88,8 @@ class Dispatcher:
     ) -> None:
         self._side = side
         self._registry = methods
-        self._methods = methods.by_name
-        self._for_all = methods.for_all
+        self._methods: Mapping[str, Method] = methods.by_name
+        self._for_all: Mapping[str, Method] = methods.for_all
         self._codec = codec
         self._serialize = codec.serialize
         self._invoker = invoker
@@ -275,7 +275,7 @@ class Dispatcher:
     ) -> Encoded | Later | None:
         """Call a handler that has a context or streams, is a generator, or keeps its place in the order of calls."""
         call_id = message.get("id", NO_ID)
-        credit = _wanted_credit(method, message, session)
+        credit = wanted_credit(method, message, session)
         collects = method.stream is not None and credit is None
         if credit is not None:
             assert method.stream is not None
@@ -509,7 +509,7 @@ class Dispatcher:
                     # Other tasks run before the reply is written, and may change what this handler has returned.
                     del result, args, kwargs
                     reply.secure()
-            if type(runner) is CallRunner and runner.context.afterwards:
+            if isinstance(runner, CallRunner) and runner.context.afterwards:
                 self._after_reply.plan(runner.context, asyncio.current_task())
             return reply
         except KeyboardInterrupt:
@@ -558,7 +558,7 @@ class Dispatcher:
         return self.replies.error(call_id, DeadlineExceeded(data={"method": method.name, "timeout": seconds}))
 
 
-def _wanted_credit(method: Method, message: dict[str, Any], session: ConversationState) -> int | None:
+def wanted_credit(method: Method, message: dict[str, Any], session: ConversationState) -> int | None:
     """The items that the caller of a generator permits at first; None if the call is not to stream.
 
     Raises:

@@ -79,14 +79,7 @@ class CallRunner:
         try:
             if self._ticket is not None:
                 await self._ticket.wait()
-            if self._collected is not None:
-                return await self._collect(method, args, kwargs, self._collected)
-            if self._sender is not None:
-                return await self._stream(method, args, kwargs, self._sender)
-            if method.is_async or method.offload is not None:
-                result = self._invoker.start(method, args, kwargs)
-            else:
-                result = method.function(*args, **kwargs)
+            result = self._begin(method, args, kwargs)
             return await result if inspect.isawaitable(result) else result
         except asyncio.CancelledError:
             self.context.cancel()
@@ -98,6 +91,16 @@ class CallRunner:
             raise CallCancelled("Cancelled: the caller left before it had answered") from error
         finally:
             self._end()
+
+    def _begin(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Begin the handler; gives its result, or an awaitable of it."""
+        if self._collected is not None:
+            return self._collect(method, args, kwargs, self._collected)
+        if self._sender is not None:
+            return self._stream(method, args, kwargs, self._sender)
+        if method.is_async or method.offload is not None:
+            return self._invoker.start(method, args, kwargs)
+        return method.function(*args, **kwargs)
 
     def __del__(self) -> None:
         # The task was cancelled before its first step, so `start` never ran.

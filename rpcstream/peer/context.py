@@ -68,6 +68,11 @@ class Context:
         return self._peer
 
     @property
+    def is_notification(self) -> bool:
+        """The caller waits for no reply, and is told neither result nor error."""
+        return "id" not in self._message
+
+    @property
     def in_batch(self) -> bool:
         """The call came in a batch."""
         return self._batch is not None

@@ -26,6 +26,7 @@ from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from ..methods.builtin_methods import add_auth_method, add_event_methods, add_hello, add_own_methods
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker, check_picklable, default_processes, default_threads
+from ..methods.middleware import Middleware, MiddlewareDispatcher, checked
 from ..methods.threads import DaemonExecutor
 from ..methods.workers import is_worker
 from ..observe.counters import Counters
@@ -56,6 +57,7 @@ from .running import RunningServer, log_message
 log = get_logger("rpcstream.server")
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
+AnyMiddleware = TypeVar("AnyMiddleware", bound=Middleware)
 
 
 @with_options(DEFAULTS, ServerOptions)
@@ -102,6 +104,7 @@ class Server(ServerMethods):
         self._threads: int = default_threads() if given["threads"] is None else given["threads"]
         self._processes: int = default_processes() if given["processes"] is None else given["processes"]
         self._running: RunningServer | None = None
+        self._middleware: list[Middleware] = []
         self._left_behind: set[asyncio.Task[Any]] = set()
         # Who may connect, and how.
         self._authenticator: Authenticator | None = None
@@ -192,6 +195,25 @@ class Server(ServerMethods):
             add_auth_method(self._registry)
         self._access = self._access.joined(access)
         self._tls = tls or self._tls
+
+    # -- around calls -----------------------------------------------------------------------------------------------
+
+    def middleware(self, function: AnyMiddleware) -> AnyMiddleware:
+        """Decorator: run an async function around every call: `async def limit(call, call_next)`.
+
+        It gets a `MethodCall`, and `call_next`, which goes on with it: `return await call_next(call)`. It may raise an
+        `RpcError` in place of that, change `call.arguments` before, and the result after it. The function that was
+        given first is outermost. It runs for calls whose method exists, may be called and takes these params; not for
+        methods `rpc.*`.
+
+        Raises:
+            RegistrationError: it is no async function of two arguments.
+            RuntimeError: the server is running.
+        """
+        if self._running is not None:
+            raise RuntimeError("this server is running already: give it its middleware before")
+        self._middleware.append(checked(function))
+        return function
 
     def _stats(self) -> dict[str, Any]:
         batched = self.batches.stats()
@@ -405,6 +427,9 @@ class Server(ServerMethods):
         return RunningServer(invoker, dispatcher, listener, self.routes)
 
     def _make_dispatcher(self, invoker: Invoker) -> Dispatcher:
+        if self._middleware:
+            middleware = tuple(self._middleware)
+            return MiddlewareDispatcher(self._registry, middleware=middleware, **self._dispatcher_options(invoker))
         return Dispatcher(self._registry, **self._dispatcher_options(invoker))
 
     def _dispatcher_options(self, invoker: Invoker) -> dict[str, Any]:

@@ -18,6 +18,10 @@ def process_id() -> int:
     return os.getpid()
 
 
+def add(a: int, b: int) -> int:
+    return a + b
+
+
 def double(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values * 2
 

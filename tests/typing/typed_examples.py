@@ -14,12 +14,14 @@ from rpcstream import (
     AsyncClient,
     Backoff,
     BlockingPeer,
+    CallNext,
     Client,
     Codec,
     Context,
     Hub,
     ImageOptions,
     Limits,
+    MethodCall,
     Peer,
     RpcError,
     Server,
@@ -76,6 +78,23 @@ def squares(numbers: list[float]) -> list[float]:
 assert_type(squares([1.0]), list[float])
 server.batched(offload="process")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
 server.batched(ordered=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
+
+
+@server.middleware
+async def timed(call: MethodCall, call_next: CallNext) -> Any:
+    assert_type(call.name, str)
+    assert_type(call.arguments, dict[str, Any])
+    assert_type(call.context, Context)
+    return await call_next(call)
+
+
+@server.middleware  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]  # wrong
+async def lonely(call: MethodCall) -> Any: ...
+
+
+@server.middleware  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]  # wrong
+def not_async(call: MethodCall, call_next: CallNext) -> int:
+    return 1
 
 
 def sync_calls(client: Client) -> None:
