@@ -54,7 +54,7 @@ class _Command:
     def run(self) -> int:
         """Load the target and serve it; gives the exit status."""
         from ..process import replace_run
-        from .load import TargetError
+        from ..server.target import TargetError
 
         try:
             with replace_run(self._serve_at_import):
@@ -70,7 +70,8 @@ class _Command:
 
     def _serve_at_import(self, server: Server, arguments: dict[str, Any]) -> None:
         """Serve a server whose module calls `server.run()` at module level, with the arguments of that call."""
-        from .load import TargetError, prepare
+        from ..server.target import TargetError
+        from .load import prepare
 
         if self.options.functions is not None:
             raise TargetError(f"{self.options.functions} calls server.run(): serve it without -f")
@@ -85,7 +86,8 @@ class _Command:
             server: the server.
             arguments: for `Server.run`, from the target; options of the command come first.
         """
-        from .load import TargetError, listen_arguments
+        from ..server.target import TargetError
+        from .load import listen_arguments
 
         options = self.options
         _set_up_logging(options)
@@ -125,7 +127,8 @@ class _Command:
 
 
 def _load(options: argparse.Namespace) -> Server:
-    from .load import functions_server, load_module, load_server, make_hub, prepare
+    from ..server.target import load_module, load_server
+    from .load import functions_server, make_hub, prepare
 
     if options.hub and options.target is None:
         return make_hub(options)

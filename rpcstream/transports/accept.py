@@ -19,6 +19,7 @@ import socket
 import ssl
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RpcError
@@ -235,13 +236,14 @@ def _peer_of(conn: socket.socket) -> Any:
     try:
         return conn.getpeername()
     except OSError:  # it is gone
-        return None
+        return ("", 0)
 
 
 class Acceptor:
     """Accepts connections from one listening socket, from `start` to `stop`.
 
     Args:
+        sock: does not block; this object closes it.
         setup: sets the connections up.
         on_shortage: called when the system has no descriptors or memory for a connection. Returns whether open ones
             were closed for that.
@@ -258,8 +260,6 @@ class Acceptor:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        self._sock.setblocking(False)
-        self._sock.listen(BACKLOG)
         self._is_started = True
         try:
             self._loop.add_reader(self._sock.fileno(), self._accept)
@@ -303,6 +303,54 @@ class Acceptor:
 
 
 # -- sockets ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BoundAddress:
+    """An address that is listened at.
+
+    Attributes:
+        sockets: bound to it, one for each address that its name has; connections wait there until they are accepted.
+        address: in the form that clients take, with the port that the system chose.
+        host: as it was given; None for a Unix socket.
+        path, inode: the file of a Unix socket; "" and 0 otherwise.
+    """
+
+    sockets: list[socket.socket]
+    address: str
+    host: str | None
+    path: str = ""
+    inode: int = 0
+
+    def remove_file(self) -> None:
+        """Remove the file of a Unix socket."""
+        if self.path:
+            remove_own(self.path, self.inode)
+
+
+async def listen_at(
+    host: str, port: int, unix: str | os.PathLike[str] | None = None, unix_mode: int | None = None
+) -> BoundAddress:
+    """Listen at a host ("" for all addresses of this machine) and port, or at a Unix socket; accept nothing yet.
+
+    Raises:
+        OSError: the address is in use, or not one of this machine; the text names it.
+    """
+    path = os.path.abspath(unix) if unix is not None else ""
+    sockets: list[socket.socket] = []
+    try:
+        sockets = [bound_unix(path, unix_mode)] if path else await bound_tcp(host, port)
+        for sock in sockets:
+            sock.setblocking(False)
+            sock.listen(BACKLOG)
+        if path:
+            return BoundAddress(sockets, f"unix://{path}", None, path, os.stat(path).st_ino)
+        return BoundAddress(sockets, format_address(sockets[0].getsockname()), host)
+    except OSError as error:
+        for sock in sockets:
+            sock.close()
+        where = f"unix://{path}" if path else format_address((host, port))
+        raise OSError(error.errno, f"cannot listen at {where}: {error.strerror or error}") from error
 
 
 async def bound_tcp(host: str, port: int) -> list[socket.socket]:

@@ -21,9 +21,9 @@ from ..peer.memory import MessageMemory
 from ..peer.session import Session
 from ..tls import Certificates
 from ..wire.http_messages import Request
-from .accept import Acceptor, Arrival, ConnectionSetup, bound_tcp, bound_unix, remove_own
+from .accept import Acceptor, Arrival, BoundAddress, ConnectionSetup, listen_at
 from .access import AccessRules
-from .connection import Connection, format_address
+from .connection import Connection
 from .detect import ProtocolDetector
 from .http import HttpConnection
 from .http_router import CallPaths, HttpRouter, Routes
@@ -97,7 +97,7 @@ class Listener:
         self._trace = trace
         self._sources: list[ConnectionSource] = []
         self._setups: list[ConnectionSetup] = []
-        self._unix_paths: list[tuple[str, int]] = []
+        self._bound: list[BoundAddress] = []
         self._connections = OpenConnections(
             limits=limits,
             counters=counters,
@@ -128,27 +128,20 @@ class Listener:
         Raises:
             OSError: the address is in use, or not one of this machine; the text names it.
         """
-        path = os.path.abspath(unix) if unix is not None else ""
-        setup = self.setup(None if path else host or "")
-        address = f"unix://{path}" if path else format_address((host, port))
+        bound = await listen_at(host or "", port, unix, unix_mode)
+        setup = self.setup(bound.host)
+        acceptors = [Acceptor(sock, setup, on_shortage=self.make_room) for sock in bound.sockets]
+        self._bound.append(bound)
         try:
-            sockets = [bound_unix(path, unix_mode)] if path else await bound_tcp(host or "", port)
-            if path:
-                self._unix_paths.append((path, os.stat(path).st_ino))
-            name = sockets[0].getsockname()
-            acceptors = [Acceptor(sock, setup, on_shortage=self.make_room) for sock in sockets]
-            try:
-                for acceptor in acceptors:
-                    await acceptor.start()
-            except BaseException:
-                for acceptor in acceptors:
-                    acceptor.stop()
-                raise
-            self._sources += acceptors
-        except OSError as error:
-            raise OSError(error.errno, f"cannot listen at {address}: {error.strerror or error}") from error
+            for acceptor in acceptors:
+                await acceptor.start()
+        except BaseException:
+            for acceptor in acceptors:
+                acceptor.stop()
+            raise
+        self._sources += acceptors
         self._start_renewal()
-        return address if path else format_address(name)
+        return bound.address
 
     def take_from(self, source: ConnectionSource) -> None:
         """Take connections from another process, too, until `stop_accepting`: it gives them to a `setup`."""
@@ -214,9 +207,9 @@ class Listener:
         sources, self._sources = self._sources, []
         for source in sources:
             source.stop()
-        for path, inode in self._unix_paths:
-            remove_own(path, inode)
-        self._unix_paths.clear()
+        for bound in self._bound:
+            bound.remove_file()
+        self._bound.clear()
         self._connections.drain()
         # Connections that were accepted a moment ago are set up in the next turns, and closed then.
         for source in sources:

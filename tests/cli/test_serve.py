@@ -211,7 +211,7 @@ class TestTargets:
         ended = run_server("broken", "-d", cwd=folder)
         assert ended.returncode == 2
         assert 'broken.py", line 1' in ended.stderr
-        assert "load.py" in ended.stderr
+        assert "target.py" in ended.stderr
 
     def test_a_module_that_runs_its_server_is_served_once_with_the_options_of_the_command(
         self, folder: Path, start_server: StartServer
