@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     )
     from .hub import Hub, Rule, Rules
     from .limits import Limits
+    from .methods.dependencies import Depends
     from .methods.middleware import CallNext, MethodCall
     from .peer.context import Context
     from .peer.credentials import Credentials
@@ -88,6 +89,7 @@ _MODULE_OF = {
     "Codec": "codec",
     "Context": "peer.context",
     "Credentials": "peer.credentials",
+    "Depends": "methods.dependencies",
     "Html": "web.html",
     "HttpError": "wire.http_messages",
     "Hub": "hub",
@@ -127,6 +129,7 @@ __all__ = [
     "Context",
     "Credentials",
     "DeadlineExceeded",
+    "Depends",
     "EncodeError",
     "Html",
     "HttpError",

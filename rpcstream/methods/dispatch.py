@@ -42,6 +42,7 @@ from ..wire.envelope import VERSION
 from ..wire.messages import Oversize
 from .arguments import Arguments, ArgumentsWithImages, Tagged
 from .collected_items import HELD, CollectedItems, CollectionBudget, are_few, first_items
+from .dependency_call import CleanUps, DependencyRunner
 from .image_decoding import HandlerRunner, ImageCallRunner, ImageMemory
 from .invoke import Invoker
 from .registry import Method, MethodRegistry
@@ -104,6 +105,8 @@ class Dispatcher:
         # Found here, not through the writer, on the path of a call.
         self._write_result = self.replies.result
         self._write_failure = self.replies.failure
+        #: The clean-up of dependencies, after replies.
+        self.clean_ups = CleanUps(self.log, limits.max_calls)
         self._after_reply = AfterReplyCalls(self.log)
         self._slices = TimeSlices()
         self._budget = CollectionBudget(2 * limits.max_message_size, limits.max_collected)
@@ -288,7 +291,7 @@ class Dispatcher:
             assert context is not None
             (args, kwargs), tokens = method.injection.fill((args, kwargs), context, session, self._invoker.images)
         collected = generator = hold = None
-        if not (method.is_async or method.offload or method.ordered or credit is not None):
+        if method.begins_now and credit is None:
             # In the event loop: it begins at once, and most are done at once.
             if collects:
                 generator = method.function(*args, **kwargs)
@@ -302,7 +305,10 @@ class Dispatcher:
             hold = Hold(session)
         elif collects:
             collected = self._new_collection(method, session, call_id is not NO_ID, [])
-        runner = CallRunner(
+        make_runner: Callable[..., CallRunner] = CallRunner
+        if method.dependencies is not None:
+            make_runner = functools.partial(DependencyRunner, method.dependencies, self.clean_ups)
+        runner = make_runner(
             self._invoker,
             context or self._context(method, message, timeout, session),
             slices=self._slices,

@@ -1,4 +1,4 @@
-"""Injects what a handler gets beside the arguments on the wire: the Context of the call, and streams.
+"""Injects what a handler gets beside the arguments on the wire: the Context of the call, streams, and dependencies.
 
 Owns where these stand among the arguments, which is found once, at registration.
 """
@@ -47,12 +47,12 @@ class Injection:
             RegistrationError: the handler runs in another process, where there is no connection; or it is a sync
                 function in the event loop, which could not wait for the items of a stream.
         """
-        if signature.context is None and not signature.streams:
+        if signature.context is None and not signature.streams and not signature.dependencies:
             return None
         if offload == "process":
             raise RegistrationError(
-                f"{signature.method}: a handler in another process can have neither a Context nor streams; "
-                "use offload='thread'"
+                f"{signature.method}: a handler in another process can have neither a Context nor streams nor "
+                "dependencies; use offload='thread'"
             )
         if signature.streams and not is_async and offload is None:
             raise RegistrationError(
@@ -61,6 +61,8 @@ class Injection:
             )
         places = signature.places(list(signature.streams))
         streams = tuple((_ArgumentSlot(name, places[name]), bind) for name, bind in signature.streams.items())
+        if signature.dependencies:
+            return _WithDependencies.of_provided(signature, streams)
         return cls(_context_slot(signature), streams)
 
     def fill(
@@ -101,10 +103,65 @@ class Injection:
                 args.insert(self.context.position, context)
         return (tuple(args), kwargs), tokens
 
+    def with_provided(self, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Any]) -> Arguments:
+        """The arguments with the values of the dependencies, in the order of the parameters."""
+        return args, kwargs
+
+
+@dataclass(frozen=True, slots=True)
+class _WithDependencies(Injection):
+    """The injected parameters of a handler with dependencies, whose places are kept until these are provided.
+
+    Attributes:
+        inserted: where the context (True) and the dependencies go, in order of position.
+        provided: where the dependencies go.
+    """
+
+    inserted: tuple[tuple[_ArgumentSlot, bool], ...]
+    provided: tuple[_ArgumentSlot, ...]
+
+    @classmethod
+    def of_provided(cls, signature: Signature, streams: tuple[tuple[_ArgumentSlot, BindItem], ...]) -> Injection:
+        slots = [_slot(each.parameter, each.position) for each in signature.dependencies.values()]
+        inserted = [(slot, False) for slot in slots]
+        if (context := _context_slot(signature)) is not None:
+            inserted.append((context, True))
+        inserted.sort(key=lambda each: each[0].position or 0)
+        return cls(None, streams, tuple(inserted), tuple(slots))
+
+    def fill(
+        self, arguments: Arguments, context: CallContext, session: ConversationState, images: ImageDecoder
+    ) -> tuple[Arguments, list[str]]:
+        """As `Injection.fill`; None stands for each dependency."""
+        # Not by super(), which means another class in one that has slots.
+        (filled, kwargs), tokens = Injection.fill(self, arguments, context, session, images)
+        args = list(filled)
+        for slot, is_context in self.inserted:
+            value = context if is_context else None
+            if slot.position is None:
+                kwargs[slot.name] = value
+            else:
+                args.insert(slot.position, value)
+        return (tuple(args), kwargs), tokens
+
+    def with_provided(self, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Any]) -> Arguments:
+        """As `Injection.with_provided`."""
+        given = list(args)
+        for slot, value in zip(self.provided, values, strict=True):
+            if slot.position is None:
+                kwargs[slot.name] = value
+            else:
+                given[slot.position] = value
+        return tuple(given), kwargs
+
 
 def _context_slot(signature: Signature) -> _ArgumentSlot | None:
     parameter = signature.context
     if parameter is None:
         return None
+    return _slot(parameter, signature.context_position)
+
+
+def _slot(parameter: Parameter, position: int | None) -> _ArgumentSlot:
     by_position = parameter.kind is not Parameter.KEYWORD_ONLY
-    return _ArgumentSlot(parameter.name, signature.context_position if by_position else None)
+    return _ArgumentSlot(parameter.name, position if by_position else None)

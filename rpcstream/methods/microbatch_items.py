@@ -18,6 +18,7 @@ from ..codec.constraints import is_constraint
 from ..codec.fields import expanded
 from ..errors import RegistrationError
 from .arguments import Arguments
+from .dependencies import dependency_of
 from .introspect import hints_of, signature_of
 
 #: The arguments of one call, in the order of the parameters.
@@ -62,6 +63,8 @@ class ItemSignature:
         seen = []
         for parameter in listed.parameters.values():
             try:
+                if dependency_of(parameter, hints.get(parameter.name, Any)) is not None:
+                    raise TypeError("a batched handler runs for several calls at once, and can have no dependencies")
                 hint, column = _item_parameter(parameter, hints.get(parameter.name, Parameter.empty))
             except (TypeError, ValueError) as error:
                 raise RegistrationError(f"{method}: parameter {parameter.name!r}: {error}") from error

@@ -18,12 +18,12 @@ from ..peer.deadline import TimeLimit
 from ..peer.interfaces import Later
 from ..peer.state import ConversationState
 from ..wire.buffers import Encoded
+from .dependency_call import DependencyRunner
 from .dispatch import Dispatcher, wanted_credit
 from .injection import Injection
 from .introspect import holds
 from .registry import RESERVED, Method
 from .replies import NO_ID
-from .stream_call import CallRunner
 
 #: Goes on with a call: the next middleware, in the end the handler. Gives the result.
 CallNext = Callable[["MethodCall"], Awaitable[Any]]
@@ -63,16 +63,16 @@ class MethodCall:
         """The arguments for the function by the names of its parameters: checked, decoded, defaults filled in.
 
         What `*args` took is a tuple, what `**kwargs` took an object under that name; a stream is its iterator. The
-        Context is not among them. What is changed here before `call_next` is what the handler gets; it is not checked
-        again.
+        Context and dependencies are not among them. What is changed here before `call_next` is what the handler gets;
+        it is not checked again.
         """
         if self._bound is None:
             bound = inspect.signature(self.method.function).bind_partial(*self._args, **self._kwargs)
             bound.apply_defaults()
             self._bound = bound
-            parameter = self.method.signature.context
-            if parameter is not None:
-                self._hidden = {parameter.name: bound.arguments.pop(parameter.name)}
+            signature = self.method.signature
+            hidden = [*signature.dependencies, *([signature.context.name] if signature.context is not None else [])]
+            self._hidden = {name: bound.arguments.pop(name) for name in hidden}
         return self._bound.arguments
 
     @property
@@ -131,7 +131,7 @@ def composed(middleware: tuple[Middleware, ...]) -> CallNext:
     return chain
 
 
-class MiddlewareRunner(CallRunner):
+class MiddlewareRunner(DependencyRunner):
     """Runs one call with middleware around its handler; a stream with all its items is inside."""
 
     def __init__(self, chain: CallNext, *args: Any, **options: Any) -> None:
@@ -231,6 +231,8 @@ class MiddlewareDispatcher(Dispatcher):
             method = method.stream
         runner = MiddlewareRunner(
             self._chain,
+            method.dependencies,
+            self.clean_ups,
             self._invoker,
             context,
             slices=self._slices,

@@ -21,6 +21,7 @@ from ..keyword_options import check_names
 from ..peer.proxy import CLIENT_NAMES
 from ..text import get_logger
 from .arguments import Bind
+from .dependencies import Dependencies, Overrides
 from .injection import Injection
 from .introspect import holds, name_of
 from .options import METHOD_DEFAULTS, GroupOptions, MethodOptions, Offload
@@ -40,7 +41,9 @@ class Method:
         bind: gives the arguments for the function (`Signature.bind`).
         returns: a result of this very class needs no `check_result`.
         inline: it is a plain sync function, which is called while its message is read.
+        begins_now: it is a sync function in the event loop that is called at once, be it a generator or with a Context.
         injection: what the handler gets beside the arguments on the wire; None for nothing.
+        dependencies: the parameters that functions of the server provide; None where there are none.
         generator: the function, if it is a generator function.
         stream: the same method for callers that take the items one by one; None unless it is a generator function.
         check_item: checks and converts an item of a generator; None where there is nothing to check.
@@ -59,7 +62,9 @@ class Method:
     check_result: Callable[[Any], Any] | None
     returns: type | None
     inline: bool
+    begins_now: bool
     injection: Injection | None
+    dependencies: Dependencies | None
     generator: Callable[..., Any] | None
     stream: Method | None
     check_item: Callable[[Any], Any] | None
@@ -74,6 +79,7 @@ class MethodRegistry(Mapping[str, Method]):
 
     Args:
         knows_callers: callers are authenticated, so that the option `allow` can be used.
+        overrides: of dependencies, see `Server.dependency_overrides`; None: handlers can have no dependencies.
 
     Attributes:
         by_name: all of them.
@@ -81,8 +87,9 @@ class MethodRegistry(Mapping[str, Method]):
         version: counts the changes.
     """
 
-    def __init__(self, codec: Codec, *, knows_callers: bool = False) -> None:
+    def __init__(self, codec: Codec, *, knows_callers: bool = False, overrides: Overrides | None = None) -> None:
         self._codec = codec
+        self._overrides = overrides
         self._knows_callers = knows_callers
         self.by_name: dict[str, Method] = {}
         self.for_all: dict[str, Method] = {}
@@ -171,6 +178,7 @@ class MethodRegistry(Mapping[str, Method]):
             function, method=name, codec=self._codec, namespace=namespace, in_thread=offload == "thread"
         )
         injection = Injection.of(signature, is_async=kind.is_async, offload=offload)
+        dependencies = self._dependencies(signature, namespace)
         inline = not (kind.is_async or offload or kind.is_generator or injection or ordered)
         signature.decode_images(here=0 if offload else INLINE_PIXELS, reports=not inline)
         method = Method(
@@ -184,7 +192,9 @@ class MethodRegistry(Mapping[str, Method]):
             check_result=signature.check_result if check_result else None,
             returns=signature.exact_result,
             inline=inline,
+            begins_now=not (kind.is_async or offload or ordered or dependencies),
             injection=injection,
+            dependencies=dependencies,
             generator=function if kind.is_generator else None,
             stream=None,
             check_item=signature.check_item if check_result else None,
@@ -203,6 +213,14 @@ class MethodRegistry(Mapping[str, Method]):
             check_end = signature.check_end if check_result else None
             method = replace_fields(method, stream=replace_fields(method, check_result=check_end))
         return method
+
+    def _dependencies(self, signature: Signature, namespace: dict[str, Any] | None) -> Dependencies | None:
+        wanted = {name: each.depends for name, each in signature.dependencies.items()}
+        if not wanted:
+            return None
+        if self._overrides is None:
+            raise RegistrationError(f"{signature.method}: dependencies are for the methods of a server")
+        return Dependencies(wanted, method=signature.method, overrides=self._overrides, namespace=namespace)
 
     def add_object(self, target: object, *, prefix: str = "", **options: Unpack[GroupOptions]) -> list[Method]:
         """Make the public methods of an object remote methods: those of its class that are written in Python.

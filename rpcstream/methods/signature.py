@@ -27,6 +27,7 @@ from ..errors import InvalidRequest, RegistrationError
 from ..wire import envelope
 from . import stream_params
 from .arguments import Arguments, ArgumentsWithImages, Bind, Line, ParamsErrors, RemoteParameter, Tagged
+from .dependencies import Provided, dependency_of
 from .introspect import context_parameter, hints_of, signature_of
 
 Convert = Callable[[Any], Any]
@@ -55,6 +56,7 @@ class Signature:
             parameter, path and reason in its `data`; InvalidRequest if params are neither array nor object; and
             ArgumentsWithImages where `decode_images` asks for it.
         context: the parameter that takes the context of the call, which callers do not see.
+        dependencies: the parameters that functions of the server provide, by name; callers do not see them either.
         streams: the parameters that take the items of a stream, by name, each with what checks an item.
         check_result: checks and converts a result; None where there is nothing to check.
         check_item: the same for an item of a generator.
@@ -82,10 +84,16 @@ class Signature:
         self.context = context_parameter(parameters, hints, method)
         self.context_position = parameters.index(self.context) if self.context is not None else None
         self.streams: dict[str, Bind] = {}
+        self.dependencies: dict[str, Provided] = {}
         self.parameters = []
-        for parameter in parameters:
+        for position, parameter in enumerate(parameters):
             if self.context is None or parameter.name != self.context.name:
                 hint = hints.get(parameter.name, Any)
+                with self._refusing(f"parameter {parameter.name!r}"):
+                    depends = dependency_of(parameter, hint)
+                if depends is not None:
+                    self.dependencies[parameter.name] = Provided(depends, parameter, position)
+                    continue
                 lowered = self._lowered_parameter(parameter, hint, in_thread=in_thread)
                 self.parameters.append(RemoteParameter(parameter.name, parameter.kind, lowered, parameter.default))
         self._hints = hints
@@ -204,7 +212,7 @@ class Signature:
         if not self._takes_nothing:
             raise self._errors.error([], None)
         # What is injected among the arguments needs those before it, too: their defaults.
-        return self._bind_array([]) if self.streams or self.context is not None else _NOTHING
+        return self._bind_array([]) if self.streams or self.dependencies or self.context is not None else _NOTHING
 
     def _bind_object(self, params: dict[str, Any]) -> Arguments:
         others: dict[str, Any] = {}

@@ -45,6 +45,11 @@ def inherit(seconds: float) -> None:
     _deadline.set(min(_deadline.get(), clock() + seconds))
 
 
+def forget() -> None:
+    """Give what runs in this context all the time it wants: the call that it began in is over."""
+    _deadline.set(INFINITE)
+
+
 def time_left(seconds: float | None) -> float | None:
     """The time that a call made here may take: what is asked for, or what is left to the handler if that is less.
 

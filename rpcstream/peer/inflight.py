@@ -227,6 +227,10 @@ class RunningCalls:
         finally:
             self._undisturbed.discard(task)
 
+    def is_undisturbed(self, task: asyncio.Task[Any]) -> bool:
+        """Whether a task tidies up at the moment."""
+        return task in self._undisturbed
+
     def _cancel_forwarded(self) -> None:
         for call in list(self.forwarded):
             call.cancel()

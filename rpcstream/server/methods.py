@@ -34,7 +34,10 @@ class ServerMethods:
 
     def __init__(self, codec: Codec, *, knows_callers: bool) -> None:
         self.codec = codec
-        self._registry = MethodRegistry(codec, knows_callers=knows_callers)
+        #: For tests: functions that are called in place of those of dependencies, `{open_session: fake_session}`. What
+        #: is put here holds from the next call on.
+        self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._registry = MethodRegistry(codec, knows_callers=knows_callers, overrides=self.dependency_overrides)
         self.batches = BatchedMethods(self._registry)
         self.batched = self.batches.decorator
 

@@ -65,10 +65,10 @@ class RunningServer:
         if delay and listener.is_listening:
             await asyncio.wait({aborted}, timeout=delay)
         await listener.stop_accepting()
-        closed = asyncio.ensure_future(listener.closed())
+        closed = asyncio.ensure_future(self._closed())
         try:
             await asyncio.wait({aborted, closed}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if not closed.done():
+            if listener.sessions:
                 log.warning(
                     "stopping: %d connections had not finished in time; methods at work: %s",
                     len(listener.sessions),
@@ -82,12 +82,18 @@ class RunningServer:
             # Cancelled handlers run their `finally` while what the lifespan gave them is still there.
             await asyncio.wait({closed}, timeout=CLEAN_UP)
             closed.cancel()
+            await self.dispatcher.clean_ups.abandon(FAREWELL)
             self.left_behind = {task for session in listener.sessions for task in session.running.tasks}
             if self.left_behind:
                 names = _methods_at_work(listener)
                 log.warning("left behind, since they did not end when they were cancelled: methods %s", names)
         self.dispatcher.log.flush()
         log.info("stopped")
+
+    async def _closed(self) -> None:
+        """Wait until all connections are closed, and their calls have cleaned up."""
+        await self.listener.closed()
+        await self.dispatcher.clean_ups.wait()
 
 
 def log_message(direction: str, message: bytes) -> None:

@@ -7,11 +7,12 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rpcstream import RpcError
+from rpcstream import Depends, RpcError
 
 
 def process_id() -> int:
@@ -119,3 +120,11 @@ def numbers(to: int, note: str = "") -> Iterator[int]:
 def texts(count: int, size: int) -> Iterator[str]:
     for _ in range(count):
         yield "x" * size
+
+
+def session() -> int:
+    return 1
+
+
+def needs_session(session: Annotated[int, Depends(session)]) -> int:
+    return session

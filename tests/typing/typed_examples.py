@@ -5,7 +5,8 @@ Lines that end in `# wrong` must be errors: a checker that is strict about unuse
 
 from __future__ import annotations
 
-from typing import Any, assert_type
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, assert_type
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from rpcstream import (
     Client,
     Codec,
     Context,
+    Depends,
     Hub,
     ImageOptions,
     Limits,
@@ -95,6 +97,22 @@ async def lonely(call: MethodCall) -> Any: ...
 @server.middleware  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]  # wrong
 def not_async(call: MethodCall, call_next: CallNext) -> int:
     return 1
+
+
+async def open_session(ctx: Context) -> AsyncIterator[list[str]]:
+    yield [ctx.method]
+
+
+@server
+def greet(name: str, session: Annotated[list[str], Depends(open_session)]) -> str:
+    assert_type(session, list[str])
+    return name
+
+
+assert_type(greet("x", ["session"]), str)
+Depends(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
+Depends(open_session, cached=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
+server.dependency_overrides[open_session] = lambda: ["fake"]
 
 
 def sync_calls(client: Client) -> None:
