@@ -18,8 +18,13 @@ from ..text import visible
 from .serve_options import HUB_OPTIONS, TLS_OPTIONS
 
 if TYPE_CHECKING:
+    import socket
+
     from ..hub import Hub
     from ..tls import TLS
+
+#: Where to listen: options of the command and arguments of `Server.run`.
+WHERE = ("host", "port", "unix", "unix_mode")
 
 
 def functions_server(module: ModuleType, *, pattern: str, debug: bool = False) -> Server:
@@ -122,17 +127,40 @@ def _read_tls(files: dict[str, str]) -> TLS:
         raise TargetError(with_option_names(str(error))) from None
 
 
-def listen_arguments(server: Server, options: argparse.Namespace, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments for `Server.run`: host and port, or a Unix socket.
+def passed_sockets(options: argparse.Namespace) -> list[socket.socket]:
+    """The sockets that systemd has passed to this process; they take the place of --host, --port and --unix.
 
-    The command line comes first, then the configuration of a hub, then these arguments.
+    Raises:
+        TargetError: they cannot be used, or one of these options is given as well.
     """
-    names = ("host", "port", "unix", "unix_mode")
+    from ..systemd import take_sockets
+
+    try:
+        sockets = take_sockets()
+    except OSError as error:
+        raise TargetError(f"socket activation: {error.strerror or error}") from None
+    for name in WHERE if sockets else ():
+        if getattr(options, name) is not None:
+            raise TargetError(f"systemd has passed sockets to listen at: leave --{name.replace('_', '-')} out")
+    return sockets
+
+
+def listen_arguments(
+    server: Server, options: argparse.Namespace, arguments: dict[str, Any], sockets: list[socket.socket]
+) -> dict[str, Any]:
+    """The arguments for `Server.run`: host and port, a Unix socket, or sockets.
+
+    Sockets that systemd has passed come first, then the command line, the configuration of a hub, and these arguments.
+    """
+    if sockets:
+        return {**{name: arguments[name] for name in arguments if name not in WHERE}, "sockets": sockets}
     if arguments.get("unix") is not None:
         arguments.pop("host", None)
         arguments.pop("port", None)
-    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    given = {name: getattr(options, name) for name in WHERE if getattr(options, name) is not None}
     configured: dict[str, Any] = dict(getattr(server, "where", {}))
+    if given or configured:
+        arguments.pop("sockets", None)
     for name in ("host", "port") if "unix" in given else ("unix",) if given.keys() & {"host", "port"} else ():
         for less in (arguments, configured):
             less.pop(name, None)

@@ -17,6 +17,8 @@ from ..limits import DEFAULT_PORT
 from .serve_options import FUNCTIONS_PATTERN, FUNCTIONS_PORT, make_parser, parse
 
 if TYPE_CHECKING:
+    import socket
+
     from ..server import Server
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -50,13 +52,16 @@ class _Command:
         self.options = options
         self.prog = prog
         self.status: int | None = None
+        self._sockets: list[socket.socket] = []  # that systemd has passed
 
     def run(self) -> int:
         """Load the target and serve it; gives the exit status."""
         from ..process import replace_run
         from ..server.target import TargetError
+        from .load import passed_sockets
 
         try:
+            self._sockets = passed_sockets(self.options)
             with replace_run(self._serve_at_import):
                 server = _load(self.options)
             if self.status is None:
@@ -92,11 +97,12 @@ class _Command:
         options = self.options
         _set_up_logging(options)
         default_port = DEFAULT_PORT if options.functions is None else FUNCTIONS_PORT
-        where = listen_arguments(server, options, {"port": default_port, **arguments})
+        where = listen_arguments(server, options, {"port": default_port, **arguments}, self._sockets)
         told = where.pop("on_listening", None)
 
         def on_listening(address: str) -> None:
-            _say(banner(server, address, functions=options.functions is not None))
+            shown = ", ".join(server.addresses) if where.get("sockets") else address
+            _say(banner(server, shown, functions=options.functions is not None))
             if told is not None:
                 told(address)
 

@@ -246,10 +246,15 @@ class Hub(Server):
         return len(leaving)
 
     def _reload_or_log(self) -> None:
+        self._notifier.reloading("Reading the configuration again")
+        status = self._status
         try:
             self.reload()
         except (ValueError, TypeError, OSError) as error:
             log.error("the configuration was not reloaded, the one before stays in use: %s", error)
+            status = "The configuration could not be read again: see the log"
+        if self._running is not None and not self._running.stopping.is_set():
+            self._notifier.ready(status)
 
     def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> None:
         """Send a notification to a client. To be called in the hub's event loop.

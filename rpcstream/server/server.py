@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import ipaddress
 import os
+import socket
 import sys
 import types
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from ..auth.authenticator import Authenticator
 from ..auth.gate import Gate, GatedSession
@@ -43,6 +44,7 @@ from ..process import (
     stop_on_signals,
     take_replacement,
 )
+from ..systemd import Notifier
 from ..text import get_logger
 from ..tls import TLS, Certificates
 from ..transports.access import AccessRules
@@ -106,6 +108,8 @@ class Server(ServerMethods):
         self._running: RunningServer | None = None
         self._middleware: list[Middleware] = []
         self._left_behind: set[asyncio.Task[Any]] = set()
+        self._serving: asyncio.Task[None] | None = None  # what `start` has begun
+        self._notifier = Notifier()
         # Who may connect, and how.
         self._authenticator: Authenticator | None = None
         token, authenticate = given["token"], given["authenticate"]
@@ -228,6 +232,7 @@ class Server(ServerMethods):
         port: int = DEFAULT_PORT,
         unix: str | os.PathLike[str] | None = None,
         unix_mode: int | None = None,
+        sockets: Iterable[socket.socket] = (),
         loop: LoopName = "auto",
         on_listening: Callable[[str], None] | None = None,
     ) -> None:
@@ -243,22 +248,28 @@ class Server(ServerMethods):
             port: the port; 0 for one that is free.
             unix: the path of a Unix socket to listen at, instead of host and port.
             unix_mode: the permissions of its file, such as 0o660; None: by the umask.
+            sockets: listen at these instead, which were bound before: stream sockets of TCP or Unix, such as those that
+                systemd passes (`rpcstream.systemd.take_sockets`). They stay the caller's: at the end they are not
+                closed, and connections that wait to be accepted are left to the next server. None given: host and port.
             loop: "uvloop", "asyncio", or "auto": uvloop if it is installed.
             on_listening: called once with the address, when connections are accepted; None: a line with the address is
                 printed to standard error.
 
         In a module that `rpcstream-server` loads, the options of that command come before these arguments. In a worker
-        process (`offload="process"`), which imports the module for its functions, this does nothing.
+        process (`offload="process"`), which imports the module for its functions, this does nothing. Under systemd it
+        reports that the service is ready and that it stops, and gives the watchdog its signs of life; see
+        `rpcstream.systemd`.
 
         Raises:
             OSError: the address cannot be listened at; the text names it.
+            ValueError: one of the sockets cannot listen: it is for datagrams, not bound, or a connection.
             RuntimeError: an event loop runs in this thread already, as in a notebook.
             SystemExit: a second signal came, or a handler kept the event loop for too long after the first; the code is
                 128 and the signal's number.
         """
         if is_worker():
             return
-        where: dict[str, Any] = {"host": host, "port": port, "unix": unix, "unix_mode": unix_mode}
+        where: dict[str, Any] = {"host": host, "port": port, "unix": unix, "unix_mode": unix_mode, "sockets": sockets}
         serve = take_replacement()
         if serve is not None:
             serve(self, {**where, "loop": loop, "on_listening": on_listening})
@@ -275,12 +286,16 @@ class Server(ServerMethods):
             raise SystemExit(128 + now.number) from None
 
     async def _run(self, *, on_listening: Callable[[str], None], **where: Any) -> None:
-        def listening(address: str) -> None:
-            freeze_memory()
-            on_listening(address)
+        with Notifier.take() as self._notifier, stop_on_signals(self) as signals:
+            notifier = self._notifier
 
-        with stop_on_signals(self) as signals:
-            await self.serve(**where, on_listening=listening)
+            def listening(address: str) -> None:
+                freeze_memory()
+                on_listening(address)
+                notifier.ready(self._status)
+                notifier.watch()
+
+            await self._serve(where, listening, lambda: notifier.stopping("Stopping"))
         if len(signals) > 1:
             raise StopNow(signals[-1])  # uvloop does not pass on what a signal raises inside a handler
 
@@ -291,17 +306,92 @@ class Server(ServerMethods):
         port: int = DEFAULT_PORT,
         unix: str | os.PathLike[str] | None = None,
         unix_mode: int | None = None,
+        sockets: Iterable[socket.socket] = (),
         on_listening: Callable[[str], None] | None = None,
     ) -> None:
         """Serve in the running event loop until `stop` is called or the task is cancelled; signals are not handled.
 
         Handlers that do not end when they are cancelled go on in that loop; a warning names them.
         """
-        async with self.listening(host=host, port=port, unix=unix, unix_mode=unix_mode) as address:
+        where: dict[str, Any] = {"host": host, "port": port, "unix": unix, "unix_mode": unix_mode, "sockets": sockets}
+        await self._serve(where, on_listening)
+
+    async def _serve(
+        self,
+        where: dict[str, Any],
+        on_listening: Callable[[str], object] | None,
+        on_stopping: Callable[[], object] = lambda: None,
+    ) -> None:
+        async with self.listening(**where) as address:
             if on_listening is not None:
                 on_listening(address)
             assert self._running is not None
             await self._running.stopping.wait()
+            on_stopping()
+
+    async def start(
+        self,
+        *,
+        host: str = DEFAULT_HOST,
+        port: int = DEFAULT_PORT,
+        unix: str | os.PathLike[str] | None = None,
+        unix_mode: int | None = None,
+        sockets: Iterable[socket.socket] = (),
+    ) -> str:
+        """Begin to serve in the running event loop, until `close`; returns the address when connections are accepted.
+
+        For a program that has an event loop and a life of its own; signals are not handled. The lifespan is entered and
+        left in one task, which is neither the one that calls this nor the one that calls `close`.
+
+        Raises:
+            OSError, ValueError: as `run`; and what the lifespan raises.
+            RuntimeError: the server is running already.
+        """
+        if self._running is not None or (self._serving is not None and not self._serving.done()):
+            raise RuntimeError("this server is running already")
+        where: dict[str, Any] = {"host": host, "port": port, "unix": unix, "unix_mode": unix_mode, "sockets": sockets}
+        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._serving = serving = asyncio.create_task(self._serve(where, listening.set_result))
+        try:
+            both: set[asyncio.Future[Any]] = {serving, listening}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            serving.cancel()
+            await asyncio.wait({serving})
+            raise
+        if not listening.done():
+            self._serving = None
+            await serving  # raises what kept it from starting
+            raise RuntimeError("the server was stopped before it listened")
+        return listening.result()
+
+    async def close(self) -> None:
+        """Stop what `start` has begun, in the order of `run`, and wait until all is closed.
+
+        Does nothing where `start` was not called; raises what the lifespan raises at its end. If the wait is cancelled,
+        the server ends at once.
+        """
+        serving, self._serving = self._serving, None
+        if serving is None:
+            return
+        if not serving.done():
+            self.stop()
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            if not serving.done():
+                self.abort()
+                await asyncio.wait({serving})
+            raise
+
+    async def __aenter__(self) -> Self:
+        """Serve while the block runs, at the default address or where `start` was told to; see `addresses`."""
+        if self._serving is None:
+            await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
 
     @asynccontextmanager
     async def listening(
@@ -311,6 +401,7 @@ class Server(ServerMethods):
         port: int = DEFAULT_PORT,
         unix: str | os.PathLike[str] | None = None,
         unix_mode: int | None = None,
+        sockets: Iterable[socket.socket] = (),
     ) -> AsyncIterator[str]:
         """Serve while the block runs; gives the address in the form that clients take. Port 0: one that is free.
 
@@ -318,14 +409,33 @@ class Server(ServerMethods):
 
         Raises:
             OSError: the address cannot be listened at; the text names it.
+            ValueError: one of the sockets cannot listen.
             RuntimeError: the server is running already.
         """
+        sockets = list(sockets)
         async with self._started() as running:
-            if unix is None and not _is_loopback(host) and self._authenticator is None:
-                log.warning("listening at %s, not a loopback address: there is no authentication", host)
-            address = await running.listener.listen(host or "", port, unix, unix_mode)
-            log.info("listening at %s", address)
+            if sockets:
+                address = await running.listener.listen_at_sockets(sockets)
+                names = [sock.getsockname() for sock in sockets]
+                hosts = [name[0] for name in names if isinstance(name, tuple)]
+            else:
+                hosts = [host] if unix is None else []
+                address = await running.listener.listen(host or "", port, unix, unix_mode)
+            for each in hosts:
+                if self._authenticator is None and not _is_loopback(each):
+                    log.warning("listening at %s, not a loopback address: there is no authentication", each)
+            log.info("listening at %s", ", ".join(self.addresses))
             yield address
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the server listens, in the form that clients take; empty while it does not."""
+        return tuple(self._running.listener.addresses) if self._running is not None else ()
+
+    @property
+    def _status(self) -> str:
+        """What systemd is told of a server that serves."""
+        return f"Listening at {', '.join(self.addresses)}"
 
     @asynccontextmanager
     async def in_memory(self) -> AsyncIterator[Callable[[], asyncio.Protocol]]:

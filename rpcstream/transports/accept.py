@@ -18,7 +18,7 @@ import os
 import socket
 import ssl
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,11 +247,21 @@ class Acceptor:
         setup: sets the connections up.
         on_shortage: called when the system has no descriptors or memory for a connection. Returns whether open ones
             were closed for that.
+        keeps_waiting: others go on listening at this socket, such as the next process: `stop` leaves those connections
+            to them that wait in the system's queue.
     """
 
-    def __init__(self, sock: socket.socket, setup: ConnectionSetup, *, on_shortage: Callable[[OSError], bool]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        setup: ConnectionSetup,
+        *,
+        on_shortage: Callable[[OSError], bool],
+        keeps_waiting: bool = False,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
+        self._keeps_waiting = keeps_waiting
         self._setup = setup
         self._on_shortage = on_shortage
         self._is_started = False
@@ -267,13 +277,13 @@ class Acceptor:
             self._server = await self._setup.serve(self._sock)
 
     def stop(self) -> None:
-        """Stop accepting. Connections that the system has made already are still set up; see `wait`."""
+        """Stop accepting. What waits in the system's queue is set up (see `wait`), unless it is left to others."""
         if self._pause is not None:
             self._pause.cancel()
         if self._server is not None:
             self._server.close()
         elif self._sock.fileno() >= 0:
-            if self._is_started and self._pause is None:
+            if self._is_started and self._pause is None and not self._keeps_waiting:
                 self._accept()  # those that wait would be reset, and their clients not know why
             self._loop.remove_reader(self._sock.fileno())
         self._sock.close()
@@ -313,7 +323,8 @@ class BoundAddress:
         sockets: bound to it, one for each address that its name has; connections wait there until they are accepted.
         address: in the form that clients take, with the port that the system chose.
         host: as it was given; None for a Unix socket.
-        path, inode: the file of a Unix socket; "" and 0 otherwise.
+        path, inode: the file of a Unix socket that is removed at the end; "" and 0 otherwise.
+        is_shared: the sockets are others' as well, who go on listening when this one has been closed.
     """
 
     sockets: list[socket.socket]
@@ -321,6 +332,12 @@ class BoundAddress:
     host: str | None
     path: str = ""
     inode: int = 0
+    is_shared: bool = False
+
+    @property
+    def addresses(self) -> list[str]:
+        """Of all sockets, in the form that clients take."""
+        return [format_address(sock.getsockname()) for sock in self.sockets]
 
     def remove_file(self) -> None:
         """Remove the file of a Unix socket."""
@@ -351,6 +368,51 @@ async def listen_at(
             sock.close()
         where = f"unix://{path}" if path else format_address((host, port))
         raise OSError(error.errno, f"cannot listen at {where}: {error.strerror or error}") from error
+
+
+def listen_at_sockets(sockets: Iterable[socket.socket]) -> list[BoundAddress]:
+    """Listen at sockets that others have bound, and that stay theirs, by further descriptors of them.
+
+    Raises:
+        ValueError: one of them is for datagrams, of another family than TCP and Unix, not bound, or a connection.
+        OSError: the system does not let one of them listen.
+    """
+    bound: list[BoundAddress] = []
+    try:
+        for sock in sockets:
+            copy = _duplicated(sock)
+            name = copy.getsockname()
+            host = name[0] if isinstance(name, tuple) else None
+            bound.append(BoundAddress([copy], format_address(name), host, is_shared=True))
+            copy.setblocking(False)
+            if not _is_listening(copy):
+                copy.listen(BACKLOG)
+    except BaseException:
+        for each in bound:
+            each.sockets[0].close()
+        raise
+    return bound
+
+
+def _duplicated(sock: socket.socket) -> socket.socket:
+    families = (socket.AF_INET, socket.AF_INET6, getattr(socket, "AF_UNIX", None))
+    if sock.family not in families or sock.type != socket.SOCK_STREAM:
+        raise ValueError(f"sockets= takes sockets of TCP and Unix stream sockets, not {sock!r}")
+    name = sock.getsockname()
+    if not (name[1] if isinstance(name, tuple) else name):
+        raise ValueError(f"sockets= takes sockets that are bound, not {sock!r}")
+    try:
+        sock.getpeername()
+    except OSError:  # as it should be
+        return sock.dup()
+    raise ValueError(f"sockets= takes listening sockets, not connections (with systemd: Accept=no), got {sock!r}")
+
+
+def _is_listening(sock: socket.socket) -> bool:
+    try:
+        return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    except (OSError, AttributeError):  # the system cannot tell
+        return False
 
 
 async def bound_tcp(host: str, port: int) -> list[socket.socket]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter
 from typing import Protocol
@@ -21,7 +22,7 @@ from ..peer.memory import MessageMemory
 from ..peer.session import Session
 from ..tls import Certificates
 from ..wire.http_messages import Request
-from .accept import Acceptor, Arrival, BoundAddress, ConnectionSetup, listen_at
+from .accept import Acceptor, Arrival, BoundAddress, ConnectionSetup, listen_at, listen_at_sockets
 from .access import AccessRules
 from .connection import Connection
 from .detect import ProtocolDetector
@@ -98,6 +99,8 @@ class Listener:
         self._sources: list[ConnectionSource] = []
         self._setups: list[ConnectionSetup] = []
         self._bound: list[BoundAddress] = []
+        #: Where it listens, in the form that clients take.
+        self.addresses: list[str] = []
         self._connections = OpenConnections(
             limits=limits,
             counters=counters,
@@ -129,9 +132,30 @@ class Listener:
             OSError: the address is in use, or not one of this machine; the text names it.
         """
         bound = await listen_at(host or "", port, unix, unix_mode)
-        setup = self.setup(bound.host)
-        acceptors = [Acceptor(sock, setup, on_shortage=self.make_room) for sock in bound.sockets]
-        self._bound.append(bound)
+        await self._accept_at([bound])
+        return bound.address
+
+    async def listen_at_sockets(self, sockets: Iterable[socket.socket]) -> str:
+        """Listen at sockets of others, which stay theirs; returns the first address.
+
+        Connections that wait to be accepted when this listener stops are left in the queue of their socket.
+
+        Raises:
+            ValueError, OSError: one of them cannot listen; see `accept.listen_at_sockets`.
+        """
+        bound = listen_at_sockets(sockets)
+        await self._accept_at(bound)
+        return bound[0].address
+
+    async def _accept_at(self, bound: list[BoundAddress]) -> None:
+        """Begin to accept connections; the descriptors are closed with this listener."""
+        acceptors = []
+        for each in bound:
+            setup = self.setup(each.host)
+            acceptors += [
+                Acceptor(sock, setup, on_shortage=self.make_room, keeps_waiting=each.is_shared) for sock in each.sockets
+            ]
+        self._bound += bound
         try:
             for acceptor in acceptors:
                 await acceptor.start()
@@ -140,8 +164,8 @@ class Listener:
                 acceptor.stop()
             raise
         self._sources += acceptors
+        self.addresses += [address for each in bound for address in each.addresses]
         self._start_renewal()
-        return bound.address
 
     def take_from(self, source: ConnectionSource) -> None:
         """Take connections from another process, too, until `stop_accepting`: it gives them to a `setup`."""
@@ -210,6 +234,7 @@ class Listener:
         for bound in self._bound:
             bound.remove_file()
         self._bound.clear()
+        self.addresses.clear()
         self._connections.drain()
         # Connections that were accepted a moment ago are set up in the next turns, and closed then.
         for source in sources:

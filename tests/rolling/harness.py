@@ -192,17 +192,28 @@ class _LocalServer:
 
 
 class Programs:
-    """Providers or servers as processes: `kind` and `where` as for `programs`."""
+    """Providers or servers as processes: `kind` and `where` as for `programs`.
 
-    def __init__(self, kind: str, where: Callable[[], str], folder: Path) -> None:
+    Args:
+        before: arguments of Python before those that name the program.
+        options: for the process.
+    """
+
+    def __init__(
+        self, kind: str, where: Callable[[], str], folder: Path, *, before: tuple[str, ...] = (), **options: Any
+    ) -> None:
         self._kind = kind
         self._where = where
         self._log = folder / kind
+        self._before = before
+        self._options = options
         self.said = ""
 
     async def start(self) -> Running:
-        command = (sys.executable, "-m", "tests.rolling.programs", self._kind, self._where(), str(self._log))
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        command = ("-m", "tests.rolling.programs", self._kind, self._where(), str(self._log))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *self._before, *command, stdout=asyncio.subprocess.PIPE, **self._options
+        )
         assert process.stdout is not None
         self.said = (await asyncio.wait_for(process.stdout.readline(), PATIENCE)).decode().strip()
         return _Program(process)
@@ -235,10 +246,10 @@ async def providers_restarted(*, rounds: int, as_programs: bool, calls: int = 10
         load: as for `Calls`.
     """
     outcome = Outcome()
-    async with Hub().listening(port=0) as address, _folder() as folder:
+    async with Hub().listening(port=0) as address, folder_for_logs() as folder:
         providers = Programs("provider", lambda: address, folder) if as_programs else LocalProviders(address)
         running = [await providers.start() for _ in range(3)]
-        async with _calls(Calls(address, outcome, **load)) as callers:
+        async with calling(Calls(address, outcome, **load)) as callers:
             for place in [*range(3)] * rounds:
                 await callers.more(calls)
                 before, running[place] = running[place], await providers.start()
@@ -259,13 +270,13 @@ async def server_restarted(
     Args: as for `providers_restarted`; `scheme` is that of the callers' address.
     """
     outcome = Outcome()
-    async with _folder() as folder:
+    async with folder_for_logs() as folder:
         port = 0
         local = LocalServer()
         servers = Programs("server", lambda: str(port), folder) if as_programs else local
         running = await servers.start()
         port = int(servers.said.rpartition(":")[2]) if isinstance(servers, Programs) else local.port
-        async with _calls(Calls(f"{scheme}://127.0.0.1:{port}", outcome, reconnect=True, **load)) as callers:
+        async with calling(Calls(f"{scheme}://127.0.0.1:{port}", outcome, reconnect=True, **load)) as callers:
             for _ in range(rounds):
                 await callers.more(calls)
                 await running.stop()
@@ -278,7 +289,7 @@ async def server_restarted(
 
 
 @contextlib.asynccontextmanager
-async def _calls(callers: Calls) -> AsyncIterator[Calls]:
+async def calling(callers: Calls) -> AsyncIterator[Calls]:
     task = asyncio.ensure_future(callers.run())
     try:
         yield callers
@@ -288,6 +299,6 @@ async def _calls(callers: Calls) -> AsyncIterator[Calls]:
 
 
 @contextlib.asynccontextmanager
-async def _folder() -> AsyncIterator[Path]:
+async def folder_for_logs() -> AsyncIterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)

@@ -2,8 +2,9 @@
 
     python -m tests.rolling.programs provider ADDRESS LOG
     python -m tests.rolling.programs server PORT LOG
+    python -m tests.rolling.programs activated "" LOG    # at the sockets that it is passed, as systemd does
 
-Both print a line when they take calls, and end in an orderly way with SIGTERM.
+All print a line when they take calls, and end in an orderly way with SIGTERM.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Callable
 
 from rpcstream import Client, Server
+from rpcstream.systemd import take_sockets
 
 #: Called with the number of each call that begins.
 Note = Callable[[int], object]
@@ -55,7 +57,8 @@ def main() -> None:
     if kind == "provider":
         provide(where, note)
     else:
-        make_server(note).run(port=int(where), on_listening=lambda address: print(address, flush=True))
+        place = {"sockets": take_sockets()} if kind == "activated" else {"port": int(where)}
+        make_server(note).run(**place, on_listening=lambda address: print(address, flush=True))
 
 
 if __name__ == "__main__":

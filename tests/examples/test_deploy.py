@@ -1,0 +1,142 @@
+"""The files of examples/deploy, as far as they can be checked without a running systemd, docker and a cluster.
+
+`python -m tests.examples.containers` builds the image and runs it, where there is docker.
+"""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from rpcstream import Client
+from rpcstream.cli.serve_options import make_parser, parse
+from rpcstream.hub import Hub
+from rpcstream.testing import serve_in_thread
+
+yaml = pytest.importorskip("yaml")
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "examples" / "deploy"
+SERVICES = ["vectors.service", "hub.service"]
+
+
+def unit(name: str) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None, strict=True)
+    parser.optionxform = str  # type: ignore[assignment]
+    parser.read_string((DEPLOY / name).read_text())
+    return parser
+
+
+def load_yaml(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+def docker_lines(instruction: str) -> list[str]:
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+    return [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith(f"{instruction} ")]
+
+
+def commands() -> list[list[str]]:
+    """All command lines that start `rpcstream-server`, without its name."""
+    found = [shlex.split(unit(name)["Service"]["ExecStart"]) for name in SERVICES]
+    found += [orjson.loads(line) for line in docker_lines("CMD")]
+    found += [service["command"] for service in load_yaml("compose.yaml")[0]["services"].values()]
+    for document in load_yaml("kubernetes.yaml"):
+        if document["kind"] == "Deployment":
+            found += [container["command"] for container in document["spec"]["template"]["spec"]["containers"]]
+    assert all(Path(command[0]).name == "rpcstream-server" for command in found)
+    return [command[1:] for command in found]
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_commands_are_ones_that_the_server_takes(command: list[str]) -> None:
+    options = parse(make_parser(), command)
+    assert options.target in (None, "service.py")
+    assert options.token_file
+    assert (DEPLOY / (options.target or options.config)).is_file()
+
+
+def test_the_service_answers(load_example: Callable[[str], ModuleType]) -> None:
+    with serve_in_thread(load_example("deploy/service.py").server) as address, Client(address) as client:
+        vector = client.embed("a red bicycle")
+    assert vector.dtype == np.float32
+    assert np.isclose(np.linalg.norm(vector), 1)
+
+
+def test_the_hubs_configuration_is_one() -> None:
+    Hub.from_config(DEPLOY / "hub.toml")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
+    for name in [*SERVICES, "vectors.socket"]:
+        text = (DEPLOY / name).read_text()
+        (tmp_path / name).write_text(re.sub(r"(?<=^ExecStart=)\S+", sys.executable, text, flags=re.MULTILINE))
+    files = sorted(map(str, tmp_path.iterdir()))
+    done = subprocess.run(["systemd-analyze", "verify", *files], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_stop_has_longer_than_the_server_takes(name: str) -> None:
+    service = unit(name)["Service"]
+    assert service["Type"] == "notify"
+    assert int(service["TimeoutStopSec"]) > Hub().time_to_stop
+
+
+def test_a_pod_has_longer_than_its_server_takes(
+    load_example: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = load_yaml("kubernetes.yaml")[0]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    for variable in container["env"]:
+        monkeypatch.setenv(variable["name"], variable["value"])
+    time_to_stop = load_example("deploy/service.py").server.time_to_stop
+    assert time_to_stop > 15
+    assert spec["terminationGracePeriodSeconds"] > time_to_stop
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["path"] in ("/healthz", "/readyz")
+        assert container[probe]["httpGet"]["port"] in [port["name"] for port in container["ports"]]
+
+
+def test_the_cluster_finds_the_pods() -> None:
+    deployment, service = load_yaml("kubernetes.yaml")
+    template = deployment["spec"]["template"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    assert deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
+    (container,), volumes = template["spec"]["containers"], template["spec"]["volumes"]
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in volumes}
+    secret = container["command"][container["command"].index("--token-file") + 1]
+    assert Path(secret).parent in [Path(mount["mountPath"]) for mount in container["volumeMounts"]]
+    assert (service["metadata"]["name"], container["command"][-2:]) == ("vectors", ["--allow-host", "vectors"])
+
+
+def test_what_the_image_copies_is_there() -> None:
+    for line in docker_lines("COPY"):
+        for source in line.split()[:-1]:
+            assert "*" in source or (DEPLOY / source).is_file()
+
+
+@pytest.mark.parametrize("name", ["vectors.service", "vectors.socket", "Dockerfile"])
+def test_the_page_shows_the_file(name: str) -> None:
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
+    assert f" file={name}\n{(DEPLOY / name).read_text()}```" in page
+
+
+def test_the_page_shows_the_section_of_the_container() -> None:
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
+    shown = re.search(r"```yaml file=container\.yaml\n(.*?)```", page, re.DOTALL)
+    assert shown is not None
+    indented = re.sub(r"^(?=.)", " " * 10, shown[1], flags=re.MULTILINE)
+    assert indented in (DEPLOY / "kubernetes.yaml").read_text()

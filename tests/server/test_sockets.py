@@ -1,0 +1,294 @@
+"""Listening sockets that a server is given, its life under systemd, and restarts with socket activation."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rpcstream import AsyncClient, Client, Hub, Server
+
+from ..certificates import authority, server_tls
+from .activation import PASS_ON, restarted
+
+if sys.platform == "win32":
+    pytest.skip("Unix sockets", allow_module_level=True)
+
+
+def adder() -> Server:
+    server = Server()
+
+    @server
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    return server
+
+
+@pytest.fixture
+def tcp() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        yield sock
+
+
+@pytest.fixture
+def unix(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "sock"))
+        yield sock
+
+
+# -- a server at sockets of others -------------------------------------------------------------------------------------
+
+
+async def test_a_server_listens_at_all_sockets_that_it_is_given(
+    tcp: socket.socket, unix: socket.socket, tmp_path: Path
+) -> None:
+    async with (server := adder()).listening(sockets=[tcp, unix]) as address:
+        assert server.addresses == (address, f"unix://{tmp_path / 'sock'}")
+        assert address == f"127.0.0.1:{tcp.getsockname()[1]}"
+        for each in server.addresses:
+            async with AsyncClient(each) as client:
+                assert await client.add(1, 2) == 3
+
+
+async def test_the_sockets_stay_open_and_in_place_for_the_next_server(tcp: socket.socket, unix: socket.socket) -> None:
+    for make in (adder, Hub, adder):
+        async with (server := make()).listening(sockets=[tcp, unix]):
+            for each in server.addresses:
+                async with AsyncClient(each) as client:
+                    await client.rpc.ping()
+        assert os.path.exists(unix.getsockname())
+        assert tcp.fileno() >= 0
+        assert tcp.gettimeout() is None
+
+
+async def test_a_connection_that_waits_when_a_server_stops_is_served_by_the_next_one(
+    tcp: socket.socket, unix: socket.socket
+) -> None:
+    async with (server := adder()).listening(sockets=[tcp, unix]):
+        addresses = server.addresses
+    clients = [AsyncClient(address) for address in addresses]
+    calls = [client.submit.add(1, 2) for client in clients]
+    await asyncio.sleep(0.05)  # they have connected, to a queue that no program reads
+    assert not any(call.done() for call in calls)
+    async with adder().listening(sockets=[tcp, unix]):
+        assert await asyncio.gather(*calls) == [3, 3]
+        for client in clients:
+            await client.close()
+
+
+async def test_what_connects_while_the_server_stops_is_not_accepted_any_more(tcp: socket.socket) -> None:
+    """Such a connection is neither reset nor told to go away: it stays where the next server finds it."""
+    server = adder()
+    with socket.socket() as raw:
+        async with server.listening(sockets=[tcp]):
+            raw.connect(tcp.getsockname())
+            raw.sendall(b'{"jsonrpc":"2.0","id":1,"method":"add","params":[1,2]}\n')
+            server.stop()  # in the same turn: the connection has not been accepted
+        raw.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            raw.recv(1)
+        async with adder().listening(sockets=[tcp]):
+            reply = await asyncio.get_running_loop().sock_recv(raw, 1000)
+            assert reply == b'{"jsonrpc":"2.0","id":1,"result":3}\n'
+
+
+async def test_a_given_socket_may_have_tls(tcp: socket.socket) -> None:
+    server = Server(tls=server_tls())
+    server.add(lambda a, b: a + b, name="add")
+    async with (
+        server.listening(sockets=[tcp]) as address,
+        AsyncClient(f"tls://{address}", ca=authority()) as client,
+    ):
+        assert await client.add(1, 2) == 3
+
+
+async def test_run_and_start_take_sockets_as_well(tcp: socket.socket) -> None:
+    server = adder()
+    assert await server.start(sockets=[tcp]) == f"127.0.0.1:{tcp.getsockname()[1]}"
+    await server.close()
+    stopped = adder()
+    await asyncio.to_thread(stopped.run, sockets=[tcp], on_listening=lambda address: stopped.stop())
+
+
+async def test_a_socket_on_all_addresses_without_authentication_is_warned_about(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as sock:
+        async with adder().listening(sockets=[sock]):
+            pass
+    assert "there is no authentication" in caplog.text
+
+
+async def test_sockets_that_cannot_listen_are_refused(tcp: socket.socket) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams, socket.socket() as unbound:
+        datagrams.bind(("127.0.0.1", 0))
+        for sock, why in ((ours, "bound"), (datagrams, "stream sockets"), (unbound, "are bound")):
+            server = adder()
+            with pytest.raises(ValueError, match=why):
+                await server.start(sockets=[tcp, sock])
+            assert not server.is_serving
+    with socket.create_connection(tcp.getsockname()) as connection, pytest.raises(ValueError, match="not connections"):
+        await adder().start(sockets=[connection])
+
+
+# -- under systemd -----------------------------------------------------------------------------------------------------
+
+SERVICE = """
+import os
+from rpcstream import Server
+
+server = Server(processes=1)
+
+def variables() -> list[str]:
+    return [name for name in os.environ if name.startswith(("LISTEN", "NOTIFY", "WATCHDOG"))]
+
+server.add(variables)
+server.add(variables, name="in_worker", offload="process")
+"""
+
+
+class Manager:
+    """Starts programs as systemd does, and hears what they tell.
+
+    Args:
+        folder: of the test; `sock` in it is the socket that is passed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.address = f"unix://{folder / 'sock'}"
+        self._stack = contextlib.ExitStack()
+        self.listening = self._stack.enter_context(socket.socket(socket.AF_UNIX))
+        self.listening.bind(str(folder / "sock"))
+        self.listening.listen()
+        self._notified = self._stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        self._notified.bind(str(folder / "notify"))
+        self._notified.settimeout(30)
+
+    def start(self, *arguments: str, watchdog: str = "20000000") -> subprocess.Popen[str]:
+        program = [sys.executable, "-c", PASS_ON, str(self.listening.fileno()), "-m", "rpcstream.cli.serve", *arguments]
+        return self._stack.enter_context(
+            subprocess.Popen(
+                program,
+                pass_fds=[self.listening.fileno()],
+                cwd=self.folder,
+                env={**os.environ, "NOTIFY_SOCKET": str(self.folder / "notify"), "WATCHDOG_USEC": watchdog},
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        )
+
+    def heard(self) -> str:
+        """The next datagram that is not of the watchdog."""
+        while (text := self._notified.recv(1000).decode()) == "WATCHDOG=1":
+            pass
+        return text
+
+    def hears_watchdog(self) -> bool:
+        """Whether the next datagram is of the watchdog."""
+        return self._notified.recv(1000) == b"WATCHDOG=1"
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    manager = Manager(tmp_path)
+    yield manager
+    manager.close()
+
+
+def test_a_service_says_that_it_is_ready_and_that_it_stops(manager: Manager) -> None:
+    (manager.folder / "service.py").write_text(SERVICE)
+    program = manager.start("service.py", watchdog="40000")
+    assert manager.heard() == f"READY=1\nSTATUS=Listening at {manager.address}"
+    assert manager.hears_watchdog()
+    with Client(manager.address) as client:
+        assert client.variables() == []
+        assert client.in_worker() == []
+        assert manager.hears_watchdog()
+    program.send_signal(signal.SIGTERM)
+    assert manager.heard() == "STOPPING=1\nSTATUS=Stopping"
+    out, err = program.communicate(timeout=30)
+    assert (program.returncode, err) == (0, "")
+    assert out.startswith(f"Listening at {manager.address}\n")
+    assert os.path.exists(manager.listening.getsockname())
+
+
+def test_a_hub_says_that_it_reads_its_configuration_again(manager: Manager) -> None:
+    config = manager.folder / "hub.toml"
+    config.write_text("port = 1\ncall_timeout = 5\n")
+    program = manager.start("--hub", "--config", "hub.toml")
+    assert manager.heard() == f"READY=1\nSTATUS=Listening at {manager.address}"
+    program.send_signal(signal.SIGHUP)
+    reloading, clock, _ = manager.heard().splitlines()
+    assert (reloading, clock.partition("=")[0]) == ("RELOADING=1", "MONOTONIC_USEC")
+    assert manager.heard() == f"READY=1\nSTATUS=Listening at {manager.address}"
+    config.write_text("call_timeout = -1\n")
+    program.send_signal(signal.SIGHUP)
+    assert manager.heard().startswith("RELOADING=1\n")
+    assert manager.heard() == "READY=1\nSTATUS=The configuration could not be read again: see the log"
+    program.send_signal(signal.SIGTERM)
+    assert manager.heard() == "STOPPING=1\nSTATUS=Stopping"
+    _, err = program.communicate(timeout=30)
+    assert program.returncode == 0
+    assert "the configuration was not reloaded" in err
+
+
+@pytest.mark.parametrize("option", [("--port", "0"), ("--host", "localhost"), ("--unix", "x")])
+def test_the_command_refuses_another_address_beside_passed_sockets(manager: Manager, option: tuple[str, str]) -> None:
+    program = manager.start("--hub", *option)
+    _, err = program.communicate(timeout=30)
+    assert program.returncode == 2
+    assert f"systemd has passed sockets to listen at: leave {option[0]} out" in err
+
+
+def test_the_command_refuses_a_socket_that_does_not_listen(manager: Manager) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+        os.dup2(datagrams.fileno(), manager.listening.fileno())
+        program = manager.start("--hub")
+        _, err = program.communicate(timeout=30)
+    assert program.returncode == 2
+    assert "socket activation: descriptor 3 (rpc) from systemd: it does not listen" in err
+
+
+@pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="no systemd-socket-activate")
+def test_systemd_itself_activates_a_service(tmp_path: Path) -> None:
+    (tmp_path / "service.py").write_text(SERVICE)
+    passed = [f"-E{name}" for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ]
+    command = ["systemd-socket-activate", *passed, "-l", str(tmp_path / "sock"), "--fdname=rpc"]
+    with subprocess.Popen(
+        [*command, sys.executable, "-m", "rpcstream.cli.serve", "service.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        try:
+            with Client(f"unix://{tmp_path / 'sock'}", wait_for=30) as client:
+                assert client.variables() == []
+        finally:
+            program.terminate()
+            out, _ = program.communicate(timeout=30)
+        assert program.returncode == 0
+        assert out.startswith(f"Listening at unix://{tmp_path / 'sock'}\n")
+
+
+async def test_restarts_of_an_activated_server_under_load_lose_no_call() -> None:
+    outcome, _ = await restarted(restarts=2, calls=100)
+    assert outcome.is_right, outcome
+    assert outcome.restarts == 2
