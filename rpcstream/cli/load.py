@@ -72,6 +72,8 @@ def make_hub(options: argparse.Namespace) -> Hub:
     arguments.update({f"tls_{key}": getattr(options, name) for name, _, key in TLS_OPTIONS})
     if options.no_binary:
         arguments["binary"] = False
+    if options.tracing:
+        arguments["tracing"] = True
     if options.debug:
         arguments.update(debug=True, log_level=options.log_level or "info")
     try:
@@ -80,7 +82,7 @@ def make_hub(options: argparse.Namespace) -> Hub:
         )
     except OSError as error:
         raise TargetError(f"cannot read {options.config!r}: {error.strerror or error}") from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ImportError) as error:
         raise TargetError(str(error)) from None
 
 
@@ -92,7 +94,7 @@ def is_hub(server: Server) -> bool:
 
 
 def prepare(server: Server, options: argparse.Namespace) -> None:
-    """Add what the options say to the server of a target: token, TLS, hosts, origins, paths, debug.
+    """Add what the options say to the server of a target: token, TLS, hosts, origins, paths, tracing, debug.
 
     Raises:
         TargetError: the server has one of them already, a file is wrong, or the server is no hub where one is wanted.
@@ -111,7 +113,9 @@ def prepare(server: Server, options: argparse.Namespace) -> None:
         server.guard(**added)
         if options.path is not None:
             server.take_calls_at(options.path)
-    except (ConfigError, ValueError) as error:
+        if options.tracing:
+            server.trace_calls()
+    except (ConfigError, ValueError, ImportError) as error:
         raise TargetError(str(error)) from None
     server.debug = server.debug or options.debug
     server.binary = server.binary and not options.no_binary

@@ -63,6 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--unix", metavar="PATH", help="listen at a Unix socket instead")
     add("-d", "--debug", action="store_true", help="log every message; tell callers of exceptions")
     add("--no-binary", action="store_true", help="send arrays and images as base64, never as bytes")
+    add("--tracing", action="store_true", help="make spans of calls with OpenTelemetry")
     levels = ("debug", "info", "warning", "error", "critical")
     add("--log-level", metavar="LEVEL", choices=levels, help="debug... critical (default warning, with -d info)")
     add("--version", action="version", version=f"rpcstream {__version__}", help="show the version")

@@ -83,6 +83,13 @@ class AsyncClient(BaseClient):
         self._subscriptions = Subscriptions(self._pool, self._marshaller, settings)
         self._retries = CallRetries(settings.retry, lambda: self._submit("rpc.discover"))
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._tracing: ClientTracing | None = None
+        if settings.tracing is not None:
+            from .tracing import ClientTracing
+
+            self._tracing = tracing = ClientTracing(settings.tracing, settings.address)
+            self._perform = tracing.awaiting(self._perform)  # type: ignore[method-assign]
+            self._notification = tracing.notifying(self._marshaller)
 
     @property
     def state(self) -> str:
@@ -203,7 +210,8 @@ class AsyncClient(BaseClient):
             now = asyncio.get_running_loop().time()
             return attempts.pause(error, now, now + left)
 
-        return Stream(opened, call, seconds, on_progress, pause)
+        trace = self._tracing.stream(method) if self._tracing is not None else None
+        return Stream(opened, call, seconds, on_progress, pause, trace)
 
     @overload
     def __call__(

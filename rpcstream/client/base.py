@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # these import asyncio or read files, which plain calls do wi
     from ..config import ConfigSource
     from ..events.event_queue import Policy
     from ..peer.pending import OnProgress
+    from ..wire.buffers import Encoded
 
 
 class BaseClient(ABC):
@@ -37,6 +38,8 @@ class BaseClient(ABC):
         self._marshaller = marshaller or Marshaller(
             settings.codec, settings.limits, str(settings.address), explain=partial(_explained, settings)
         )
+        #: Writes notifications.
+        self._notification: Callable[..., Encoded] = self._marshaller.notification
         #: For notifications, which have no reply.
         self.notify = Methods(self._notify)
         #: For calls that run by themselves.
@@ -392,7 +395,7 @@ class BaseClient(ABC):
     def _notify(
         self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, wait_for: Any = NOT_GIVEN, **kwargs: Any
     ) -> Any:
-        message = self._marshaller.notification(method, params_of(method, args, kwargs))
+        message = self._notification(method, params_of(method, args, kwargs))
         return self._send(message, method, timeout, wait_for)
 
 

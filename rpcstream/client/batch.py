@@ -6,7 +6,7 @@ the client passes the functions that send.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -255,6 +255,8 @@ class BatchExchange:
         self.params = None
         self.tells_time = timeout is not NOT_GIVEN and timeout is not None
         self.is_repeatable = True
+        #: Further members for the request of each call and notification.
+        self.more: Sequence[Mapping[str, str]] = ()
         self._pending_calls: dict[BatchCall, _MemberCall] = {}
         #: The batch was answered; what is sent again are single calls of it.
         self._has_replies = False
@@ -272,6 +274,16 @@ class BatchExchange:
         return [member.call_id for member in self._pending_calls.values()]
 
     @property
+    def members(self) -> Sequence[BatchCall | tuple[str, Any]]:
+        """The calls, and the notifications with their params, in order."""
+        return self._members
+
+    @property
+    def ids(self) -> dict[BatchCall, int]:
+        """The ids of the calls that were sent last."""
+        return {call: member.call_id for call, member in self._pending_calls.items()}
+
+    @property
     def window(self) -> None:
         return None
 
@@ -282,9 +294,16 @@ class BatchExchange:
             if isinstance(member, BatchCall)
             else envelope.request(*member)
             for member in self._members
-            if (member in self._pending_calls if isinstance(member, BatchCall) else not self._has_replies)
+            if self._is_sent(member)
         ]
+        if self.more:
+            more = [each for member, each in zip(self._members, self.more, strict=True) if self._is_sent(member)]
+            message = [{**request, **each} for request, each in zip(message, more, strict=True)]
         return self._marshaller.encode_batch(message, self.method)
+
+    def _is_sent(self, member: BatchCall | tuple[str, Any]) -> bool:
+        """Whether it is in the message that is sent next."""
+        return member in self._pending_calls if isinstance(member, BatchCall) else not self._has_replies
 
     def leave(self, pending: PendingCalls) -> list[int | str]:
         return [member.call_id for member in self._pending_calls.values() if pending.discard(member.call_id)]

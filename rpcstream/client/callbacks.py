@@ -7,6 +7,7 @@ connection: the owner of one passes the functions that take a reply and that clo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -115,7 +116,12 @@ class Callbacks:
             counters = Counters()
             add_hello(self._registry)
             add_own_methods(self._registry, codec=codec, title="rpcstream client", version="0", stats=counters.as_dict)
-            self.dispatcher = Dispatcher(
+            make: Callable[..., Dispatcher] = Dispatcher
+            if self._settings.tracing is not None:
+                from ..methods.tracing import TracingDispatcher
+
+                make = partial(TracingDispatcher, tracing=self._settings.tracing)
+            self.dispatcher = make(
                 self._registry, codec=codec, invoker=self._invoker, limits=limits, counters=counters, side="client"
             )
         return self._registry

@@ -37,11 +37,12 @@ async def join(connection: ClientConnection, settings: Settings) -> None:
         NotAuthenticated, NotPermitted, ServerBusy: the server refused the handshake of a WebSocket.
     """
     if settings.address.is_http:
-        from .http import HttpCalls, HttpChannel
+        from .http import HttpCalls, HttpChannel, TracedHttpCalls
 
         http = HttpChannel(connection.session, settings, lambda make: _dial(settings, make))
         connection.session.offers_binary = False  # each request and each response says so by itself
-        connection.use(HttpCalls(connection.session, connection.calls.marshaller, http))
+        calls = HttpCalls if settings.tracing is None else TracedHttpCalls
+        connection.use(calls(connection.session, connection.calls.marshaller, http))
         await http.open()
         connection.poll, connection.refresh = http.has_none, http.renew
         return

@@ -62,7 +62,7 @@ class ClientConnection:
         self.session.takes_binary = self.session.offers_binary = settings.binary
         self.session.shares_memory = settings.shared_memory
         self.session.pending.when_silent = partial(silence, settings.address)
-        self.use(OutgoingCalls(self.session, marshaller))
+        self.use(_outgoing_calls(self.session, marshaller, settings))
         self.poll: Wait | None = None
         self.has_received: Callable[[], bool] = lambda: True
         self.reason: Callable[[], str | None] = lambda: None
@@ -136,6 +136,16 @@ class ClientConnection:
 
     def _settle(self, reply: dict[str, object], line: bytes | bytearray) -> None:
         self.session.pending.settle(reply, line)
+
+
+def _outgoing_calls(session: Session, marshaller: Marshaller, settings: Settings) -> OutgoingCalls:
+    if settings.tracing is None:
+        return OutgoingCalls(session, marshaller)
+    from ..peer.tracing import TracedOutgoingCalls
+    from .tracing import address_attributes
+
+    attributes = address_attributes(settings.address)
+    return TracedOutgoingCalls(session, marshaller, tracing=settings.tracing, attributes=attributes)
 
 
 class Keepalive:

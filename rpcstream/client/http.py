@@ -13,10 +13,11 @@ from functools import partial
 
 from ..errors import ConnectFailed, ConnectionLost, EncodeError
 from ..peer.deadline import free_context
-from ..peer.marshal import Marshaller, Outgoing
+from ..peer.marshal import ExtendedCall, Marshaller, Outgoing
 from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import PendingCall
 from ..peer.session import Session
+from ..peer.stream import StreamCall
 from ..peer.uploads import holds_streams
 from ..wire.buffers import AttachedMessage, Encoded, MessageParts
 from ..wire.http_messages import FRAME, JSON, NDJSON
@@ -46,7 +47,14 @@ class HttpCalls(OutgoingCalls):
         # To hear of its progress the answer must be lines; then the server must be told that items are not wanted.
         says_whole = outgoing.window is None and call.on_progress is not None
         message = outgoing.encode(left, says_whole=says_whole)
-        self._channel.post(message, outgoing.method, outgoing.call_ids, outgoing.window, as_lines=says_whole)
+        headers = self._headers(outgoing)
+        self._channel.post(
+            message, outgoing.method, outgoing.call_ids, outgoing.window, as_lines=says_whole, headers=headers
+        )
+
+    def _headers(self, outgoing: Outgoing) -> bytes:
+        """Further headers for the POST of a call, each with its line end."""
+        return b""
 
     def notify(self, message: Encoded, method: str) -> None:
         self._channel.post(message, method)
@@ -59,6 +67,18 @@ class HttpCalls(OutgoingCalls):
         """As `OutgoingCalls.cancel`. The server learns it by the end of the connection that carries the calls."""
         for call_id in call_ids:
             self._channel.cancel(call_id)
+
+
+class TracedHttpCalls(HttpCalls):
+    """As `HttpCalls`; the members that carry the trace of a call are headers, too, for what stands between."""
+
+    __slots__ = ()
+
+    def _headers(self, outgoing: Outgoing) -> bytes:
+        if not isinstance(outgoing, ExtendedCall | StreamCall):
+            return b""  # a batch: each of its calls has a span of its own
+        members = {name: text for name, text in outgoing.more.items() if text.isascii() and text.isprintable()}
+        return b"".join([f"{name}: {text}\r\n".encode() for name, text in members.items()])
 
 
 class HttpChannel:
@@ -132,6 +152,7 @@ class HttpChannel:
         window: int | None = None,
         *,
         as_lines: bool = False,
+        headers: bytes = b"",
     ) -> None:
         """Send a message as a POST, as soon as there is a connection for it.
 
@@ -141,6 +162,7 @@ class HttpChannel:
             call_ids: of its calls; none for a notification.
             window: items of a stream that its reader has room for; None where none is asked for.
             as_lines: progress is wanted, so the answer may be many messages, a line each.
+            headers: further ones, each with its line end.
         """
         if self._is_lost:
             return
@@ -164,6 +186,7 @@ class HttpChannel:
             on_over=self._exchange_over,
             on_frames=self._server_reads_frames,
             on_frame_refused=self._send_as_text,
+            headers=headers,
         )
         for call_id in exchange.call_ids:
             self._by_id[call_id] = exchange
@@ -276,7 +299,8 @@ class HttpChannel:
             )
         if exchange.is_frame:
             size = sum(map(len, exchange.parts))
-        connection.begin(b"%s%d\r\n\r\n" % (self._heads[exchange.as_lines, exchange.is_frame], size), exchange)
+        head = self._heads[exchange.as_lines, exchange.is_frame]
+        connection.begin(b"%s%d\r\n%s\r\n" % (head, size, exchange.headers), exchange)
 
     def _exchange_over(self, exchange: Exchange) -> None:
         for call_id in exchange.call_ids:

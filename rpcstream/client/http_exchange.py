@@ -59,9 +59,10 @@ class Exchange:
         on_frames: called when the answer says that the server reads binary frames.
         on_frame_refused: called with this object when the server does not read the frame that was sent; the message is
             text now, and is to be sent once more.
+        headers: further ones of the POST, each with its line end.
 
     Attributes:
-        message, call_ids, is_frame: as given.
+        message, call_ids, is_frame, headers: as given.
         as_lines: whether the answer may be many messages.
         is_on_used: its connection has carried another exchange before.
         hold: called with True to stop reading the answer for now, with False to go on.
@@ -82,7 +83,9 @@ class Exchange:
         on_over: Callable[[Exchange], None],
         on_frames: Callable[[], None],
         on_frame_refused: Callable[[Exchange], None],
+        headers: bytes = b"",
     ) -> None:
+        self.headers = headers
         self.message = message
         self.is_frame = is_frame
         self.call_ids = call_ids

@@ -17,12 +17,16 @@ from ..codec import Codec
 from ..events.patterns import CLIENT_NAME
 from ..keyword_options import check_names
 from ..limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
+from ..observe import make_tracing
 from .address import Address, check_lasting, parse_address
 from .retry import Backoff
 
 if TYPE_CHECKING:
     import ssl
 
+    from opentelemetry.trace import TracerProvider
+
+    from ..observe.tracing import Tracing
     from ..transports.stream import LineStream
 
 #: Called with "send" or "receive" and the bytes of each message, without the delimiter.
@@ -79,6 +83,8 @@ class ClientOptions(TypedDict, total=False):
         keepalive: a server that was silent for half of this many seconds is sent a ping, and the connection is closed
             when it stays silent. None: rely on the operating system.
         registration_timeout: seconds that a hub may take to answer the registration of the name or of methods.
+        tracing: make spans of the calls with OpenTelemetry, and of those that the server makes here: True, by the
+            global provider, or a TracerProvider. The extra `opentelemetry` is needed.
     """
 
     timeout: float | None
@@ -104,6 +110,7 @@ class ClientOptions(TypedDict, total=False):
     name: str | None
     keepalive: float | None
     registration_timeout: float | None
+    tracing: bool | TracerProvider
 
 
 class SyncClientOptions(ClientOptions, total=False):
@@ -154,6 +161,7 @@ DEFAULTS: Mapping[str, Any] = {
     "name": None,
     "keepalive": None,
     "registration_timeout": 10.0,
+    "tracing": False,
     "on_send": None,
     "connect": None,
 }
@@ -167,6 +175,7 @@ class Settings:
         address: of the server.
         reconnect: the pauses between attempts to connect; None: connect with the next call.
         tls: trusted authorities and own certificate, where the address asks for TLS.
+        tracing: makes spans of the calls; None: there are none.
 
     The other attributes are those of `ClientOptions`.
 
@@ -197,6 +206,7 @@ class Settings:
     name: str | None
     keepalive: float | None
     registration_timeout: float | None
+    tracing: Tracing | None
     on_send: Callable[[int, int], None] | None
     connect: Connect | None
 
@@ -247,6 +257,7 @@ def make_settings(client: str, kind: type, address: str | Address, options: Mapp
     if given["codec"] is None:
         given["codec"] = Codec.of(given["limits"])
     given["reconnect"] = (Backoff() if given["reconnect"] is True else given["reconnect"]) or None
+    given["tracing"] = make_tracing(given["tracing"])
     tls = _make_tls(address, *(given.pop(name) for name in ("ca", "certificate", "key")))
     return Settings(address=address, tls=tls, **given)
 

@@ -73,6 +73,14 @@ class Client(BaseClient):
         self._engine = SyncEngine(self._settings, self._marshaller)
         self._perform = self._engine.perform
         self._send = self._engine.send
+        self._begin: Callable[..., Future[Any]] = self._engine.submit
+        if self._settings.tracing is not None:
+            from .tracing import ClientTracing
+
+            tracing = ClientTracing(self._settings.tracing, self._settings.address)
+            self._perform = tracing.performing(self._perform)
+            self._begin = tracing.submitting(self._begin)
+            self._notification = tracing.notifying(self._marshaller)
 
     @property
     def state(self) -> str:
@@ -267,7 +275,7 @@ class Client(BaseClient):
         **kwargs: Any,
     ) -> Future[Any]:
         outgoing = Call(self._marshaller, method, params_of(method, args, kwargs), timeout, returns)
-        return self._engine.submit(outgoing, timeout, on_progress, wait_for)
+        return self._begin(outgoing, timeout, on_progress, wait_for)
 
     def _add_callback(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self._engine.add_callback(function, options)

@@ -38,6 +38,7 @@ CLIENT = Schema(
         Option(name="http_connections", type=whole(1)),
         Option(name="binary", type=FLAG),
         Option(name="shared_memory", type=FLAG),
+        Option(name="tracing", type=FLAG),
         *TOKEN,
         Option(name="ca", type=FILE),
         Option(name="certificate", type=FILE, aliases=("cert",)),
@@ -85,7 +86,7 @@ def client_options(
     own: dict[str, Any] = {}
     passed: dict[str, Any] = {}
     for name, value in (arguments or {}).items():
-        is_object = (name == "reconnect" and not isinstance(value, bool)) or (
+        is_object = (name in ("reconnect", "tracing") and not isinstance(value, bool)) or (
             name == "address" and not isinstance(value, str)
         )
         (own if name in CLIENT and not is_object else passed)[name] = value

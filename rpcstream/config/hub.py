@@ -69,6 +69,7 @@ HUB = Schema(
         Option(name="event_policy", type=choice("drop_oldest", "drop_newest", "disconnect")),
         Option(name="binary", type=FLAG),
         Option(name="shared_memory", type=FLAG),
+        Option(name="tracing", type=FLAG),
         Option(name="title", type=TEXT),
         Option(name="debug", type=FLAG),
         Option(name="log_level", type=choice(*LOG_LEVELS)),
@@ -161,7 +162,7 @@ def _split(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     passed: dict[str, Any] = {}
     for name, value in arguments.items():
         is_table = name == "tls" and isinstance(value, Mapping)
-        is_object = name == "rules" and not _is_tables(value)
+        is_object = (name == "rules" and not _is_tables(value)) or (name == "tracing" and not isinstance(value, bool))
         (own if is_table or (name in HUB and not is_object) else passed)[name] = value
     if passed.get("limits", ...) is None:
         del passed["limits"]

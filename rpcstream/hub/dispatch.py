@@ -76,6 +76,9 @@ class HubDispatcher(Dispatcher):
         call_timeout: as given; may be changed.
     """
 
+    #: The class of calls that are forwarded.
+    RELAY: type[Relay] = Relay
+
     def __init__(
         self,
         *args: Any,
@@ -253,11 +256,11 @@ class HubDispatcher(Dispatcher):
                     raise DeadlineExceeded(data={"method": message["method"]})
             self.forwarded += 1
             if "id" not in message:
-                provider.send(passthrough.request(line, message, None, route.text, timeout=timeout))
+                provider.send(self._notification(route, provider, line, message, timeout))
                 provider.calls_served += 1
                 return None
             deadline = INFINITE if timeout is None else now + timeout
-            relay = Relay(
+            relay = self.RELAY(
                 message["method"],
                 session,
                 message["id"],
@@ -315,9 +318,7 @@ class HubDispatcher(Dispatcher):
         method = self._held.find(name) if self._held is not None else None
         if self._held is None or method is None or relay.future is not None:
             return False
-        call = HeldCall(
-            message, line, session, waited=0.0, deadline=relay.deadline, refused=self._refused, tries=relay.tries
-        )
+        call = self._held_call(message, line, session, waited=0.0, deadline=relay.deadline, tries=relay.tries)
         if not self._may_wait(session, name, method) or not self._held.hold(name, method, call):
             return False
         relay.leave()
@@ -355,13 +356,17 @@ class HubDispatcher(Dispatcher):
         if session.is_lasting:
             self._directory.find(session).calls_made += 1
         deadline = INFINITE if timeout is None else session.loop.time() + timeout
-        call = HeldCall(message, line, session, waited=session.waited, deadline=deadline, refused=self._refused)
+        call = self._held_call(message, line, session, waited=session.waited, deadline=deadline)
         if in_batch:
             return self._hold_in_batch(held, method, call)
         if not held.hold(name, method, call):
             self._counters.requests += 1
             return self._not_sent(message, self._unknown(name, session), session)
         return call if call.is_call else None
+
+    def _held_call(self, message: dict[str, Any], line: Line, session: ConversationState, **options: Any) -> HeldCall:
+        """Make a call that is to be held; arguments as for `HeldCall`."""
+        return HeldCall(message, line, session, refused=self._refused, **options)
 
     async def _hold_in_batch(self, held: HeldCalls, method: AwayMethod, call: HeldCall) -> Encoded | None:
         """Hold a call that stands in a batch, and wait for its reply."""
@@ -415,13 +420,16 @@ class HubDispatcher(Dispatcher):
                     line, message.get("params") or (), session, relay.provider, relay.abort
                 )
                 relay.add_argument_streams(streams)
-            call_id = relay.pending_id
-            relay.send(
-                passthrough.request(line, message, call_id, route.text, timeout=timeout, stream=credit, params=params)
-            )
+            relay.send(relay.request(line, message, route.text, timeout=timeout, stream=credit, params=params))
         except RpcError:
             relay.provider.session.pending.discard(relay.pending_id)
             raise
+
+    def _notification(
+        self, route: Route, provider: Member, line: Line, message: dict[str, Any], timeout: float | None
+    ) -> Encoded:
+        """Write a notification for its provider."""
+        return passthrough.request(line, message, None, route.text, timeout=timeout)
 
     def _checked(self, message: dict[str, Any], line: Line) -> Line:
         """Check a request before it is passed on; return its line.

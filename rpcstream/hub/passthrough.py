@@ -32,6 +32,9 @@ STREAM_TEXT = b'"stream"'
 #: The members of a request that are read, and written anew.
 _KNOWN = frozenset(("jsonrpc", "id", "method", "params", "timeout", "stream"))
 
+#: The members of a request that carry the caller's trace.
+TRACE = frozenset(("traceparent", "tracestate"))
+
 #: The hub's own methods that pass a value on: which of their params that is, by name and by place.
 PASSED: dict[str, tuple[str, int]] = {"rpc.publish": ("value", 1), "rpc.notify": ("params", 2)}
 
@@ -140,6 +143,7 @@ def request(
     timeout: float | None = None,
     stream: int | None = None,
     params: bytes | None = None,
+    trace: Mapping[str, str] | None = None,
 ) -> Encoded:
     """Write a request that is passed on, or a notification where `call_id` is None.
 
@@ -151,13 +155,24 @@ def request(
         timeout: seconds that are left; None where there is no such member.
         stream: items that have credit; None where there is no such member.
         params: replace its own, as JSON.
+        trace: members that replace those of `TRACE`; None: these stay as they are.
     """
     has_params = message.get("params") is not None
     own: Any = _read_request(line).params if params is None else params
-    if len(message) == 4 and has_params and call_id is not None and timeout is None and stream is None:
+    if (
+        len(message) == 4
+        and has_params
+        and call_id is not None
+        and timeout is None
+        and stream is None
+        and trace is None
+    ):
         # Nearly every request is like this.
         return _written(b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (call_id, method, own), line)
-    more = b"" if message.keys() <= _KNOWN else _more_members(line)
+    known = _KNOWN if trace is None else _KNOWN | TRACE
+    more = b"" if message.keys() <= known else _more_members(line, known)
+    if trace is not None:
+        more += b"".join([b",%b:%b" % (orjson.dumps(name), text_of(trace[name])) for name in trace])
     if timeout is not None:
         more += b',"timeout":%b' % orjson.dumps(timeout)
     if stream is not None:
@@ -259,10 +274,10 @@ def _replies(line: Line) -> dict[Any, bytes]:
     return replies
 
 
-def _more_members(line: Line) -> bytes:
-    """Return the members of a request that its caller added, neither of JSON-RPC nor ours, as JSON."""
+def _more_members(line: Line, known: frozenset[str]) -> bytes:
+    """Return the members of a request that its caller added, none of those that are `known`, as JSON."""
     members = _read_members(line)
-    return b"".join([b",%b:%b" % (orjson.dumps(name), members[name]) for name in members if name not in _KNOWN])
+    return b"".join([b",%b:%b" % (orjson.dumps(name), members[name]) for name in members if name not in known])
 
 
 def _written(data: bytes, line: Line) -> Encoded:

@@ -129,6 +129,21 @@ class Relay(ForwardedCall, PendingCall):
 
     # -- to the provider ----------------------------------------------------------------------------------------------
 
+    def request(
+        self,
+        line: Line,
+        message: dict[str, Any],
+        method: bytes,
+        *,
+        timeout: float | None,
+        stream: int | None,
+        params: bytes | None,
+    ) -> Encoded:
+        """Write the request for the provider; arguments as for `passthrough.request`."""
+        return passthrough.request(
+            line, message, self.pending_id, method, timeout=timeout, stream=stream, params=params
+        )
+
     def send(self, message: Encoded) -> None:
         """Send the request to the provider; from then on its reply is waited for.
 

@@ -13,6 +13,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn, Self, Unpack
 
 import orjson
@@ -304,9 +305,15 @@ class Hub(Server):
         )
 
     def _make_dispatcher(self, invoker: Invoker) -> Dispatcher:
-        self._dispatcher = HubDispatcher(
+        options = self._dispatcher_options(invoker)
+        make: Callable[..., HubDispatcher] = HubDispatcher
+        if self._tracing is not None:
+            from .tracing import TracingHubDispatcher
+
+            make = partial(TracingHubDispatcher, tracing=self._tracing)
+        self._dispatcher = make(
             self._registry,
-            **self._dispatcher_options(invoker),
+            **options,
             directory=self.directory,
             rules=self._rules,
             balance=self._balance,

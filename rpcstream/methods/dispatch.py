@@ -76,6 +76,9 @@ class Dispatcher:
         replies: writes the replies.
     """
 
+    #: The class that writes the replies.
+    WRITER: type[ReplyWriter] = ReplyWriter
+
     def __init__(
         self,
         methods: MethodRegistry,
@@ -101,7 +104,7 @@ class Dispatcher:
         self._shallow = 2 * limits.max_depth
         self._max_size = limits.max_message_size
         self.log = LimitedLog(log)
-        self.replies = ReplyWriter(codec, limits, counters, debug=debug, side=side, log=self.log)
+        self.replies = self.WRITER(codec, limits, counters, debug=debug, side=side, log=self.log)
         # Found here, not through the writer, on the path of a call.
         self._write_result = self.replies.result
         self._write_failure = self.replies.failure

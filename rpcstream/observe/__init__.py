@@ -1,1 +1,22 @@
-"""Counters of a server, and a log with a limited number of lines."""
+"""Counters of a server, a log with a limited number of lines, and spans for OpenTelemetry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .tracing import Tracing
+
+
+def make_tracing(option: Any) -> Tracing | None:
+    """What makes the spans that the option `tracing` of a server or client asks for; None for none.
+
+    Raises:
+        ImportError: the extra `opentelemetry` is not installed.
+        TypeError: the option is neither a bool nor a TracerProvider.
+    """
+    if option is None or option is False:
+        return None
+    from .tracing import Tracing
+
+    return Tracing.of(option)

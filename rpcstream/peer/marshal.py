@@ -6,10 +6,10 @@ knows no socket, thread, event loop or clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..codec import Codec, payloads
 from ..codec.image_budget import ImageTotal, image_budget
@@ -18,6 +18,8 @@ from ..limits import Limits
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from .pending import PendingCall, PendingCalls
+
+C = TypeVar("C", bound="Call")
 
 _UNREADABLE = "The server's reply cannot be read"
 
@@ -182,8 +184,12 @@ class Marshaller:
             raise error
         return self._within_limit(self._codec.serialize(members), method)
 
-    def notification(self, method: str, params: list[Any] | dict[str, Any] | None) -> Encoded:
-        """The bytes of a notification (section 4.1)."""
+    def notification(
+        self, method: str, params: list[Any] | dict[str, Any] | None, more: Mapping[str, str] | None = None
+    ) -> Encoded:
+        """The bytes of a notification (section 4.1), with further members if they are given."""
+        if more is not None:
+            return self.encode(envelope.completed(envelope.request(method), more, params), method)
         return self.encode(envelope.request(method, params), method)
 
     def takes_long(self, reply: dict[str, Any], line: bytes | bytearray) -> bool:
@@ -347,6 +353,12 @@ class Call:
         self._returns = returns
         self._call_id = 0
 
+    def remade(self, kind: type[C]) -> C:
+        """The same call, before it is sent, as an instance of a subclass with the same constructor."""
+        made = kind(self._marshaller, self.method, self.params, NOT_GIVEN, self._returns)
+        made.tells_time = self.tells_time
+        return made
+
     def enter(self, pending: PendingCalls, call: PendingCall, soon: Soon) -> None:
         self._call_id = pending.add(call)
 
@@ -380,6 +392,29 @@ class Call:
         return self._marshaller.checked(self.method, value, self._returns)
 
 
+class ExtendedCall(Call):
+    """A call whose request has further members.
+
+    Attributes:
+        more: these members.
+        sent: how often it was encoded.
+    """
+
+    __slots__ = ("more", "sent")
+
+    def __init__(self, marshaller: Marshaller, method: str, params: Any, timeout: Any, returns: Any) -> None:
+        super().__init__(marshaller, method, params, timeout, returns)
+        self.more: Mapping[str, str] = {}
+        self.sent = 0
+
+    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
+        message = envelope.request(self.method, call_id=self._call_id, timeout=told(left) if self.tells_time else None)
+        message = envelope.completed(message, self.more, self.params)
+        data = self._marshaller.encode({"stream": None, **message} if says_whole else message, self.method)
+        self.sent += 1
+        return data
+
+
 class RawCall:
     """A request object that is sent as it is, id included; the outcome is the whole response object.
 
@@ -396,6 +431,12 @@ class RawCall:
         self.method = method if isinstance(method, str) else "(no method)"
         self._marshaller = marshaller
         self._message = message
+
+    def extended(self, more: Mapping[str, str]) -> RawCall:
+        """The same request with further members, but for those that it has."""
+        return RawCall(
+            self._marshaller, {**self._message, **{each: more[each] for each in more.keys() - self._message}}
+        )
 
     def enter(self, pending: PendingCalls, call: PendingCall, soon: Soon) -> None:
         pending.add_as(self._message["id"], call)

@@ -6,7 +6,7 @@ Does not know how a call is written (`marshal`), nor how its reply is found (`pe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
 from time import perf_counter
@@ -47,6 +47,25 @@ class Conversation(Protocol):
 
     def send(self, message: Encoded) -> None:
         """Send a message with the others of this turn."""
+
+
+class ExtensibleCall(Protocol):
+    """A call to whose request members can be added (`more`)."""
+
+    more: Mapping[str, str]
+
+    @property
+    def call_ids(self) -> Sequence[int | str]: ...
+
+
+class StreamTrace(Protocol):
+    """Records one stream, from its first request to its end."""
+
+    def start(self, call: ExtensibleCall) -> None:
+        """The call is about to be sent; for another time if it is repeated. May add members to its request."""
+
+    def end(self, error: Exception | None) -> None:
+        """It is over: with an error, or at its end, or since its reader wants no more. Only the first time counts."""
 
 
 class AwaitedCall(PendingCall):
@@ -213,6 +232,18 @@ class OutgoingCalls:
             self.give_up(outgoing)
             raise
         return outgoing.outcome(reply, line)
+
+    async def call(self, outgoing: Outgoing, deadline: float, on_progress: OnProgress | None = None) -> Any:
+        """As `ask`, for a call that a user makes."""
+        return await self.ask(outgoing, deadline, on_progress)
+
+    def notification(self, method: str, params: list[Any] | dict[str, Any] | None) -> Encoded:
+        """The bytes of a notification that a user sends. Raises what `Marshaller.encode` raises."""
+        return self.marshaller.notification(method, params)
+
+    def stream_trace(self, method: str) -> StreamTrace | None:
+        """What records a stream that a user reads; None: nothing does."""
+        return None
 
     def send(self, message: Encoded) -> None:
         """Send a message that has no reply."""

@@ -88,7 +88,7 @@ class Peer:
             except TimeoutError:
                 raise CallTimeout("the call could not be sent in time", method=method, address=self.address) from None
             self._opened(method)
-        return await calls.ask(call, deadline, on_progress)
+        return await calls.call(call, deadline, on_progress)
 
     def _notify(self, method: str, /, *args: Any, after_reply: bool = False, **kwargs: Any) -> None:
         """Send a notification.
@@ -104,7 +104,7 @@ class Peer:
             RuntimeError: `after_reply` where there is no reply to come: outside of a handler, or after it.
         """
         calls = self._opened(method, answers=False).calls
-        message = calls.marshaller.notification(method, params_of(method, args, kwargs))
+        message = calls.notification(method, params_of(method, args, kwargs))
         if not after_reply:
             calls.send(message)
         elif self._after_reply is None:
@@ -132,7 +132,7 @@ class Peer:
         async def opened(deadline: float) -> ConversationState:
             return self._opened(method)
 
-        return Stream(opened, call, seconds, on_progress)
+        return Stream(opened, call, seconds, on_progress, trace=session.calls.stream_trace(method))
 
     def _opened(self, method: str, *, answers: bool = True) -> ConversationState:
         """The conversation, for a call of this method; `answers`: a reply is wanted.

@@ -81,6 +81,7 @@ class ConversationState:
         shares_memory: payloads may go by shared memory, where the transport has some.
         shared: that memory; None where there is none.
         counters: of the server; None at a client.
+        make_calls: makes what calls to the peer are made with; the conversation and a marshaller are given.
     """
 
     # Slots: of so many attributes each is found faster so, and an idle connection takes half the memory.
@@ -109,6 +110,7 @@ class ConversationState:
         "is_open",
         "limits",
         "loop",
+        "make_calls",
         "memory",
         "offers_binary",
         "on_event",
@@ -170,6 +172,7 @@ class ConversationState:
         self.shares_memory = True
         self.shared: SharedMemory | None = None
         self.counters: Counters | None = None
+        self.make_calls: Callable[[ConversationState, Marshaller], OutgoingCalls] = OutgoingCalls
         self._on_end: Callable[[], object] | None = None
         self._on_lost: list[Callable[[], object]] = []
         self._on_gone = on_gone
@@ -194,7 +197,7 @@ class ConversationState:
         """The calls made to the peer."""
         if self._calls is None:
             address = self.channel.address if self.channel is not None else ""
-            self._calls = OutgoingCalls(self, Marshaller(self.codec, self.limits, address, side=self.side))
+            self._calls = self.make_calls(self, Marshaller(self.codec, self.limits, address, side=self.side))
             if self.sends_binary:
                 self._calls.marshaller.attach_payloads()
         return self._calls

@@ -7,7 +7,7 @@ not know how items become values (`marshal`), nor how credit is counted (`flow_c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..wire.buffers import Encoded
 from .deadline import INFINITE
 from .flow_control import StreamReceiver
 from .marshal import NOT_GIVEN, Call, Marshaller, told
-from .outgoing import OutgoingCalls, PendingStream
+from .outgoing import OutgoingCalls, PendingStream, StreamTrace
 from .pending import OnProgress
 from .state import ConversationState
 
@@ -30,15 +30,20 @@ PauseBeforeRepeat = Callable[[Exception, float], float | None]
 
 
 class StreamCall(Call):
-    """A call that asks for the items of a generator one by one. `returns` is the type of an item."""
+    """A call that asks for the items of a generator one by one. `returns` is the type of an item.
 
-    __slots__ = ("_window",)
+    Attributes:
+        more: further members of its request.
+    """
+
+    __slots__ = ("_window", "more")
 
     def __init__(
         self, marshaller: Marshaller, method: str, params: Any, timeout: Any, returns: Any, window: int
     ) -> None:
         super().__init__(marshaller, method, params, timeout, returns)
         self._window = window
+        self.more: Mapping[str, str] = {}
 
     @property
     def window(self) -> int:
@@ -46,10 +51,8 @@ class StreamCall(Call):
 
     def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
         timeout = told(left) if self.tells_time else None
-        message = envelope.request(
-            self.method, self.params, call_id=self._call_id, timeout=timeout, stream=self._window
-        )
-        return self._marshaller.encode(message, self.method)
+        message = envelope.request(self.method, call_id=self._call_id, timeout=timeout, stream=self._window)
+        return self._marshaller.encode(envelope.completed(message, self.more, self.params), self.method)
 
     def item(self, params: dict[str, Any], line: bytes | bytearray) -> Any:
         value = self._marshaller.member(self.method, params, line, "value")
@@ -78,6 +81,7 @@ class Stream(AsyncIterator[Any]):
         seconds: float | None,
         on_progress: OnProgress | None = None,
         pause: PauseBeforeRepeat = lambda error, left: None,
+        trace: StreamTrace | None = None,
     ) -> None:
         self.method = call.method
         #: What the generator returned; None until the stream has ended.
@@ -87,6 +91,7 @@ class Stream(AsyncIterator[Any]):
         self._seconds = seconds
         self._on_progress = on_progress
         self._pause = pause
+        self._trace = trace
         self._deadline = INFINITE
         #: An item has come.
         self._has_begun = False
@@ -107,7 +112,14 @@ class Stream(AsyncIterator[Any]):
             except (CallCancelled, ConnectionLost, MethodNotFound, ProviderGone) as error:
                 pause = self._pause_before_repeat(error)
                 if pause is None:
+                    self._record_end(error)
                     raise
+            except StopAsyncIteration:
+                self._record_end()
+                raise
+            except Exception as error:
+                self._record_end(error)
+                raise
             self._pending, self._has_ended = None, False
             await asyncio.sleep(pause)
 
@@ -125,6 +137,10 @@ class Stream(AsyncIterator[Any]):
             raise
         try:
             return self._call.item(*item)
+        except Exception as error:
+            self._record_end(error)
+            self._abandon()
+            raise
         except BaseException:
             self._abandon()
             raise
@@ -135,7 +151,11 @@ class Stream(AsyncIterator[Any]):
 
     async def __aenter__(self) -> Stream:
         if self._pending is None and not self._has_ended:
-            await self._start()
+            try:
+                await self._start()
+            except Exception as error:
+                self._record_end(error)
+                raise
         return self
 
     async def __aexit__(
@@ -148,6 +168,7 @@ class Stream(AsyncIterator[Any]):
         loop = self._loop
         if self._pending is not None and not self._has_ended and loop is not None and not loop.is_closed():
             self._has_ended = True
+            self._record_end()
             assert self._calls is not None
             loop.call_soon_threadsafe(_give_up, self._calls, self._call, self._pending)
 
@@ -164,6 +185,8 @@ class Stream(AsyncIterator[Any]):
         calls, call = session.calls, self._call
         receiver = StreamReceiver(call.window, lambda n: _grant(calls, call, n), is_granted=True, memory=session.memory)
         pending = PendingStream(receiver, self.method, deadline, self._on_progress)
+        if self._trace is not None:
+            self._trace.start(call)
         calls.begin(call, pending)
         self._calls, self._pending = calls, pending
         return pending
@@ -174,9 +197,14 @@ class Stream(AsyncIterator[Any]):
             return None
         return self._pause(error, self._deadline - self._loop.time())
 
+    def _record_end(self, error: Exception | None = None) -> None:
+        if self._trace is not None:
+            self._trace.end(error)
+
     def _abandon(self) -> None:
         if not self._has_ended:
             self._has_ended = True
+            self._record_end()
             if self._calls is not None and self._pending is not None:
                 _give_up(self._calls, self._call, self._pending)
 

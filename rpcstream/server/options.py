@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..auth.authenticator import Authenticate
 from ..codec import Codec
 from ..events.event_queue import Policy
 from ..limits import DEFAULT_LIMITS, Limits
 from ..tls import TLS
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 #: Called with the server; gives what is entered before it serves, and left afterwards.
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
@@ -50,6 +53,8 @@ class ServerOptions(TypedDict, total=False):
         slow_call: seconds; a handler that keeps the event loop for longer is named in a warning.
         event_queue: the number of events of one subscription that may wait for a connection that does not take them.
         event_policy: what is dropped when that many wait: "drop_oldest", "drop_newest", or "disconnect" the subscriber.
+        tracing: make spans of the calls with OpenTelemetry: True, by the global provider, or a TracerProvider. The
+            extra `opentelemetry` is needed.
         title: of the service, for `rpc.discover`.
         version: of the service, for `rpc.discover`.
     """
@@ -74,6 +79,7 @@ class ServerOptions(TypedDict, total=False):
     slow_call: float
     event_queue: int
     event_policy: Policy
+    tracing: bool | TracerProvider
     title: str
     version: str
 
@@ -100,6 +106,7 @@ DEFAULTS: Mapping[str, Any] = {
     "slow_call": 0.1,
     "event_queue": 1000,
     "event_policy": "drop_oldest",
+    "tracing": False,
     "title": "rpcstream server",
     "version": "0",
 }

@@ -15,7 +15,8 @@ import sys
 import types
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Self, TypeVar, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from ..auth.authenticator import Authenticator
 from ..auth.gate import Gate, GatedSession
@@ -30,6 +31,7 @@ from ..methods.invoke import Invoker, check_picklable, default_processes, defaul
 from ..methods.middleware import Middleware, MiddlewareDispatcher, checked
 from ..methods.threads import DaemonExecutor
 from ..methods.workers import is_worker
+from ..observe import make_tracing
 from ..observe.counters import Counters
 from ..peer.memory import MessageMemory
 from ..peer.session import Session
@@ -55,6 +57,9 @@ from ..web.routes import Routes
 from .methods import ServerMethods
 from .options import DEFAULTS, Lifespan, ServerOptions
 from .running import RunningServer, log_message
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 log = get_logger("rpcstream.server")
 
@@ -105,6 +110,8 @@ class Server(ServerMethods):
         self._slow_call: float = given["slow_call"]
         self._threads: int = default_threads() if given["threads"] is None else given["threads"]
         self._processes: int = default_processes() if given["processes"] is None else given["processes"]
+        #: Makes spans of the calls; None: there are none.
+        self._tracing = make_tracing(given["tracing"])
         self._running: RunningServer | None = None
         self._middleware: list[Middleware] = []
         self._left_behind: set[asyncio.Task[Any]] = set()
@@ -169,6 +176,18 @@ class Server(ServerMethods):
         if self._running is not None:
             raise RuntimeError("this server is running already")
         self._paths = _checked_paths(path)
+
+    def trace_calls(self, tracing: bool | TracerProvider = True) -> None:
+        """Make spans of the calls, or none, from the next start of the server on; as `tracing` of the constructor.
+
+        Raises:
+            ImportError: the extra `opentelemetry` is not installed.
+            TypeError: it is neither a bool nor a TracerProvider.
+            RuntimeError: the server is running.
+        """
+        if self._running is not None:
+            raise RuntimeError("this server is running already")
+        self._tracing = make_tracing(tracing)
 
     def guard(
         self,
@@ -537,10 +556,15 @@ class Server(ServerMethods):
         return RunningServer(invoker, dispatcher, listener, self.routes)
 
     def _make_dispatcher(self, invoker: Invoker) -> Dispatcher:
+        options = self._dispatcher_options(invoker)
+        kind: type[Dispatcher] = Dispatcher
         if self._middleware:
-            middleware = tuple(self._middleware)
-            return MiddlewareDispatcher(self._registry, middleware=middleware, **self._dispatcher_options(invoker))
-        return Dispatcher(self._registry, **self._dispatcher_options(invoker))
+            kind, options["middleware"] = MiddlewareDispatcher, tuple(self._middleware)
+        if self._tracing is not None:
+            from ..methods.tracing import traced
+
+            kind, options["tracing"] = traced(kind), self._tracing
+        return kind(self._registry, **options)
 
     def _dispatcher_options(self, invoker: Invoker) -> dict[str, Any]:
         return {
@@ -569,6 +593,10 @@ class Server(ServerMethods):
             session = GatedSession(gate, **options, on_gone=on_gone)
         session.takes_binary, session.shares_memory = self.binary, self._shared_memory
         session.counters = self.counters
+        if self._tracing is not None:
+            from ..peer.tracing import TracedOutgoingCalls
+
+            session.make_calls = partial(TracedOutgoingCalls, tracing=self._tracing)
         return session
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -66,6 +67,14 @@ def request(
         message["timeout"] = timeout
     if stream is not None:
         message["stream"] = stream
+    if params is not None:
+        message["params"] = params
+    return message
+
+
+def completed(message: dict[str, Any], more: Mapping[str, Any], params: Any) -> dict[str, Any]:
+    """A request object with further members, and its params behind them; changes the one without params."""
+    message.update(more)
     if params is not None:
         message["params"] = params
     return message

@@ -16,7 +16,7 @@ import pytest
 from rpcstream import Client
 from rpcstream.cli.serve_options import make_parser
 
-from .conftest import StartServer, environment
+from .conftest import ROOT, StartServer, environment
 
 SERVER = """
 from rpcstream import Server
@@ -271,6 +271,29 @@ class TestRunning:
         ended = run_server("app", "-s", "192.0.2.1", "-p", "0", cwd=folder)
         assert ended.returncode == 1
         assert "cannot listen at 192.0.2.1:0" in ended.stderr
+
+    @pytest.mark.parametrize("arguments", [("traced.py",), ("--hub",)])
+    def test_tracing_makes_spans_by_the_global_provider(
+        self, folder: Path, start_server: StartServer, arguments: tuple[str, ...]
+    ) -> None:
+        (folder / "traced.py").write_text(SERVER)
+        (folder / "sitecustomize.py").write_text(
+            "import sys\n"
+            "from opentelemetry import trace\n"
+            "from opentelemetry.sdk.trace import TracerProvider\n"
+            "from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor\n"
+            "provider = TracerProvider()\n"
+            "provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(out=sys.stderr)))\n"
+            "trace.set_tracer_provider(provider)\n"
+        )
+        path = os.pathsep.join([str(ROOT), str(folder)])
+        server = start_server(*arguments, "-p", "0", "--tracing", cwd=folder, PYTHONPATH=path)
+        with Client(server.address) as client:
+            client.discover()
+        server.process.send_signal(signal.SIGINT)
+        status, _, errors = server.rest()
+        assert status == 0
+        assert '"rpc.method": "rpc.discover"' in errors
 
     def test_debug_logs_messages_and_shows_tracebacks(self, folder: Path, start_server: StartServer) -> None:
         (folder / "bad.py").write_text(SERVER + "\n@server\ndef bad(): return {}['x']\n")
