@@ -32,6 +32,8 @@ Errors are subclasses of `RpcError` (the other end answered with an error), `Con
 
 The names listed here and the content of `docs/` are public; the rest may change. Each name is imported at its first
 use, so that a small client such as the command line does not import the server.
+
+PYTEST_DONT_REWRITE: pytest would warn that it comes too late, in programs that have imported this before they run it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 * `drop_connections(end)`: drop all connections of a server or an AsyncClient, as when the network fails.
 * `is_idle(server)`, `wait_until_idle(server)`: no call is running or waiting.
 * `FakeTimeLoop`: an event loop in which hours pass at once, for tests of time-outs, deadlines and pauses.
-* `rpc_server`: a pytest fixture; put `pytest_plugins = ["rpcstream.testing"]` into your `conftest.py`.
+* `rpc_server`: a fixture of the pytest plugin (`pytest_rpcstream`), as are `rpc_client` and `rpc_async_client`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import selectors
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar, Unpack
 
 from .client.aio import AsyncClient
@@ -307,13 +307,6 @@ class _ClockSelector(selectors.DefaultSelector):
 
 
 try:
-    import pytest
-except ImportError:
+    from pytest_rpcstream import rpc_server
+except ImportError:  # pytest is not installed
     pass
-else:
-
-    @pytest.fixture
-    def rpc_server() -> Iterator[Callable[[Server], str]]:
-        """A fixture that serves a server in a thread until the test ends; call it as `rpc_server(server)`."""
-        with ExitStack() as stack:
-            yield lambda server: stack.enter_context(serve_in_thread(server))
