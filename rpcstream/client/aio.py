@@ -90,6 +90,7 @@ class AsyncClient(BaseClient):
             self._tracing = tracing = ClientTracing(settings.tracing, settings.address)
             self._perform = tracing.awaiting(self._perform)  # type: ignore[method-assign]
             self._notification = tracing.notifying(self._marshaller)
+            self._notified = tracing.notified
 
     @property
     def state(self) -> str:
@@ -225,7 +226,7 @@ class AsyncClient(BaseClient):
         return self._decorate_or_send(message, options)
 
     def batch(self, *, timeout: float | None = NOT_GIVEN, wait_for: float | None = NOT_GIVEN) -> AsyncBatch:
-        return AsyncBatch(self._marshaller, timeout, self._perform, self._send, wait_for)
+        return AsyncBatch(self._marshaller, timeout, self._perform, self._send, wait_for, self._notified)
 
     def on_connect(self, hello: Callable[[Peer], Awaitable[object]]) -> Callable[[Peer], Awaitable[object]]:
         check_hello(hello)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # these import asyncio or read files, which plain calls do wi
     from ..events.event_queue import Policy
     from ..peer.pending import OnProgress
     from ..wire.buffers import Encoded
+    from .batch import Notified
 
 
 class BaseClient(ABC):
@@ -40,6 +41,8 @@ class BaseClient(ABC):
         )
         #: Writes notifications.
         self._notification: Callable[..., Encoded] = self._marshaller.notification
+        #: Gives further members of the notifications in a batch; None: they have none.
+        self._notified: Notified | None = None
         #: For notifications, which have no reply.
         self.notify = Methods(self._notify)
         #: For calls that run by themselves.

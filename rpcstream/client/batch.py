@@ -32,6 +32,9 @@ from .retry import is_awaited
 #: Codes of the errors with which a server refuses a whole batch, as the only member of its array of replies.
 _REFUSALS = frozenset((BatchTooLarge.CODE, MessageTooLarge.CODE, InvalidRequest.CODE))
 
+#: Called with the method of a notification that is about to be sent; gives further members of its request.
+Notified = Callable[[str], Mapping[str, str]]
+
 _NO_ANSWER = "The server's reply to the batch has none for this call"
 
 
@@ -121,9 +124,10 @@ class Batch:
         notify: adds notifications: `batch.notify.name(…)` or `batch.notify("name", …)`.
     """
 
-    def __init__(self, marshaller: Marshaller, timeout: Any) -> None:
+    def __init__(self, marshaller: Marshaller, timeout: Any, notified: Notified | None) -> None:
         self._marshaller = marshaller
         self._timeout = timeout
+        self._notified = notified
         self._members: list[BatchCall | tuple[str, Any]] = []
         self.notify = Methods(self._notify)
 
@@ -155,6 +159,8 @@ class Batch:
         if not self._members:
             return None
         members = [envelope.request(*member) for member in self._members]  # type: ignore[misc]
+        if self._notified is not None:
+            members = [{**member, **self._notified(member["method"])} for member in members]
         return self._marshaller.encode_batch(members, "batch")
 
 
@@ -164,6 +170,7 @@ class SyncBatch(Batch):
     Args:
         perform: the client's: sends the calls and waits for their replies.
         send: the client's: sends notifications.
+        notified: where there are no calls, gives further members of each notification.
     """
 
     def __init__(
@@ -173,8 +180,9 @@ class SyncBatch(Batch):
         perform: Callable[..., object],
         send: Callable[..., object],
         wait_for: Any,
+        notified: Notified | None = None,
     ) -> None:
-        super().__init__(marshaller, timeout)
+        super().__init__(marshaller, timeout, notified)
         self._perform = perform
         self._send = send
         self._wait_for = wait_for
@@ -206,6 +214,7 @@ class AsyncBatch(Batch):
     Args:
         perform: the client's: sends the calls and waits for their replies.
         send: the client's: sends notifications.
+        notified: where there are no calls, gives further members of each notification.
     """
 
     def __init__(
@@ -215,8 +224,9 @@ class AsyncBatch(Batch):
         perform: Callable[..., Awaitable[object]],
         send: Callable[..., Awaitable[object]],
         wait_for: Any,
+        notified: Notified | None = None,
     ) -> None:
-        super().__init__(marshaller, timeout)
+        super().__init__(marshaller, timeout, notified)
         self._perform = perform
         self._send = send
         self._wait_for = wait_for

@@ -81,6 +81,7 @@ class Client(BaseClient):
             self._perform = tracing.performing(self._perform)
             self._begin = tracing.submitting(self._begin)
             self._notification = tracing.notifying(self._marshaller)
+            self._notified = tracing.notified
 
     @property
     def state(self) -> str:
@@ -201,7 +202,7 @@ class Client(BaseClient):
         return self._decorate_or_send(message, options)
 
     def batch(self, *, timeout: float | None = NOT_GIVEN, wait_for: float | None = NOT_GIVEN) -> SyncBatch:
-        return SyncBatch(self._marshaller, timeout, self._perform, self._send, wait_for)
+        return SyncBatch(self._marshaller, timeout, self._perform, self._send, wait_for, self._notified)
 
     def on_connect(self, hello: Hello) -> Hello:
         check_hello(hello)

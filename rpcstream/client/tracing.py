@@ -5,7 +5,7 @@ Owns the spans of a batch, and which attributes an address has. Imported where t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
@@ -101,6 +101,12 @@ class ClientTracing:
                 span.end()
 
         return traced
+
+    def notified(self, method: str) -> Mapping[str, str]:
+        """Make the span of a notification in a batch without calls; gives the members that carry the trace."""
+        span = self._tracing.made(method, self._attributes, has_reply=False)
+        span.end()
+        return span.members
 
     def stream(self, method: str) -> StreamSpan:
         """The span of a stream that is to be read."""

@@ -60,6 +60,8 @@ class Spans:
         self.provider = TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.tracer = self.provider.get_tracer("test")
+        #: The seconds of each call of the method `wait` that has begun.
+        self.waiting: list[float] = []
 
     @property
     def all(self) -> list[ReadableSpan]:
@@ -129,6 +131,7 @@ def make_server(spans: Spans, **options: Any) -> Server:
 
     @server
     async def wait(seconds: float) -> None:
+        spans.waiting.append(seconds)
         await asyncio.sleep(seconds)
 
     @server
@@ -180,6 +183,7 @@ async def hub_with_provider(spans: Spans, **options: Any) -> AsyncIterator[tuple
 
         @provider
         async def wait(seconds: float) -> None:
+            spans.waiting.append(seconds)
             await asyncio.sleep(seconds)
 
         await provider.offer()
@@ -245,8 +249,7 @@ async def test_errors_of_a_provider_are_those_of_each_span(spans: Spans) -> None
 async def test_a_call_whose_provider_is_lost_ends_all_spans(spans: Spans) -> None:
     async with hub_with_provider(spans) as (address, provider), AsyncClient(address, tracing=spans.provider) as client:
         task = asyncio.ensure_future(client.adder.wait(60))
-        await until(lambda: provider.state == "connected" and not task.done())
-        await asyncio.sleep(0.01)
+        await until(lambda: spans.waiting)
         drop_connections(provider)
         with pytest.raises(RpcError, match="gone"):
             await task
@@ -258,6 +261,46 @@ async def test_a_call_whose_provider_is_lost_ends_all_spans(spans: Spans) -> Non
         ("wait", "CLIENT"): "rpcstream.errors.ConnectionLost",
         ("wait", "SERVER"): "-32800",
     }
+
+
+async def test_a_call_that_a_hub_sends_again_is_one_span_with_two_below(spans: Spans, connect: Connect) -> None:
+    async with Hub(tracing=spans.provider).listening(port=0) as address:
+        caller, one, two = await connect(address), await connect(address), await connect(address)
+        for provider in (one, two):
+            await provider.call("rpc.register", {"methods": [{"name": "m", "shared": True}]})
+        await caller.send(line(1, "m", traceparent=PARENT))
+        request = await one.reply()
+        error = {"code": -32800, "message": "Cancelled", "data": {"executed": False}}
+        await one.send(json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}) + "\n")
+        request = await two.reply()
+        await two.send(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": 5}) + "\n")
+        assert (await caller.reply())["result"] == 5
+        served, first, second = await spans.wait_for(3)
+    assert tree([served, first, second]) == {("m SERVER",), ("m SERVER", "m CLIENT")}
+    assert format(id_of(second), "016x") == request["traceparent"].split("-")[2]
+    assert attributes(first)["error.type"] == "-32800"
+    assert served.status.status_code is second.status.status_code is StatusCode.UNSET
+
+
+async def test_a_call_that_is_too_late_at_a_hub_says_so(spans: Spans, connect: Connect) -> None:
+    async with Hub(tracing=spans.provider, call_timeout=0.02).listening(port=0) as address:
+        caller, provider = await connect(address), await connect(address)
+        await provider.call("rpc.register", {"methods": ["m"]})
+        assert (await caller.call("m"))["error"]["code"] == DeadlineExceeded.CODE
+        served, made = await spans.wait_for(2)
+    assert attributes(served)["error.type"] == str(DeadlineExceeded.CODE)
+    assert attributes(made)["error.type"] == "rpcstream.errors.CallTimeout"
+
+
+async def test_a_cancelled_call_ends_all_spans_at_a_hub(spans: Spans, connect: Connect) -> None:
+    async with Hub(tracing=spans.provider).listening(port=0) as address:
+        caller, provider = await connect(address), await connect(address)
+        await provider.call("rpc.register", {"methods": ["m"]})
+        await caller.send(line(1, "m"))
+        await provider.reply()
+        await caller.ask('{"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 1}}')
+        found = await spans.wait_for(2)
+    assert {attributes(span)["error.type"] for span in found} == {str(CallCancelled.CODE)}
 
 
 async def test_calls_that_a_hub_holds_and_gives_up_end_their_spans(spans: Spans, connect: Connect) -> None:
@@ -352,7 +395,7 @@ async def test_requests_that_are_refused_have_a_span_with_the_error(
 async def test_cancelled_and_late_calls_are_errors(spans: Spans) -> None:
     async with memory_client(make_server(spans), tracing=spans.provider) as client:
         task = asyncio.ensure_future(client.wait(60))
-        await asyncio.sleep(0.01)
+        await until(lambda: spans.waiting)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -416,13 +459,25 @@ async def test_spans_of_handlers_are_children_wherever_they_run(spans: Spans) ->
         work()
         yield 1
 
+    async def items_async() -> AsyncIterator[int]:
+        work()
+        yield 1
+
+    streamed: set[str] = set()  # a generator is called first, then streamed
     server.add(work, name="plain")
     server.add(work, name="thread", offload="thread")
     server.add(work_async, name="async")
     server.add(items, name="generator")
+    server.add(items, name="generator in a thread", offload="thread")
+    server.add(items_async, name="async generator")
+    generators = ("generator", "generator in a thread", "async generator")
     async with memory_client(server) as client:
-        for name in ("plain", "thread", "async", "generator"):
-            await client.call(name)
+        for name in ("plain", "thread", "async", *generators, *generators):
+            if name in streamed:
+                assert [item async for item in client.stream_request(name)] == [1]
+            else:
+                await client.call(name)
+            streamed.update({name} & set(generators))
             assert tree(spans.all) == {(f"{name} SERVER",), (f"{name} SERVER", "work INTERNAL")}
             spans.exporter.clear()
         assert trace.get_current_span() is trace.INVALID_SPAN
@@ -560,6 +615,15 @@ def test_a_batch_has_a_span_for_each_of_its_members(spans: Spans, kind: str) -> 
         assert attributes(made).get("jsonrpc.request.id") == attributes(served).get("jsonrpc.request.id")
     assert tree(spans.all) == expected
     assert attributes(spans.one("fail"))["error.type"] == "7"
+
+
+def test_a_batch_of_notifications_carries_a_trace_for_each(spans: Spans) -> None:
+    with serve_in_thread(make_server(spans)) as address, Client(address, tracing=spans.provider) as client:
+        with spans.tracer.start_as_current_span("work"), client.batch() as batch:
+            batch.notify.add(1, 2)
+            batch.notify.count(1)
+        asyncio.run(spans.wait_for(5))
+    assert {path[-1] for path in tree(spans.all) if len(path) == 3} == {"add SERVER", "count SERVER"}
 
 
 async def test_a_stream_is_a_span_until_it_ends(spans: Spans) -> None:
@@ -719,7 +783,7 @@ async def test_durations_are_measured_at_both_ends(spans: Spans, metrics_reader:
         for point in metric.data.data_points
         if dict(point.attributes or {})["rpc.method"] == name
     }
-    counts = {key: point.count for key, (_, point) in points.items()}  # type: ignore[union-attr]
+    counts = {key: point.count for key, (_, point) in points.items()}
     assert counts == {
         ("rpc.server.call.duration", None): 2,
         ("rpc.server.call.duration", "-32602"): 1,
@@ -729,7 +793,7 @@ async def test_durations_are_measured_at_both_ends(spans: Spans, metrics_reader:
     unit, point = points["rpc.server.call.duration", "-32602"]
     assert unit == "s"
     assert 0 < point.sum < 60
-    assert point.explicit_bounds[:3] == (0.005, 0.01, 0.025)  # type: ignore[union-attr]
+    assert point.explicit_bounds[:3] == (0.005, 0.01, 0.025)
     assert dict(point.attributes or {}) == {
         "rpc.system.name": "jsonrpc",
         "rpc.method": name,
@@ -744,7 +808,7 @@ async def test_durations_are_measured_at_both_ends(spans: Spans, metrics_reader:
 def test_what_is_no_provider_is_refused() -> None:
     for make in (Server, Hub, Client, AsyncClient):
         with pytest.raises(TypeError, match="tracing is True, False or a TracerProvider"):
-            make(tracing="yes")  # type: ignore[operator]
+            make(tracing="yes")
 
 
 async def test_tracing_is_switched_on_before_the_server_runs(spans: Spans) -> None:
