@@ -446,6 +446,11 @@ class Server(ServerMethods):
             log.info("listening at %s", ", ".join(self.addresses))
             yield address
 
+    def __repr__(self) -> str:
+        own = sum(not name.startswith("rpc.") for name in self.methods)
+        state = f"listening at {', '.join(self.addresses)}" if self.addresses else "not listening"
+        return f"<{type(self).__name__} with {own} method{'' if own == 1 else 's'}, {state}>"
+
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where the server listens, in the form that clients take; empty while it does not."""
