@@ -197,15 +197,6 @@ def check_default(default: Any) -> None:
         )
 
 
-def check_class(cls: type) -> None:
-    """Raise TypeError for a class that pydantic would check: what it says would be ignored."""
-    if "__pydantic_validator__" in vars(cls) or "__pydantic_core_schema__" in vars(cls):
-        raise TypeError(
-            f"{type_name(cls)} is a class of pydantic's, which is not used here: use a dataclass, a msgspec.Struct or "
-            "a type registered with the codec"
-        )
-
-
 def kind_of(lowered: Any) -> type | None:
     """The class of the values of a lowered hint; None where there is no one class."""
     if isinstance(lowered, Marker):

@@ -97,6 +97,8 @@ def find_encoder(cls: type, registered: dict[type, Encoder]) -> Encoder:
             return encoder
         if (home := _HOMES.get(_key(base)) or _OPTIONAL_HOMES.get(_key(base))) is not None:
             return _load(home)
+        if base.__dict__.get("__pydantic_serializer__") is not None:
+            return _load(("pydantic_models", "encode_model"))
         if base.__dict__.get("__dataclass_fields__") is not None:
             return _load(("containers", "encode_dataclass"))
         if base.__dict__.get("__attrs_attrs__") is not None:

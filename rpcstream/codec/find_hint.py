@@ -100,6 +100,10 @@ def find_rich_hint(
         return ArrayHint(hint)
     if (optional := _optional(cls)) is not None:
         return optional(cls)
+    if "__pydantic_validator__" in vars(cls):
+        from .pydantic_models import ModelHint
+
+        return ModelHint(cls)
     if cls.__name__ not in _NOT_ON_WIRE and any(_is_generic(base) for base in cls.__mro__):
         from .numpy_scalars import NumpyScalarHint
 

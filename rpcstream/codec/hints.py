@@ -15,7 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
-from .constraints import Constraint, check_class, read
+from .constraints import Constraint, read
 from .error_text import in_words
 from .fields import expanded, field_hints, has_fields, required
 from .find_hint import RegisteredHint
@@ -69,6 +69,11 @@ def takes_images(hint: Any, codec: Codec) -> bool:
         rich is not None and (rich.name == IMAGE or isinstance(rich, RegisteredHint) or hasattr(rich, "takes_budget"))
         for _, rich in _contents(hint, codec, set())
     )
+
+
+def needs_exact_integers(hint: Any, codec: Codec) -> bool:
+    """True if the hint names a type whose integers are read elsewhere, so that they must come as they were sent."""
+    return any(getattr(rich, "needs_exact_integers", False) for _, rich in _contents(hint, codec, set()))
 
 
 def hint_checker(hint: Any, codec: Codec) -> Convert:
@@ -135,15 +140,15 @@ class _Lowering:
             return self._union(get_args(hint))
         if origin is not None and origin is not typing.Literal:
             return self._container(hint, origin)
-        if isinstance(hint, type):
-            if has_fields(hint):
-                return self._fields(hint)
-            check_class(hint)
+        if isinstance(hint, type) and has_fields(hint):
+            return self._fields(hint)
         return hint
 
     def _rich(self, hint: Any, rich: RichHint) -> Any:
         decode = rich.accept if self._result else rich.decode
-        return marker(rich.name, decode, lambda _: rich.schema(), kind=get_origin(hint) or hint)
+        # A schema of several parts puts them where those of other classes are.
+        schema_in = getattr(rich, "schema_in", None) or (lambda _: rich.schema())
+        return marker(rich.name, decode, schema_in, kind=get_origin(hint) or hint)
 
     def _annotated(self, hint: Any) -> Any:
         inner, *metadata = get_args(hint)
@@ -229,7 +234,6 @@ class _Lowering:
         if hint in self._markers:
             return self._markers[hint]
         cls = get_origin(hint) or hint
-        check_class(cls)
         found = {kind for kind, _ in _contents(hint, self._codec, set())}
         # An object of the class that a handler returned is taken as it is, unless there are constraints.
         limited = "check" in found or (self._result and "meta" in found)

@@ -19,7 +19,7 @@ import msgspec
 from ..codec import Codec, payloads
 from ..codec.constraints import check_default, is_constraint
 from ..codec.error_text import in_words
-from ..codec.hints import is_iterable_hint, item_hint, lower, takes_images
+from ..codec.hints import is_iterable_hint, item_hint, lower, needs_exact_integers, takes_images
 from ..codec.image_budget import INLINE_PIXELS, DecodeElsewhere, ImageBudget, ImageTotal, reading
 from ..codec.markers import convert_options, is_untyped
 from ..codec.rich_hint import shortened
@@ -125,6 +125,8 @@ class Signature:
             self.bind = self._short_bind(array, object_)
         else:
             self.bind = self._bind_images if has_images else self._bind
+        if any(needs_exact_integers(hints.get(parameter.name, Any), codec) for parameter in self.parameters):
+            self.bind = functools.partial(self._bind_exact_integers, self.bind)
 
     def check_announced(self, params: Any) -> None:
         """Check params as far as that is possible before their payloads are there: names, and announced arrays.
@@ -257,6 +259,12 @@ class Signature:
     def _bind_images(self, params: Any, line: Line, tagged: Tagged = None) -> Arguments:
         """`bind` where a hint names images, or a class that may hold some."""
         return self._within_budget(self._bind, params, line, tagged)
+
+    def _bind_exact_integers(self, bind: Bind, params: Any, line: Line, tagged: Tagged = None) -> Arguments:
+        """`bind` where the fast parser's integers will not do."""
+        if line and envelope.may_hold_big_integers(line):
+            params = payloads.parse_exactly(line).get("params")
+        return bind(params, line, tagged)
 
     def bind_elsewhere(self, params: Any, line: Line, tagged: Tagged) -> tuple[Arguments, int]:
         """`bind` in another thread, after `ArgumentsWithImages`: decodes all images.

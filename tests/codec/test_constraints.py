@@ -375,22 +375,6 @@ def test_pydantics_field_as_a_default_is_refused(field: Any) -> None:
         Server().add(function)
 
 
-def test_a_class_of_pydantics_is_refused_unless_it_is_registered() -> None:
-    class Model(pydantic.BaseModel):
-        x: int
-
-    @pydantic.dataclasses.dataclass
-    class Data:
-        x: int
-
-    for cls in (Model, Data, list[Model]):
-        with pytest.raises(TypeError, match="is a class of pydantic's"):
-            hint_checker(cls, codec)
-    knowing = Codec()
-    knowing.register(Model, "model", encode=lambda model: model.model_dump(), decode=lambda parts: Model(**parts))
-    assert hint_checker(Model, knowing)({"$type": "model", "x": 1}) == Model(x=1)
-
-
 def test_constraints_on_all_items_of_a_generator_are_refused() -> None:
     def generator() -> Annotated[Iterator[int], at.MaxLen(3)]:
         yield 1

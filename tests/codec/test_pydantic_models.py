@@ -1,0 +1,415 @@
+"""Models of pydantic as parameters and results: validated, written and described by pydantic."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import attrs
+import numpy as np
+import orjson
+import pydantic
+import pydantic.dataclasses
+import pytest
+from PIL import Image
+
+from rpcstream import Codec, EncodeError, InternalError, InvalidParams, RegistrationError, Server
+from rpcstream.codec.hints import hint_checker
+from rpcstream.testing import memory_client
+
+
+class Size(enum.Enum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+class Item(pydantic.BaseModel):
+    name: str = pydantic.Field(min_length=1, max_length=100_000)
+    count: int = 1
+    size: Size = Size.SMALL
+    due: datetime.date | None = None
+    parts: list[Item] = []
+
+
+class Order(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    items: list[Item]
+    note: str | None = pydantic.Field(default=None, alias="Note")
+
+
+class Cat(pydantic.BaseModel):
+    kind: Literal["cat"]
+    lives: int
+
+
+class Dog(pydantic.BaseModel):
+    kind: Literal["dog"]
+    tricks: list[str]
+
+
+class Pet(pydantic.BaseModel):
+    of: Annotated[Cat | Dog, pydantic.Field(discriminator="kind")]
+
+
+class Scores(pydantic.RootModel[list[int]]):
+    pass
+
+
+class Range(pydantic.BaseModel):
+    low: int
+    high: int
+
+    @pydantic.model_validator(mode="after")
+    def in_order(self) -> Range:
+        if self.low > self.high:
+            raise ValueError("low is above high")
+        return self
+
+
+@pydantic.dataclasses.dataclass
+class Pair:
+    left: int
+    right: pydantic.PositiveInt = 1
+
+
+@dataclass
+class Parcel:
+    order: Order
+    weights: np.ndarray[Any, Any]
+
+
+@attrs.define
+class Label:
+    text: str
+    copies: int = attrs.field(default=1, validator=attrs.validators.gt(0))
+
+
+def serving(function: Any) -> Server:
+    server = Server()
+    server.add(function, name="m")
+    return server
+
+
+async def refused(server: Server, *args: Any) -> InvalidParams:
+    async with memory_client(server) as client:
+        with pytest.raises(InvalidParams) as caught:
+            await client.m(*args)
+    return caught.value
+
+
+# -- there and back ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_model_comes_as_a_model_and_goes_as_its_json() -> None:
+    def m(order: Order) -> Order:
+        assert type(order) is Order
+        assert order.items[0].due == datetime.date(2026, 11, 22)
+        order.note = order.items[0].size.value
+        return order
+
+    async with memory_client(serving(m)) as client:
+        sent = {"items": [{"name": "a", "due": "2026-11-22", "size": "large"}]}
+        back = {"name": "a", "count": 1, "size": "large", "due": "2026-11-22", "parts": []}
+        assert await client.m(sent) == {"items": [back], "Note": "large"}
+        order = await client.call("m", Order.model_validate(sent), returns=Order)
+        assert order == Order.model_validate({**sent, "Note": "large"})
+
+
+async def test_models_stand_inside_of_other_hints() -> None:
+    def m(
+        items: list[Item],
+        by_name: dict[str, Item],
+        maybe: Item | None,
+        either: Item | int,
+        parcel: Parcel,
+        pair: Pair,
+        *rest: Scores,
+        **others: Item,
+    ) -> tuple[list[str], Parcel, Pair, Scores]:
+        assert all(type(each) is Item for each in [*items, *by_name.values()])
+        assert type(parcel.order) is Order
+        assert type(pair) is Pair
+        return [each.name for each in items], parcel, pair, rest[0] if rest else Scores([])
+
+    async with memory_client(serving(m)) as client:
+        item = {"name": "a"}
+        weights = np.arange(3.0)
+        arguments: list[Any] = [[item], {"x": item}, None, 5, {"order": {"items": [item]}, "weights": weights}]
+        names, parcel, pair, scores = await client.m(*arguments, {"left": 1}, [1, 2])
+        assert (names, pair, scores) == (["a"], {"left": 1, "right": 1}, [1, 2])
+        assert parcel["order"]["items"][0]["name"] == "a"
+        assert parcel["weights"].tolist() == weights.tolist()
+
+
+async def test_long_strings_and_large_integers_come_as_they_were_sent() -> None:
+    def m(item: Item, more: list[Item] = []) -> list[int]:  # noqa: B006 (it is not changed)
+        return [len(item.name), item.count, *[each.count for each in more]]
+
+    async with memory_client(serving(m)) as client:
+        assert await client.m({"name": "A" * 80_000, "count": 2**70}, [{"name": "a", "count": -(2**65)}]) == [
+            80_000,
+            2**70,
+            -(2**65),
+        ]
+        async with client.batch() as batch:
+            result = batch.m({"name": "A", "count": 2**70})
+        assert result.result() == [1, 2**70]
+
+
+async def test_items_of_streams_and_of_batched_methods_are_models() -> None:
+    server = Server()
+
+    @server
+    async def total(items: AsyncIterator[Item]) -> AsyncIterator[Item]:
+        async for item in items:
+            yield Item(name=item.name, count=item.count + 1)
+
+    @server.batched(offload=None)
+    def counts(item: list[Item]) -> list[int]:
+        return [each.count for each in item]
+
+    async def items() -> AsyncIterator[Item]:
+        yield Item(name="a", count=1)
+        yield Item(name="b", count=2)
+
+    async with memory_client(server) as client:
+        assert [item["count"] async for item in client.stream("total", items())] == [2, 3]
+        assert [item["count"] for item in await client.total([{"name": "a", "count": 5}])] == [6]
+        assert await client.counts({"name": "a", "count": 7}) == 7
+        with pytest.raises(InvalidParams, match=r"item\.name: Field required"):
+            await client.counts({})
+
+
+async def test_results_may_be_what_a_model_is_made_of(caplog: pytest.LogCaptureFixture) -> None:
+    def m(good: bool) -> Item:
+        return {"name": "a"} if good else {"name": ""}  # type: ignore[return-value]
+
+    async with memory_client(serving(m)) as client:
+        assert (await client.m(True))["count"] == 1
+        with pytest.raises(InternalError):
+            await client.m(False)
+    assert "result.name: String should have at least 1 character" in caplog.text
+
+
+async def test_models_go_out_without_a_hint_too() -> None:
+    def m() -> Any:
+        return {"order": Order(items=[], Note="n"), "pairs": [Pair(1, 2)]}
+
+    async with memory_client(serving(m)) as client:
+        assert await client.m() == {"order": {"items": [], "Note": "n"}, "pairs": [{"left": 1, "right": 2}]}
+
+
+def test_what_pydantic_cannot_write_is_an_encode_error() -> None:
+    class Anything(pydantic.BaseModel):
+        value: Any
+
+    with pytest.raises(EncodeError, match=r"Anything could not be encoded by pydantic: .*ndarray"):
+        Codec().dumps(Anything(value=np.ones(3)))
+
+
+async def test_attrs_classes_are_checked_with_their_validators() -> None:
+    def m(label: Label) -> Label:
+        assert type(label) is Label
+        return label
+
+    async with memory_client(serving(m)) as client:
+        assert await client.m({"text": "a", "copies": 2}) == {"text": "a", "copies": 2}
+        assert await client.call("m", {"text": "a"}, returns=Label) == Label("a")
+        with pytest.raises(InvalidParams, match="'copies' must be > 0"):
+            await client.m({"text": "a", "copies": 0})
+        with pytest.raises(InvalidParams, match=r"label\.text: expected a string"):
+            await client.m({"text": 1})
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "path", "reason"),
+    [
+        (Order, {}, ".items", "Field required"),
+        (Order, {"items": [{"name": "a"}, {"name": ""}]}, ".items[1].name", "String should have at least 1 character"),
+        (Order, {"items": [{"name": "a", "size": "huge"}]}, ".items[0].size", "Input should be 'small' or 'large'"),
+        (Order, {"items": [], "Note": 5}, ".Note", "Input should be a valid string"),
+        (Order, {"items": [], "note": "n"}, ".note", "Extra inputs are not permitted"),
+        (Order, [1], "", "Input should be an object"),
+        (Order, None, "", "Input should be an object"),
+        (Pet, {"of": {"kind": "cat", "lives": "many"}}, ".of.lives", "Input should be a valid integer"),
+        (Range, {"low": 2, "high": 1}, "", "Value error, low is above high"),
+        (Scores, [1, "x"], "[1]", "Input should be a valid integer"),
+        (Pair, {"left": 1, "right": 0}, ".right", "Input should be greater than 0"),
+        (list[Item], [{"name": "a"}, {"name": 2}], "[1].name", "Input should be a valid string"),
+        (dict[str, Item], {"x": {"name": 2}}, "[...].name", "Input should be a valid string"),
+        (Parcel, {"order": {"items": 1}, "weights": None}, ".order.items", "Input should be a valid array"),
+    ],
+)
+async def test_an_error_says_where_and_why(hint: Any, value: Any, path: str, reason: str) -> None:
+    def m(value):  # type: ignore[no-untyped-def]
+        return None
+
+    m.__annotations__ = {"value": hint}
+    error = await refused(serving(m), value)
+    assert error.data["path"] == f"$[0]{path}"
+    assert error.data["parameter"] == "value"
+    assert error.data["reason"].startswith(reason)
+
+
+async def test_an_error_names_some_of_many_faults() -> None:
+    def m(order: Order) -> None: ...
+
+    def order(wrong: int) -> dict[str, Any]:
+        return {"items": [{"name": "a", "count": "x"}] * wrong}
+
+    error = await refused(serving(m), order(2))
+    assert "; items[1].count: Input should be a valid integer" in error.data["reason"]
+    error = await refused(serving(m), order(100))
+    assert error.data["reason"].endswith("; and 96 more")
+    assert "items[3]" in error.data["reason"]
+    error = await refused(serving(m), order(5000))
+    assert error.data["reason"] == "5000 parts of it are wrong"
+    error = await refused(serving(m), {"items": [], "x`y" * 1000: 1})
+    assert len(error.data["path"]) < 100
+    assert "`" not in error.data["path"]
+
+
+async def test_rich_values_inside_of_a_model_are_refused() -> None:
+    def m(item: Item, anything: Any = None) -> None: ...
+
+    error = await refused(serving(m), {"name": np.ones(3)})
+    assert "JSON alone, with no arrays, images or bytes in it" in error.data["reason"]
+    error = await refused(serving(m), {"name": Image.new("RGB", (2, 2))})
+    assert error.data["parameter"] == "item"
+    error = await refused(serving(m), {"name": b"x" * 100_000})
+    assert error.data["parameter"] == "item"
+
+    def alone(item: Item) -> None: ...
+
+    error = await refused(serving(alone), {"name": np.ones(100_000)})
+    assert error.data["parameter"] == "item"
+
+
+async def test_a_fault_of_a_validator_is_the_servers(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(pydantic.BaseModel):
+        x: int
+
+        @pydantic.field_validator("x")
+        @classmethod
+        def broken(cls, value: int) -> int:
+            raise KeyError("secret")
+
+    def m(value: Broken) -> None: ...
+
+    m.__annotations__ = {"value": Broken}
+    async with memory_client(serving(m)) as client:
+        with pytest.raises(InternalError) as caught:
+            await client.m({"x": 1})
+    assert "secret" not in str(caught.value)
+    assert "method 'm' failed" in caplog.text
+
+
+def test_what_has_no_schema_is_refused_at_registration() -> None:
+    class Holder(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+        array: np.ndarray[Any, Any]
+
+    class Unfinished(pydantic.BaseModel):
+        other: "Missing"  # type: ignore[name-defined]  # noqa: F821, UP037
+
+    for cls, reason in ((Holder, "cannot be sent as JSON: .*Arrays and images stand beside"), (Unfinished, "Missing")):
+
+        def m(value):  # type: ignore[no-untyped-def]
+            return None
+
+        m.__annotations__ = {"value": cls}
+        with pytest.raises(RegistrationError, match=f"m: parameter 'value': .*{reason}"):
+            Server().add(m)
+
+
+# -- described --------------------------------------------------------------------------------------------------------
+
+
+async def described(*functions: Any) -> dict[str, Any]:
+    server = Server()
+    for number, function in enumerate(functions):
+        server.add(function, name=f"m{number}")
+    async with memory_client(server) as client:
+        document: dict[str, Any] = await client.call("rpc.discover")
+    document["methods"] = {each["name"]: each for each in document["methods"]}
+    return document
+
+
+def references(schema: Any) -> set[str]:
+    if isinstance(schema, dict):
+        own = {schema["$ref"]} if "$ref" in schema else set()
+        mapped = set(schema["discriminator"]["mapping"].values()) if "discriminator" in schema else set()
+        return own | mapped | {found for member in schema.values() for found in references(member)}
+    return {found for member in schema for found in references(member)} if isinstance(schema, list) else set()
+
+
+async def test_models_are_described_among_the_components() -> None:
+    def first(order: Order, pet: Pet | None = None) -> list[Item]:
+        return []
+
+    def second(parcel: Parcel, pair: Pair) -> Order:
+        return parcel.order
+
+    document = await described(first, second)
+    params = {each["name"]: each["schema"] for each in document["methods"]["m0"]["params"]}
+    assert params["order"] == {"$ref": "#/components/schemas/Order"}
+    components = document["components"]["schemas"]
+    assert {"Order", "Item", "Size", "Pet", "Cat", "Dog", "Pair", "Parcel"} <= components.keys()
+    assert components["Order"]["properties"]["items"]["items"] == {"$ref": "#/components/schemas/Item"}
+    assert components["Item"]["properties"]["name"]["minLength"] == 1
+    assert components["Parcel"]["properties"]["order"] == {"$ref": "#/components/schemas/Order"}
+    assert references(document) <= {f"#/components/schemas/{name}" for name in components}
+    assert b"$defs" not in orjson.dumps(document)
+
+
+async def test_models_of_one_name_are_told_apart() -> None:
+    def other() -> Any:
+        class Item(pydantic.BaseModel):
+            price: float
+            inside: list[Item] = []
+
+        def m(item):  # type: ignore[no-untyped-def]
+            return item
+
+        m.__annotations__ = {"item": Item, "return": Item}
+        return m
+
+    def m(item: Item) -> Item:
+        return item
+
+    document = await described(m, other())
+    schemas = [document["methods"][name]["params"][0]["schema"]["$ref"] for name in ("m0", "m1")]
+    assert schemas == ["#/components/schemas/Item", "#/components/schemas/Item_2"]
+    components = document["components"]["schemas"]
+    assert components["Item_2"]["properties"]["inside"]["items"] == {"$ref": "#/components/schemas/Item_2"}
+    assert "Item_3" not in components
+
+
+# -- beside it --------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_registered_goes_its_own_way() -> None:
+    codec = Codec()
+    codec.register(Item, "item", encode=lambda item: {"n": item.name}, decode=lambda parts: Item(name=parts["n"]))
+    assert hint_checker(Item, codec)({"$type": "item", "n": "a"}) == Item(name="a")
+    assert orjson.loads(bytes(codec.dumps(Item(name="a")))) == {"$type": "item", "n": "a"}
+
+
+def test_pydantic_is_imported_by_those_who_use_it_alone() -> None:
+    code = (
+        "import sys\nfrom dataclasses import dataclass\nfrom rpcstream import Server\n"
+        "@dataclass\nclass A:\n    x: int\n"
+        "def f(a: A, b: list[int]) -> A: ...\n"
+        "Server().add(f)\n"
+        "print([n for n in ('attrs', 'pydantic', 'rpcstream.codec.pydantic_models') if n in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
