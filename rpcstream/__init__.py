@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from .peer.remote import BlockingPeer, Peer
     from .peer.stream import Stream
     from .server import Server
+    from .supervisor.run import run
     from .tls import TLS
     from .web.html import Html, escape, html
     from .wire.http_messages import HttpError, Request, Response
@@ -113,6 +114,7 @@ _MODULE_OF = {
     "TLS": "tls",
     "escape": "web.html",
     "html": "web.html",
+    "run": "supervisor.run",
 }
 
 __all__ = [
@@ -165,6 +167,7 @@ __all__ = [
     "__version__",
     "escape",
     "html",
+    "run",
 ]
 
 

@@ -103,6 +103,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "local_peer",
         "shared_memory",
     },
+    "supervisor": {"text", "errors", "limits", "observe", "process", "systemd", "transports", "server"},
     "testing": {"limits", "server", "client", "auth", "peer", "transports", "process"},
     "cli": {
         "text",
@@ -120,6 +121,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "systemd",
         "tls",
         "user_files",
+        "supervisor",
     },
     "__init__": {
         "errors",
@@ -134,6 +136,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "web",
         "wire",
         "hub",
+        "supervisor",
     },
     "__main__": {"cli"},
 }

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..limits import DEFAULT_PORT
-from .serve_options import FUNCTIONS_PATTERN, FUNCTIONS_PORT, make_parser, parse
+from .serve_options import FUNCTIONS_PATTERN, FUNCTIONS_PORT, WORKER_OPTIONS, make_parser, parse
 
 if TYPE_CHECKING:
     import socket
 
     from ..server import Server
+    from ..supervisor.worker import WorkerLink
 
 OK, FAILED, USAGE = 0, 1, 2
 
@@ -31,26 +32,68 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .completion import complete_server
 
         complete_server(parser)
+    argv = sys.argv[1:] if argv is None else list(argv)
     try:
-        options = parse(parser, sys.argv[1:] if argv is None else argv)
+        options = parse(parser, argv)
     except SystemExit as stopped:  # --help, --version, wrong use: argparse has printed the text
         return stopped.code if isinstance(stopped.code, int) else OK
     if options.hub and options.target is None:  # a target may set logging up itself
         _set_up_logging(options)
+    if any(getattr(options, name) for name in WORKER_OPTIONS) and (status := _supervise(options, argv)) is not None:
+        return status
     return _Command(options, parser.prog).run()
+
+
+def _supervise(options: argparse.Namespace, argv: Sequence[str]) -> int | None:
+    """Serve in several processes; gives the exit status. None if one process is meant."""
+    from ..supervisor.process import Program
+    from ..supervisor.run import worker_count
+    from ..supervisor.supervisor import Supervisor, WorkerOptions
+
+    count = worker_count(options.workers)
+    if count == 1 and not any(getattr(options, name) for name in WORKER_OPTIONS[1:]):
+        return None
+    _set_up_logging(options)
+    kept = {name: getattr(options, name) for name in WORKER_OPTIONS[1:]}
+    program = Program(
+        entry="rpcstream.cli.serve:serve_as_worker", arguments=list(argv), argv=list(sys.argv), path=list(sys.path)
+    )
+    from ..server.target import TargetError
+    from .load import passed_sockets
+
+    try:
+        return Supervisor(program, WorkerOptions(count=count, **kept), sockets=passed_sockets(options)).run()
+    except (RuntimeError, ValueError, TargetError) as error:
+        print(f"rpcstream-server: {error}", file=sys.stderr)
+        return USAGE
+
+
+def serve_as_worker(link: WorkerLink, argv: list[str]) -> int:
+    """Run the command as one of several workers; returns the exit status.
+
+    Args:
+        link: to the supervisor, which accepts the connections.
+        argv: the options and the target, as the supervisor was given them.
+    """
+    parser = make_parser()
+    return _Command(parse(parser, argv), parser.prog, link).run()
 
 
 class _Command:
     """One run of the command.
+
+    Args:
+        link: to the supervisor, where this process is one of its workers.
 
     Attributes:
         status: the exit status of the server that the target ran itself, by `server.run()` at module level; None if it
             did not.
     """
 
-    def __init__(self, options: argparse.Namespace, prog: str) -> None:
+    def __init__(self, options: argparse.Namespace, prog: str, link: WorkerLink | None = None) -> None:
         self.options = options
         self.prog = prog
+        self.link = link
         self.status: int | None = None
         self._sockets: list[socket.socket] = []  # that systemd has passed
 
@@ -61,7 +104,7 @@ class _Command:
         from .load import passed_sockets
 
         try:
-            self._sockets = passed_sockets(self.options)
+            self._sockets = passed_sockets(self.options) if self.link is None else []
             with replace_run(self._serve_at_import):
                 server = _load(self.options)
             if self.status is None:
@@ -100,9 +143,14 @@ class _Command:
         where = listen_arguments(server, options, {"port": default_port, **arguments}, self._sockets)
         told = where.pop("on_listening", None)
 
+        link = self.link
+        if link is not None:
+            link.supervise(server)
+
         def on_listening(address: str) -> None:
-            shown = ", ".join(server.addresses) if where.get("sockets") else address
-            _say(banner(server, shown, functions=options.functions is not None))
+            if link is None or link.is_first:
+                shown = ", ".join(server.addresses) if where.get("sockets") or link is not None else address
+                _say(banner(server, shown, functions=options.functions is not None))
             if told is not None:
                 told(address)
 

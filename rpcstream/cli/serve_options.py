@@ -8,16 +8,22 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from .. import __version__
 from ..limits import DEFAULT_HOST, DEFAULT_PORT
-from .options import HelpFormatter, parse_port, parse_seconds, split_options
+from .options import HelpFormatter, parse_count, parse_port, parse_seconds, split_options
 
 #: Defaults with -f: those of the first JSON-RPC stream servers, so that their clients find the server.
 FUNCTIONS_PORT = 2102
 FUNCTIONS_MODULE = "controlFunctions"
 FUNCTIONS_PATTERN = "control_*"
+
+#: Processes at most: a thousand interpreters take 40 GB without any program in them.
+MAX_WORKERS = 1000
+
+#: Options that a supervisor of several processes carries out.
+WORKER_OPTIONS = ("workers", "max_requests", "memory_limit", "affinity")
 
 #: Options of a hub alone, by the names that they have in its configuration.
 HUB_OPTIONS = ("config", "call_timeout", "keepalive_timeout", "ping_interval", "registration_timeout", "grace")
@@ -61,6 +67,11 @@ def make_parser() -> argparse.ArgumentParser:
     ports = f"and port (default {DEFAULT_PORT}, with -f {FUNCTIONS_PORT}; 0: a free one)"
     add("-p", "--port", type=parse_port, help=ports)
     add("--unix", metavar="PATH", help="listen at a Unix socket instead")
+    workers = "processes that share the connections; auto: one a processor"
+    add("--workers", metavar="N", type=_parse_workers, help=workers)
+    add("--max-requests", metavar="N", type=parse_count, help="replace a worker that has answered so many")
+    add("--memory-limit", metavar="SIZE", type=_parse_size, help="replace a worker that takes more, such as 2G")
+    add("--affinity", action="store_true", help="keep each worker on one processor")
     add("-d", "--debug", action="store_true", help="log every message; tell callers of exceptions")
     add("--no-binary", action="store_true", help="send arrays and images as base64, never as bytes")
     add("--tracing", action="store_true", help="make spans of calls with OpenTelemetry")
@@ -92,6 +103,8 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
         parser.error("--pattern goes with -f")
     if options.unix is not None and (options.host is not None or options.port is not None):
         parser.error("--unix takes the place of --host and --port")
+    if options.hub and (name := next((name for name in WORKER_OPTIONS if getattr(options, name)), None)):
+        parser.error(f"--{name.replace('_', '-')} does not go with --hub: a hub is one process")
     conflict = _find_conflict(options)
     if conflict is not None:
         parser.error(conflict)
@@ -120,6 +133,20 @@ def _add_access_options(add: Callable[..., object]) -> None:
     add("--allow-origin", metavar="ORIGIN", **several, help="HTTP: whose web pages may call; repeatable")
     add("--path", metavar="PATH", **several, help="HTTP: take calls here, not at /; repeatable")
     add("--unix-mode", metavar="MODE", type=_parse_file_mode, help="permissions of the Unix socket, such as 660")
+
+
+def _parse_workers(text: str) -> int | Literal["auto"]:
+    """Parse a number of processes, or "auto"; for `type=`."""
+    return "auto" if text == "auto" else parse_count(text, MAX_WORKERS)
+
+
+def _parse_size(text: str) -> int:
+    """Parse a number of bytes, with K, M, G or T for powers of 1,024; for `type=`."""
+    found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)B?", text, re.IGNORECASE)
+    if found is None or int(found[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: a number of bytes, or one with K, M, G or T behind it")
+    power = " KMGT".index(found[2].upper() or " ")
+    return int(int(found[1]) * 1024**power)
 
 
 def _parse_file_mode(text: str) -> int:

@@ -90,6 +90,7 @@ class Hub(Server):
     """
 
     SYSTEM_TOPICS = SYSTEM_TOPICS
+    MAY_HAVE_WORKERS = False
 
     def __init__(
         self,

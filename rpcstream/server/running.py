@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any
+from typing import Any, Protocol
 
+from ..limits import Limits
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker
 from ..process import CLEAN_UP, join_names
@@ -27,6 +28,47 @@ FAREWELL = 0.05
 _KEY = re.compile(rb'(?<="key":")[0-9a-f]{32}(?=")')
 
 
+class Supervised(Protocol):
+    """A server as the link to its supervisor sees it; see `Server`."""
+
+    limits: Limits
+    stop_signals: list[int]
+
+    @property
+    def drain_delay(self) -> float: ...
+
+    @property
+    def time_to_stop(self) -> float: ...
+
+    def stop(self) -> None: ...
+
+    def retire(self) -> None: ...
+
+    def stats(self) -> dict[str, Any]: ...
+
+
+class Supervision(Protocol):
+    """What gives a server its connections where a supervisor accepts them, for several processes.
+
+    Attributes:
+        is_first: this process is the first of them; it says what is to be said once.
+        hosts: at which connections are accepted, known after `listen`; None for a Unix socket.
+    """
+
+    is_first: bool
+    hosts: list[str | None]
+
+    async def listen(self, server: Supervised, listener: Listener, where: dict[str, Any]) -> str:
+        """Have connections accepted at this host and port, or Unix socket; returns the address.
+
+        Raises:
+            OSError: the address cannot be listened at; the text names it.
+        """
+
+    async def stats(self) -> dict[str, Any]:
+        """The result of `rpc.stats` for all processes."""
+
+
 class RunningServer:
     """A server from its start to its end.
 
@@ -35,6 +77,7 @@ class RunningServer:
 
     Attributes:
         is_serving: connections are served.
+        skips_delay: draining begins without the delay, since another process has taken this one's place.
         stopping: set when the server is to stop.
         aborted: set when it is to stop at once.
         left_behind: tasks of handlers that did not end when they were cancelled; known after `drain`.
@@ -47,6 +90,7 @@ class RunningServer:
         self.listener = listener
         self._routes = routes
         self.is_serving = False
+        self.skips_delay = False
         self.stopping = asyncio.Event()
         self.aborted = asyncio.Event()
         self.left_behind: set[asyncio.Task[Any]] = set()
@@ -62,7 +106,7 @@ class RunningServer:
         self._routes.is_draining = True
         listener = self.listener
         aborted = asyncio.ensure_future(self.aborted.wait())
-        if delay and listener.is_listening:
+        if delay and listener.is_listening and not self.skips_delay:
             await asyncio.wait({aborted}, timeout=delay)
         await listener.stop_accepting()
         closed = asyncio.ensure_future(self._closed())

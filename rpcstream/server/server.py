@@ -56,7 +56,7 @@ from ..web.paths import check_path
 from ..web.routes import Routes
 from .methods import ServerMethods
 from .options import DEFAULTS, Lifespan, ServerOptions
-from .running import RunningServer, log_message
+from .running import RunningServer, Supervision, log_message
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -88,6 +88,9 @@ class Server(ServerMethods):
     #: A prefix of topics that may be subscribed to although they begin with "rpc."; "" for none.
     SYSTEM_TOPICS = ""
 
+    #: Whether it may run in several processes, which share nothing.
+    MAY_HAVE_WORKERS = True
+
     def __init__(self, **options: Unpack[ServerOptions]) -> None:
         check_names(f"{type(self).__name__}()", options, DEFAULTS)
         given: Any = {**DEFAULTS, **options}
@@ -113,6 +116,9 @@ class Server(ServerMethods):
         #: Makes spans of the calls; None: there are none.
         self._tracing = make_tracing(given["tracing"])
         self._running: RunningServer | None = None
+        self._supervision: Supervision | None = None
+        #: The numbers of the signals that have told this process to stop.
+        self.stop_signals: list[int] = []
         self._middleware: list[Middleware] = []
         self._left_behind: set[asyncio.Task[Any]] = set()
         self._serving: asyncio.Task[None] | None = None  # what `start` has begun
@@ -238,6 +244,28 @@ class Server(ServerMethods):
         self._middleware.append(checked(function))
         return function
 
+    def take_connections_from(self, supervision: Supervision) -> None:
+        """Be one of several processes whose connections a supervisor accepts, from the next start on.
+
+        `rpc.stats` speaks for all of them then.
+
+        Raises:
+            ValueError: it is a hub.
+        """
+        if not self.MAY_HAVE_WORKERS:
+            raise ValueError("a hub is one process, since its clients must find each other: run it without workers")
+        self._supervision = supervision
+
+        async def stats() -> dict[str, Any]:
+            """The counters of all processes of this server since its start."""
+            return await supervision.stats()
+
+        self._registry.add(stats, name="rpc.stats", reserved=True, replace=True)
+
+    def stats(self) -> dict[str, Any]:
+        """The counters of this process: what `rpc.stats` returns where there is one only."""
+        return self._stats()
+
     def _stats(self) -> dict[str, Any]:
         batched = self.batches.stats()
         return {**self.counters.as_dict(), **({"batched": batched} if batched else {})}
@@ -307,6 +335,8 @@ class Server(ServerMethods):
     async def _run(self, *, on_listening: Callable[[str], None], **where: Any) -> None:
         with Notifier.take() as self._notifier, stop_on_signals(self) as signals:
             notifier = self._notifier
+
+            self.stop_signals = signals
 
             def listening(address: str) -> None:
                 freeze_memory()
@@ -433,7 +463,13 @@ class Server(ServerMethods):
         """
         sockets = list(sockets)
         async with self._started() as running:
-            if sockets:
+            supervision = self._supervision
+            hosts: list[str | None]
+            if supervision is not None:
+                where = {"host": host or "", "port": port, "unix": unix, "unix_mode": unix_mode, "sockets": sockets}
+                address = await supervision.listen(self, running.listener, where)
+                hosts = supervision.hosts if supervision.is_first else []
+            elif sockets:
                 address = await running.listener.listen_at_sockets(sockets)
                 names = [sock.getsockname() for sock in sockets]
                 hosts = [name[0] for name in names if isinstance(name, tuple)]
@@ -441,7 +477,7 @@ class Server(ServerMethods):
                 hosts = [host] if unix is None else []
                 address = await running.listener.listen(host or "", port, unix, unix_mode)
             for each in hosts:
-                if self._authenticator is None and not _is_loopback(each):
+                if self._authenticator is None and each is not None and not _is_loopback(each):
                     log.warning("listening at %s, not a loopback address: there is no authentication", each)
             log.info("listening at %s", ", ".join(self.addresses))
             yield address
@@ -512,11 +548,22 @@ class Server(ServerMethods):
         if self._running is not None:
             self._running.stopping.set()
 
+    def retire(self) -> None:
+        """Begin the orderly end as `stop` does, but without `drain_delay`: another process takes new connections."""
+        if self._running is not None:
+            self._running.skips_delay = True
+            self._running.stopping.set()
+
     def abort(self) -> None:
         """End a running server at once: connections are closed, handlers cancelled. To be called as `stop` is."""
         if self._running is not None:
             self._running.aborted.set()
             self._running.stopping.set()
+
+    @property
+    def drain_delay(self) -> float:
+        """Seconds from `stop` until no more connections and requests are taken."""
+        return self._drain_delay
 
     @property
     def time_to_stop(self) -> float:

@@ -167,9 +167,13 @@ class Listener:
         self.addresses += [address for each in bound for address in each.addresses]
         self._start_renewal()
 
-    def take_from(self, source: ConnectionSource) -> None:
-        """Take connections from another process, too, until `stop_accepting`: it gives them to a `setup`."""
+    def take_from(self, source: ConnectionSource, addresses: Iterable[str]) -> None:
+        """Take connections that another process accepts at these addresses, until `stop_accepting`.
+
+        They are given to a `setup`.
+        """
         self._sources.append(source)
+        self.addresses += addresses
         self._start_renewal()
 
     def setup(self, host: str | None) -> ConnectionSetup:

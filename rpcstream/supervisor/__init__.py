@@ -1,0 +1,1 @@
+"""Run a server in several processes: a supervisor that accepts connections, and workers that serve them."""

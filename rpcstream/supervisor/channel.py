@@ -1,0 +1,253 @@
+"""Messages and file descriptors between a supervisor and one of its workers, over a pair of Unix sockets.
+
+Owns the framing, and what waits until the other end takes it. A message is a JSON object, with at most one descriptor.
+Knows no message.
+
+Each is a length (4 bytes), 1 or 0 for whether a descriptor belongs to it, and the JSON. The system delivers a
+descriptor with the first byte that was sent with it, and ends a read there. One that it has no room for leaves a gap at
+its place, so that those behind it still belong to their messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from ..errors import InternalError
+
+Message = dict[str, Any]
+
+_HEAD = struct.Struct("!IB")
+
+#: Bytes of one message. Both ends are this package, so that a longer one is a mistake in it.
+MAX_SIZE = 64 * 1024 * 1024
+
+#: Bytes of one read.
+_READ = 256 * 1024
+
+#: Seconds until it is tried again where the system has no room for a descriptor that is to be sent.
+_RETRY = 0.05
+
+#: Errors of a socket whose other end is gone.
+_GONE = frozenset((errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF))
+
+#: Messages that are handled in one turn of the event loop.
+_BURST = 64
+
+
+class Channel:
+    """One end of the pair of sockets, in an event loop, from `start` to `close`.
+
+    Args:
+        sock: connected to the other end; this object closes it.
+        on_message: called with each message and its descriptor, which then belongs to the callee. None: the message has
+            none. -1: it was lost, since this process had no room for it.
+        on_end: called once, when the other end has closed its socket, or its process has ended.
+        on_room: called when nothing waits to be sent any more.
+        may_receive: asked before each read; False: nothing is read until `start` is called again.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_message: Callable[[Message, int | None], object],
+        on_end: Callable[[], object],
+        on_room: Callable[[], object] = lambda: None,
+        may_receive: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._on_message = on_message
+        self._on_end = on_end
+        self._on_room = on_room
+        self._may_receive = may_receive
+        self._received = bytearray()
+        self._descriptors: deque[int] = deque()
+        #: Messages that the system has not taken: bytes, the descriptor that goes with the first one, and the message.
+        self._waiting: deque[tuple[memoryview, int | None, Message]] = deque()
+        self._is_writing = self._has_ended = False
+        self.is_open = True
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait until the other end takes them."""
+        return len(self._waiting)
+
+    def start(self) -> None:
+        """Receive messages from now on."""
+        if self.is_open and not self._has_ended:
+            self._sock.setblocking(False)
+            self._loop.add_reader(self._sock.fileno(), self.receive)
+
+    def pause(self) -> None:
+        """Receive nothing until `start` is called."""
+        if self.is_open:
+            self._loop.remove_reader(self._sock.fileno())
+
+    def end(self) -> None:
+        """Send nothing more, as the other end is told; messages from there are still received."""
+        if self.is_open:
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Close this end. What waits is dropped, with its descriptors."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.remove_writer(self._sock.fileno())
+        self._sock.close()
+        for _, descriptor, _ in self._waiting:
+            if descriptor is not None:
+                os.close(descriptor)
+        for descriptor in self._descriptors:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._waiting.clear()
+        self._descriptors.clear()
+
+    # -- sending ----------------------------------------------------------------------------------------------------
+
+    def send(self, message: Message, descriptor: int | None = None) -> None:
+        """Send a message. Its descriptor belongs to this object, which closes it once it is sent."""
+        if not self.is_open:
+            if descriptor is not None:
+                os.close(descriptor)
+            return
+        self._waiting.append((memoryview(_packed(message, descriptor is not None)), descriptor, message))
+        if len(self._waiting) == 1:
+            self._write()
+
+    def take_back(self) -> list[tuple[Message, int]]:
+        """Take back the messages with descriptors that are not sent yet, and these descriptors."""
+        waiting, self._waiting = self._waiting, deque()
+        taken = []
+        for data, descriptor, message in waiting:
+            if descriptor is None:
+                self._waiting.append((data, None, message))
+            else:
+                taken.append((message, descriptor))
+        return taken
+
+    def _write(self) -> None:
+        """Send what waits, as far as the system takes it; go on when it takes more."""
+        while self._waiting:
+            data, descriptor, message = self._waiting[0]
+            try:
+                if descriptor is None:
+                    sent = self._sock.send(data)
+                else:
+                    sent = socket.send_fds(self._sock, [data], [descriptor])
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                if error.errno not in _GONE:  # ETOOMANYREFS: the user has too many descriptors on their way
+                    self._loop.call_later(_RETRY, self._resume)
+                return  # where the other end is gone, that is read as well
+            if descriptor is not None:
+                os.close(descriptor)
+            if sent == len(data):
+                self._waiting.popleft()
+            else:
+                self._waiting[0] = (data[sent:], None, message)
+        if self._waiting and not self._is_writing:
+            self._loop.add_writer(self._sock.fileno(), self._resume)
+        elif self._is_writing and not self._waiting:
+            self._loop.remove_writer(self._sock.fileno())
+        self._is_writing = bool(self._waiting)
+
+    def _resume(self) -> None:
+        if self.is_open:
+            self._write()
+            if not self._waiting:
+                self._on_room()
+
+    # -- receiving --------------------------------------------------------------------------------------------------
+
+    def receive(self) -> bool:
+        """Handle messages that have come, some in one turn of the loop; returns whether there may be more.
+
+        Also to be called for those that came before the end of the process, or before that of this one's work.
+        """
+        for _ in range(_BURST):
+            if not self.is_open or self._has_ended or not self._may_receive():
+                return False
+            try:
+                data, descriptors, flags, _ = socket.recv_fds(self._sock, _READ, 4, _FLAGS)
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError:
+                data, descriptors, flags = b"", [], 0
+            for descriptor in descriptors:
+                os.set_inheritable(descriptor, False)
+                self._descriptors.append(descriptor)
+            if flags & socket.MSG_CTRUNC and not descriptors:
+                self._descriptors.append(-1)
+            if not data:
+                self._has_ended = True
+                self._loop.remove_reader(self._sock.fileno())
+                self._on_end()
+                return False
+            self._received += data
+            self._handle()
+        return True
+
+    def _handle(self) -> None:
+        received = self._received
+        at = 0
+        while len(received) - at >= _HEAD.size:
+            length, has_descriptor = _HEAD.unpack_from(received, at)
+            if len(received) - at - _HEAD.size < length:
+                break
+            body = bytes(memoryview(received)[at + _HEAD.size : at + _HEAD.size + length])
+            at += _HEAD.size + length
+            self._on_message(orjson.loads(body), self._descriptors.popleft() if has_descriptor else None)
+            if not self.is_open:
+                return
+        del received[:at]
+
+
+_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+
+def read_message(sock: socket.socket) -> Message | None:
+    """Read one message, and not a byte more; None if the other end has closed its socket. Blocks."""
+    head = _read_exactly(sock, _HEAD.size)
+    body = _read_exactly(sock, _HEAD.unpack(head)[0]) if head is not None else None
+    return None if body is None else orjson.loads(body)
+
+
+def write_message(sock: socket.socket, message: Message) -> None:
+    """Write one message. Blocks.
+
+    Raises:
+        OSError: the other end is gone.
+    """
+    sock.sendall(_packed(message, False))
+
+
+def _packed(message: Message, has_descriptor: bool) -> bytes:
+    body = orjson.dumps(message)
+    if len(body) > MAX_SIZE:
+        raise InternalError(data={"reason": f"a message between processes has {len(body)} bytes"})
+    return _HEAD.pack(len(body), has_descriptor) + body
+
+
+def _read_exactly(sock: socket.socket, size: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < size:
+        piece = sock.recv(size - len(data))
+        if not piece:
+            return None
+        data += piece
+    return bytes(data)

@@ -1,0 +1,253 @@
+"""A worker as its supervisor sees it: a process, the channel to it, and what it has told.
+
+Owns how the process is started, and what it inherits. Whether and when one is started or ended is decided in
+`supervisor`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .channel import Channel, Message
+
+#: How many threads the libraries behind numpy use; shared out among the workers.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+#: Reads of a channel whose process has ended.
+_LAST_READS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What workers run.
+
+    Attributes:
+        entry: `module:function`, called with a `WorkerLink` and `arguments`; it gives the exit status.
+        arguments: of JSON types.
+        argv: `sys.argv` in the workers.
+        path: `sys.path` in the workers.
+    """
+
+    entry: str
+    arguments: Any
+    argv: list[str]
+    path: list[str]
+
+
+class WorkerProcess:
+    """One worker, from its start until its process has ended.
+
+    Args:
+        index: its place among the workers, from 0.
+        start: the rest of the first message; see `worker.main`.
+        environment: variables in place of those of this process.
+        on_message: called with this object and each message.
+        on_room: called when the worker has taken all that was passed to it.
+        on_end: called when the channel has ended; mostly the process has ended, too.
+
+    Attributes:
+        loaded: done when its program has been imported.
+        ready: the message in which it says that it can serve.
+        exited: its exit status; 128 and the signal's number if it was killed.
+        is_told: it was told to end.
+        has_left: it takes no more connections.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        program: Program,
+        start: Message,
+        environment: dict[str, str],
+        on_message: Callable[[WorkerProcess, Message], object],
+        on_room: Callable[[], object],
+        on_end: Callable[[WorkerProcess], object],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.index = index
+        self.started = loop.time()
+        self.loaded: asyncio.Future[None] = loop.create_future()
+        self.ready: asyncio.Future[Message] = loop.create_future()
+        self.exited: asyncio.Future[int] = loop.create_future()
+        self.counted: asyncio.Future[Message] | None = None
+        #: The counters that it told last.
+        self.counters: dict[str, Any] = {}
+        self.is_told = self.has_left = self.is_worn = False
+        #: Connections that were sent; of these those that it had not received when it reported last, and the number of
+        #: open ones that it reported then.
+        self._sent = self._passed = self._reported = 0
+        self._has_ended = False
+        self._on_end = on_end
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                _command(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                process_group=0,  # so that a Ctrl-C is for the supervisor alone
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self.pid = self._process.pid
+        self._channel = Channel(
+            ours, lambda message, descriptor: on_message(self, message), self._channel_ended, on_room=on_room
+        )
+        self._channel.start()
+        self.send(
+            {
+                **start,
+                "entry": program.entry,
+                "arguments": program.arguments,
+                "argv": program.argv,
+                "path": program.path,
+                "environment": {"PYTHONPATH": os.environ.get("PYTHONPATH")},
+            }
+        )
+
+    def __str__(self) -> str:
+        return f"worker {self.index + 1} (pid {self.pid})"
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    @property
+    def open(self) -> int:
+        """Its connections, those that are on their way to it among them."""
+        return self._reported + self._passed
+
+    @property
+    def waiting(self) -> int:
+        """Messages that it has not taken."""
+        return self._channel.waiting
+
+    def give(self, descriptor: int, at: int, *, is_over: bool) -> None:
+        """Pass on a connection; see `acceptor.Recipient`."""
+        self._passed += 1
+        message: Message = {"type": "connection", "at": at}
+        if is_over:
+            message["is_over"] = True
+        self._sent += 1
+        self._channel.send(message, descriptor)
+
+    def take_back(self) -> list[tuple[Message, int]]:
+        """Take back the connections that have not been sent to it: message and descriptor of each."""
+        taken = self._channel.take_back()
+        self._passed -= len(taken)
+        self._sent -= len(taken)
+        return taken
+
+    def report(self, message: Message) -> None:
+        """Take the number of its connections over, as it stood when it had received so many."""
+        self._passed = self._sent - message["received"]
+        self._reported = message["open"]
+
+    # -- the process --------------------------------------------------------------------------------------------------
+
+    def send(self, message: Message) -> None:
+        self._channel.send(message)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if it runs."""
+        if not self.exited.done():
+            self._process.send_signal(number)
+
+    def end(self) -> None:
+        """Tell a worker that serves nothing yet to end, whether it is listening to signals or to the channel."""
+        self.is_told = True
+        self.signal(signal.SIGTERM)
+        self._channel.end()
+
+    def kill_all(self) -> None:
+        """Kill the process, and those that it has started and not put elsewhere."""
+        if not self.exited.done():
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                self.signal(signal.SIGKILL)
+
+    def poll(self) -> bool:
+        """Find out whether the process has ended; if so read what it has told before, and set `exited`."""
+        status = self._process.poll()
+        if status is None or self.exited.done():
+            return False
+        for _ in range(_LAST_READS):
+            if self._has_ended:
+                break
+            self._channel.receive()
+        self.exited.set_result(status if status >= 0 else 128 - status)
+        return True
+
+    def close(self) -> None:
+        """Close the channel; connections that have not been sent end, unless they are taken back before."""
+        self._channel.close()
+
+    def memory(self) -> int:
+        """Bytes of main memory that the process takes; 0 where that cannot be read."""
+        try:
+            pages = Path(f"/proc/{self.pid}/statm").read_bytes().split()[1]
+        except (OSError, IndexError):
+            return 0
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def _channel_ended(self) -> None:
+        self._has_ended = True
+        self._on_end(self)
+
+
+def _command(number: int) -> list[str]:
+    """The command that starts a worker, with the options of this interpreter.
+
+    `-P`, so that no file in the current directory takes the place of a module that a worker imports before it knows its
+    own `sys.path`.
+    """
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [
+        sys.executable,
+        *flags,
+        *(() if "-P" in flags else ("-P",)),
+        "-m",
+        "rpcstream.supervisor.worker",
+        str(number),
+    ]
+
+
+def environment_of_workers(count: int, processors: int) -> dict[str, str]:
+    """The environment of each of `count` workers.
+
+    This package is found, wherever this process has found it; and what computes with several threads is given its share
+    of the processors, unless the variables for that are set.
+    """
+    environment = dict(os.environ)
+    folder = str(Path(__file__).resolve().parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, environment.get("PYTHONPATH")]))
+    if THREAD_VARIABLES[0] not in environment:  # the other libraries follow it, too
+        for variable in THREAD_VARIABLES:
+            environment.setdefault(variable, str(max(1, processors // count)))
+    return environment
+
+
+def processors() -> list[int]:
+    """The numbers of the processors that this process may use; as many as its control group gives it time for."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    numbers = sorted(os.sched_getaffinity(0)) if has_affinity else list(range(os.cpu_count() or 1))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        most = -(-int(quota) // int(period))
+    except (OSError, ValueError):  # no such group, or "max"
+        return numbers
+    return numbers[: max(1, most)]

@@ -1,0 +1,622 @@
+"""A server in several processes: starts workers, replaces those that end, and passes connections on to them.
+
+Owns which workers there are, from the first start over deaths and reloads to the end. What a worker runs is a
+`Program`; this process imports none of it. How connections are accepted and chosen for is in `acceptor`, how a process
+is started in `process`.
+
+A place is one of the `count` workers that there are to be. Its worker may change: one that has died is replaced after a
+pause; on a reload, or when one has answered enough requests, the new one is ready before the old one is told to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from random import random
+from typing import Any
+
+from ..process import CLEAN_UP
+from ..systemd import Notifier
+from ..text import get_logger
+from .acceptor import SharedAcceptor
+from .channel import Message
+from .process import Program, WorkerProcess, environment_of_workers, processors
+from .totals import Totals
+
+log = get_logger("rpcstream.supervisor")
+
+#: Seconds that workers have to say what they have counted; those of the others are the last ones known.
+COUNT_TIME = 1.0
+
+#: Seconds between two looks at the memory of the workers, where that is limited.
+MEMORY_CHECK = 1.0
+
+#: Share of `max_requests` by which workers differ at most, so that they are not all replaced at once.
+JITTER = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """How many workers there are, and how they are kept.
+
+    Attributes:
+        count: of the workers.
+        max_requests: a worker that has answered so many is replaced; up to a tenth more, by chance. None: no limit.
+        affinity: worker k runs on the k-th processor only.
+        memory_limit: bytes of main memory; a worker that takes more is replaced. None: no limit.
+        is_patient: a program that cannot be started is tried again with the next reload, also at the first start.
+        shortest_pause, longest_pause: seconds until a worker that has died is replaced: the first for one death, twice
+            as long for each further one, up to the second.
+        long_life: seconds of life after which the deaths before are forgotten.
+    """
+
+    count: int
+    max_requests: int | None = None
+    affinity: bool = False
+    memory_limit: int | None = None
+    is_patient: bool = False
+    shortest_pause: float = 0.1
+    longest_pause: float = 30.0
+    long_life: float = 60.0
+
+
+class StartFailed(Exception):
+    """A worker has ended before it was ready.
+
+    Attributes:
+        status: its exit status.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Place:
+    """The place of one worker.
+
+    Attributes:
+        active: the worker that takes connections; None while there is none.
+        starting: the task that starts another one: after a death, or to replace a worker.
+        pause: seconds before the last start after a death; 0 if there was none, or it is forgotten.
+        restarts: how often a worker has died here.
+        not_before: time of the loop before which a worker that is worn out is not replaced, since that has failed.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.active: WorkerProcess | None = None
+        self.starting: asyncio.Task[None] | None = None
+        self.pause = 0.0
+        self.restarts = 0
+        self.not_before = 0.0
+
+    def stop_starting(self) -> None:
+        """Give up a start that is under way, unless it is this task's own."""
+        if self.starting is not None and self.starting is not asyncio.current_task():
+            self.starting.cancel()
+        self.starting = None
+
+
+class Supervisor:
+    """Runs a program in several processes, until it is told to stop.
+
+    Args:
+        program: what the workers run.
+        options: how many there are, and how they are kept.
+        on_listening: called with the address when connections are accepted.
+        sockets: listen at these, which stay the caller's, and not where the program says.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        options: WorkerOptions,
+        *,
+        on_listening: Callable[[str], object] = lambda address: None,
+        sockets: Iterable[socket.socket] = (),
+    ) -> None:
+        self._program = program
+        self._options = options
+        self._on_listening = on_listening
+        self._sockets = list(sockets)
+        self._processors = processors()
+        # Systemd hears of this process alone: its variables are gone when workers inherit the others.
+        self._notifier = Notifier.take()
+        self._environment = environment_of_workers(options.count, len(self._processors))
+        self._places = [Place(index) for index in range(options.count)]
+        #: All workers whose processes have not ended.
+        self._workers: set[WorkerProcess] = set()
+        self._totals = Totals()
+        self._signals: list[int] = []
+        self._reload: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_first = True
+
+    def run(self) -> int:
+        """Run until SIGINT or SIGTERM, or until a worker's server is stopped by its own program. Blocks.
+
+        Returns:
+            The exit status: 0 after an orderly end; that of a worker which could not be started at first; 128 and the
+            signal's number after a second signal.
+
+        Raises:
+            RuntimeError: this system cannot pass connections to other processes, or has no way for an option; or this
+                is not the main thread.
+        """
+        check_possible(self._options)
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            return runner.run(self._main())
+
+    # -- from the start to the end ------------------------------------------------------------------------------------
+
+    async def _main(self) -> int:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._acceptor = SharedAcceptor(self._recipients, self._total)
+        if self._sockets:
+            self._acceptor.listen_at_sockets(self._sockets)
+        with self._notifier, self._handled_signals():
+            try:
+                status = await self._started()
+                if status is None:
+                    if self._options.memory_limit is not None:
+                        self._keep(self._watch_memory(self._options.memory_limit))
+                    await self._stopping.wait()
+                    self._notifier.stopping("Stopping")
+                    status = await self._drained()
+            finally:
+                self._acceptor.stop()
+                for task in self._tasks:
+                    task.cancel()
+                await self._kill(self._workers)
+        if len(self._signals) > 1:
+            return 128 + self._signals[-1]
+        return status
+
+    @contextlib.contextmanager
+    def _handled_signals(self) -> Iterator[None]:
+        handlers: dict[int, Callable[[], object]] = {
+            signal.SIGINT: functools.partial(self._on_signal, signal.SIGINT),
+            signal.SIGTERM: functools.partial(self._on_signal, signal.SIGTERM),
+            signal.SIGHUP: self.reload,
+            signal.SIGCHLD: self._reap,
+        }
+        before = {number: signal.getsignal(number) for number in handlers}
+        for number, handler in handlers.items():
+            self._loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number, old in before.items():
+                self._loop.remove_signal_handler(number)
+                if old is not None:
+                    signal.signal(number, old)
+
+    def _on_signal(self, number: int) -> None:
+        self._signals.append(number)
+        if len(self._signals) == 1:
+            log.info("%s: stopping", signal.Signals(number).name)
+            self._stopping.set()
+            return
+        for worker in self._workers:
+            worker.signal(signal.SIGTERM)  # their second one, too
+            self._loop.call_later(3 * CLEAN_UP, worker.kill_all)
+
+    async def _started(self) -> int | None:
+        """Start all workers, and accept connections; gives the exit status if that fails, or a signal comes first."""
+        while True:
+            self._changed.clear()
+            start = self._loop.create_task(self._start(range(self._options.count)))
+            if not await self._done_before_stop(start):
+                return 0
+            try:
+                workers = start.result()
+            except StartFailed as failed:
+                if not self._options.is_patient:
+                    return failed.status
+            else:
+                break
+            log.error("waiting for a change")
+            if not await self._done_before_stop(self._loop.create_task(self._changed.wait())):
+                return 0
+        for worker in workers:
+            self._activate(worker)
+        self._acceptor.start()
+        self._is_first = False
+        self._on_listening(self._acceptor.addresses[0])
+        self._notifier.ready(self._status)
+        self._notifier.watch()
+        return None
+
+    async def _done_before_stop(self, task: asyncio.Task[Any]) -> bool:
+        """Wait for a task; False if the program is to stop first. The task is cancelled then."""
+        stop = self._loop.create_task(self._stopping.wait())
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not self._stopping.is_set():
+            return True
+        task.cancel()
+        await asyncio.wait({task})
+        return False
+
+    async def _drained(self) -> int:
+        """Let all workers finish; gives the exit status."""
+        if self._reload is not None:
+            self._reload.cancel()
+        for place in self._places:
+            place.stop_starting()
+        known = [worker.ready.result() for worker in self._workers if worker.ready.done()]
+        if not any(each["drain_delay"] for each in known):
+            self._acceptor.stop()
+        workers = set(self._workers)
+        for worker in workers:
+            if self._places[worker.index].active is worker or worker.is_told:
+                worker.is_told = True
+                worker.signal(signal.SIGTERM)
+            else:
+                worker.end()
+        longest = max((each["time_to_stop"] for each in known), default=0.0)
+        if workers:
+            # Each ends itself by then, also where a handler keeps its event loop.
+            await asyncio.wait({worker.exited for worker in workers}, timeout=longest + 5 * CLEAN_UP)
+        late = {worker for worker in workers if not worker.exited.done()}
+        for worker in late:
+            log.warning("%s has not ended in time: it is killed", worker)
+        await self._kill(late)
+        return max((worker.exited.result() for worker in workers if worker.ready.done()), default=0)
+
+    async def _kill(self, workers: Iterable[WorkerProcess]) -> None:
+        for worker in (workers := list(workers)):
+            worker.is_told = True
+            worker.kill_all()
+        if workers:
+            await asyncio.wait({worker.exited for worker in workers})
+
+    # -- starting workers ---------------------------------------------------------------------------------------------
+
+    async def _start(self, indices: Iterable[int]) -> list[WorkerProcess]:
+        """Start workers at these places and wait until all are ready; they take no connections yet.
+
+        The first one is started alone until its program has been imported, so that a mistake in it is reported once.
+
+        Raises:
+            StartFailed: one of them has ended. The others are ended, too.
+        """
+        first, *others = indices
+        workers = []
+        try:
+            workers.append(self._spawn(first))
+            await self._wait_for(workers[0].loaded, workers)
+            workers += [self._spawn(index) for index in others]
+            for worker in workers:
+                info = await self._wait_for(worker.ready, workers)
+                await self._listen(worker, info)
+        except OSError as error:
+            log.error("a worker cannot be started: %s", error)
+            await self._end(workers)
+            raise StartFailed(1) from None
+        except BaseException:
+            await self._end(workers)
+            raise
+        return workers
+
+    def _spawn(self, index: int) -> WorkerProcess:
+        options = self._options
+        limit = options.max_requests
+        start: Message = {
+            "is_first": index == 0 and self._is_first,
+            "max_requests": None if limit is None else limit + int(limit * JITTER * random()),
+            "processor": self._processors[index % len(self._processors)] if options.affinity else None,
+        }
+        worker = WorkerProcess(
+            index,
+            self._program,
+            start,
+            self._environment,
+            self._on_message,
+            self._acceptor.refresh,
+            self._on_channel_end,
+        )
+        self._workers.add(worker)
+        return worker
+
+    async def _wait_for(self, future: asyncio.Future[Any], workers: list[WorkerProcess]) -> Any:
+        """Wait for one of these workers; raise StartFailed if one of them ends first."""
+        ends = {worker.exited for worker in workers}
+        await asyncio.wait({future, *ends}, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            if end.done():
+                raise StartFailed(end.result())
+        return future.result()
+
+    async def _listen(self, worker: WorkerProcess, info: Message) -> None:
+        """Listen where the first worker says; that is told to each of them."""
+        if not self._acceptor.bound:
+            try:
+                await self._acceptor.listen(info["where"])
+            except OSError as error:
+                worker.send({"type": "refused", "errno": error.errno, "text": error.strerror})
+                raise StartFailed(await worker.exited) from None
+
+    async def _end(self, workers: list[WorkerProcess]) -> None:
+        """End workers that have served nothing."""
+        for worker in workers:
+            worker.end()
+        if workers:
+            await asyncio.wait({worker.exited for worker in workers}, timeout=3 * CLEAN_UP)
+        await self._kill([worker for worker in workers if not worker.exited.done()])
+
+    # -- workers come and go ------------------------------------------------------------------------------------------
+
+    def _activate(self, worker: WorkerProcess) -> None:
+        """Pass connections to a worker from now on, and end the one that was at its place."""
+        place = self._places[worker.index]
+        before, place.active = place.active, worker
+        place.stop_starting()
+        self._acceptor.max_connections = worker.ready.result()["max_connections"]
+        worker.send({"type": "listening", "addresses": self._acceptor.addresses, "hosts": self._acceptor.hosts})
+        if worker.exited.done():
+            self._died(worker, place)
+        if before is not None:
+            self._retire(before)
+        self._acceptor.refresh()
+
+    def _retire(self, worker: WorkerProcess) -> None:
+        """Let a worker finish; what is on its way to it goes to others."""
+        worker.is_told = True
+        worker.send({"type": "retire"})
+        self._pass_on(worker)
+        time_to_stop = worker.ready.result()["time_to_stop"]
+        self._loop.call_later(time_to_stop + 2 * CLEAN_UP, self._end_late, worker)
+
+    def _end_late(self, worker: WorkerProcess) -> None:
+        if not worker.exited.done():
+            log.warning("%s has not ended in time: it is told again, and then killed", worker)
+            worker.signal(signal.SIGTERM)
+            self._loop.call_later(3 * CLEAN_UP, worker.kill_all)
+
+    def _pass_on(self, worker: WorkerProcess) -> None:
+        """Give the connections that have not been sent to a worker to others."""
+        for message, descriptor in worker.take_back():
+            self._acceptor.give(descriptor, message["at"], is_over=message.get("is_over", False))
+
+    def _reap(self) -> None:
+        """Find out which workers have ended."""
+        for worker in list(self._workers):
+            if not worker.poll():
+                continue
+            self._workers.discard(worker)
+            self._acceptor.forget(worker)
+            self._pass_on(worker)
+            worker.close()
+            self._totals.add_past(worker.counters)
+            place = self._places[worker.index]
+            if place.active is worker:
+                self._died(worker, place)
+        self._acceptor.refresh()
+
+    def _died(self, worker: WorkerProcess, place: Place) -> None:
+        """Replace a worker that has ended by itself."""
+        place.active = None
+        if self._stopping.is_set():
+            return
+        options = self._options
+        place.restarts += 1
+        is_old = self._loop.time() - worker.started >= options.long_life
+        self._lengthen(place, is_old)
+        status = worker.exited.result() if worker.exited.done() else 0
+        log.error(
+            "%s has ended with %d connections, %s: another one starts in %g s",
+            *(worker, worker.open, describe_status(status), place.pause),
+        )
+        if place.starting is None:
+            place.starting = self._loop.create_task(self._restart(place))
+
+    def _lengthen(self, place: Place, is_forgotten: bool = False) -> None:
+        options = self._options
+        longer = options.shortest_pause if is_forgotten else max(2 * place.pause, options.shortest_pause)
+        place.pause = min(longer, options.longest_pause)
+
+    async def _restart(self, place: Place) -> None:
+        while True:
+            await asyncio.sleep(place.pause)
+            try:
+                (worker,) = await self._start([place.index])
+            except StartFailed as failed:
+                self._lengthen(place)
+                log.error(
+                    "worker %d could not be started, %s: it is tried again in %g s",
+                    *(place.index + 1, describe_status(failed.status), place.pause),
+                )
+            else:
+                self._activate(worker)
+                return
+
+    def _replace(self, worker: WorkerProcess, why: str) -> None:
+        """Replace a worker that still serves, unless that is under way."""
+        place = self._places[worker.index]
+        if (
+            place.active is not worker
+            or place.starting is not None
+            or self._stopping.is_set()
+            or (self._reload is not None and not self._reload.done())
+            or self._loop.time() < place.not_before
+        ):
+            return
+        log.info("%s is replaced: %s", worker, why)
+        place.starting = self._loop.create_task(self._replaced(place))
+
+    async def _replaced(self, place: Place) -> None:
+        try:
+            (worker,) = await self._start([place.index])
+        except StartFailed as failed:
+            place.starting = None
+            place.not_before = self._loop.time() + self._options.longest_pause
+            log.error("worker %d could not be replaced, %s", place.index + 1, describe_status(failed.status))
+            if place.active is None:  # it has died meanwhile
+                place.starting = self._loop.create_task(self._restart(place))
+            else:
+                worn = place.active
+                self._loop.call_later(self._options.longest_pause, self._replace, worn, "it is tried again")
+        else:
+            self._activate(worker)
+
+    # -- reload -------------------------------------------------------------------------------------------------------
+
+    def reload(self) -> None:
+        """Start new workers, and end those before once all of the new ones are ready.
+
+        A reload that is under way is begun anew.
+        """
+        self._changed.set()
+        if self._is_first or self._stopping.is_set():
+            return
+        before, self._reload = self._reload, self._loop.create_task(self._reloaded())
+        if before is not None:
+            before.cancel()
+
+    async def _reloaded(self) -> None:
+        log.info("reload: starting %d workers", self._options.count)
+        self._notifier.reloading("Starting new workers")
+        try:
+            workers = await self._start(range(self._options.count))
+        except StartFailed as failed:
+            self._notifier.ready(f"Reload failed; {self._status}")
+            log.error("reload failed: a new worker %s. Those before go on", describe_status(failed.status))
+            return
+        for worker in workers:
+            self._activate(worker)
+        self._notifier.ready(self._status)
+        log.info("reload: the new workers serve")
+
+    @property
+    def _status(self) -> str:
+        """What systemd is told while connections are accepted."""
+        return f"Listening at {', '.join(self._acceptor.addresses)}, with {self._options.count} workers"
+
+    # -- what workers tell --------------------------------------------------------------------------------------------
+
+    def _on_message(self, worker: WorkerProcess, message: Message) -> None:
+        kind = message["type"]
+        if kind == "open":
+            worker.report(message)
+            self._acceptor.refresh()
+        elif kind == "loaded" and not worker.loaded.done():
+            worker.loaded.set_result(None)
+        elif kind == "ready" and not worker.ready.done():
+            worker.ready.set_result(message)
+        elif kind == "leaving":
+            self._on_leaving(worker, message["is_own"])
+        elif kind == "worn":
+            self._replace(worker, f"it has answered {self._options.max_requests} requests")
+        elif kind == "ask":
+            self._keep(self._answer(worker))
+        elif kind == "counted":
+            worker.counters = message["counters"]
+            if worker.counted is not None and not worker.counted.done():
+                worker.counted.set_result(message)
+
+    def _on_leaving(self, worker: WorkerProcess, is_own: bool) -> None:
+        """A worker takes no more connections: it was told so, or its server was stopped by its own program."""
+        worker.has_left = True
+        self._pass_on(worker)
+        worker.send({"type": "left"})
+        if self._stopping.is_set():
+            if not any(True for _ in self._recipients()):
+                self._acceptor.stop()
+        elif is_own and not worker.is_told:
+            log.info("%s was stopped by its program: stopping", worker)
+            self._stopping.set()
+        elif not worker.is_told:  # by a signal of somebody else
+            worker.is_told = True
+            place = self._places[worker.index]
+            if place.active is worker:
+                self._died(worker, place)
+        self._acceptor.refresh()
+
+    def _recipients(self) -> Iterator[WorkerProcess]:
+        """The workers that take connections."""
+        return (
+            worker
+            for place in self._places
+            if (worker := place.active) is not None and not worker.has_left and not worker.exited.done()
+        )
+
+    def _total(self) -> int:
+        return sum(worker.open for worker in self._workers)
+
+    def _on_channel_end(self, worker: WorkerProcess) -> None:
+        """A worker cannot be reached any more: if it does not end at once, its program has closed the channel."""
+        if not worker.is_told and not worker.has_left:
+            self._loop.call_later(CLEAN_UP, worker.kill_all)
+
+    # -- counting -----------------------------------------------------------------------------------------------------
+
+    async def _answer(self, worker: WorkerProcess) -> None:
+        """Tell a worker what all of them have counted."""
+        asked = [each for each in self._workers if each.ready.done()]
+        for each in asked:
+            if each.counted is None or each.counted.done():
+                each.counted = self._loop.create_future()
+                each.send({"type": "count", "id": 0})
+        if waited := [each.counted for each in asked if each.counted is not None]:
+            await asyncio.wait(waited, timeout=COUNT_TIME)
+        worker.send(
+            {
+                "type": "counters",
+                "counters": self._totals.sum(each.counters for each in self._workers),
+                "workers": [
+                    {
+                        "pid": active.pid if active else None,
+                        "connections": active.open if active else 0,
+                        "restarts": place.restarts,
+                    }
+                    for place in self._places
+                    for active in [place.active]
+                ],
+            }
+        )
+
+    async def _watch_memory(self, limit: int) -> None:
+        while True:
+            await asyncio.sleep(MEMORY_CHECK)
+            for worker in list(self._recipients()):
+                size = worker.memory()
+                if size > limit:
+                    self._replace(worker, f"it takes {size} bytes of memory, more than {limit} (memory_limit)")
+
+    def _keep(self, coroutine: Any) -> None:
+        """Run a coroutine as a task of its own, and keep a reference to it."""
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def describe_status(status: int) -> str:
+    """How a process ended, in words."""
+    if status > 128:
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(status - 128).name}"
+    return f"with status {status}"
+
+
+def check_possible(options: WorkerOptions) -> None:
+    """Raise RuntimeError unless workers can be run from here."""
+    if sys.platform == "win32" or not hasattr(socket, "send_fds"):
+        raise RuntimeError("workers need a POSIX system (Linux, macOS), where connections can be passed to processes")
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("workers are run from the main thread, which gets the signals")
+    if options.affinity and not hasattr(os, "sched_setaffinity"):
+        raise RuntimeError("affinity: this system does not let processes choose their processors")
+    if options.memory_limit is not None and not os.path.exists("/proc/self/statm"):
+        raise RuntimeError("memory_limit: this system does not say what memory a process takes (/proc)")

@@ -1,0 +1,331 @@
+"""A worker: a fresh interpreter that serves the connections which its supervisor has accepted.
+
+Owns the way from `python -m rpcstream.supervisor.worker` to a running server, and the server's link to the supervisor.
+Knows nothing of other workers, nor of how they are kept.
+
+The first message of the channel says what to do (`start`). The worker answers `loaded` when the server is there, and
+`ready` when its lifespan has been entered; `listening`, or `refused`, ends that. From then on connections come, and the
+worker reports how many of them are open. `leaving`: it takes no more. The end of the channel is the supervisor's death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import os
+import socket
+import sys
+from typing import Any
+
+from ..process import replace_run
+from ..server import Server
+from ..server.running import Supervised
+from ..server.target import TargetError, load_server
+from ..text import get_logger
+from ..transports.accept import PAUSE, SHORT_PAUSE, ConnectionSetup
+from ..transports.listen import Listener
+from .channel import Channel, Message, read_message, write_message
+
+log = get_logger("rpcstream.supervisor")
+
+#: Seconds between two looks at how many requests have been answered, where that is limited.
+WEAR_CHECK = 0.25
+
+#: Seconds that the supervisor has to confirm that it sends no more connections.
+LEAVING_TIME = 1.0
+
+#: Turns in which connections that wait in the channel are taken before a worker leaves.
+_LAST_TURNS = 1000
+
+#: Seconds that the supervisor has to tell what all workers have counted. It waits for each of them for half of that.
+STATS_TIME = 2.0
+
+
+class WorkerLink:
+    """The link of a server to the supervisor: a `Supervision` of the server, and a source of its connections.
+
+    Args:
+        sock: of the channel.
+        start: the first message.
+    """
+
+    def __init__(self, sock: socket.socket, start: Message) -> None:
+        self.is_first: bool = start["is_first"]
+        self.hosts: list[str | None] = []
+        self._sock = sock
+        self._max_requests: int | None = start["max_requests"]
+        self._server: Supervised | None = None
+        self._listener: Listener | None = None
+        self._channel: Channel | None = None
+        self._listening: asyncio.Future[Message] | None = None
+        self._setups: list[ConnectionSetup] = []
+        self._received = 0
+        self._will_report = self._is_told = self._has_left = False
+        self._wear_timer: asyncio.TimerHandle | None = None
+        self._resume_timer: asyncio.TimerHandle | None = None
+        #: The question to the supervisor that is under way, or was the last one; and the one after it, if it is wanted.
+        self._running_count: asyncio.Task[dict[str, Any]] | None = None
+        self._next_count: asyncio.Task[dict[str, Any]] | None = None
+        self._answer: asyncio.Future[Message] | None = None
+        #: Done when the supervisor knows that it is to send no more connections.
+        self._left: asyncio.Future[None] | None = None
+
+    def supervise(self, server: Server) -> None:
+        """Have the supervisor accept the connections of this server.
+
+        Raises:
+            TargetError: it is a hub.
+        """
+        try:
+            server.take_connections_from(self)
+        except ValueError as error:
+            raise TargetError(str(error)) from None
+        with contextlib.suppress(OSError):  # the supervisor has gone: read later
+            write_message(self._sock, {"type": "loaded"})
+
+    # -- Supervision ------------------------------------------------------------------------------------------------
+
+    async def listen(self, server: Supervised, listener: Listener, where: dict[str, Any]) -> str:
+        loop = asyncio.get_running_loop()
+        if where.pop("sockets"):
+            raise ValueError("sockets= cannot be given to a worker: its supervisor accepts the connections")
+        self._server, self._listener = server, listener
+        self._listening = loop.create_future()
+        self._channel = channel = Channel(
+            self._sock, self._on_message, self._on_end, may_receive=self._has_room_for_descriptor
+        )
+        channel.start()
+        path = where["unix"]
+        channel.send(
+            {
+                "type": "ready",
+                "where": {**where, "unix": None if path is None else os.path.abspath(path)},
+                "max_connections": server.limits.max_connections,
+                "drain_delay": server.drain_delay,
+                "time_to_stop": server.time_to_stop,
+            }
+        )
+        answer = await self._listening
+        if answer["type"] == "refused":
+            raise OSError(answer["errno"], answer["text"])
+        listener.take_from(self, answer["addresses"])
+        if self._max_requests is not None:
+            self._check_wear()
+        return str(answer["addresses"][0] if answer["addresses"] else "")
+
+    async def stats(self) -> dict[str, Any]:
+        """Ask the supervisor, one question at a time: calls that come meanwhile share the next one."""
+        if self._next_count is None:
+            self._next_count = asyncio.get_running_loop().create_task(self._count(self._running_count))
+        return await asyncio.shield(self._next_count)
+
+    # -- ConnectionSource -------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Set up the connections that wait in the channel, and tell the supervisor to send no more."""
+        channel, server = self._channel, self._server
+        if channel is None or server is None:
+            return
+        for _ in range(_LAST_TURNS):
+            if not channel.receive():
+                break
+        self._has_left = True
+        self._left = asyncio.get_running_loop().create_future()
+        channel.send({"type": "leaving", "is_own": not (self._is_told or server.stop_signals)})
+        for timer in (self._wear_timer, self._resume_timer):
+            if timer is not None:
+                timer.cancel()
+
+    async def wait(self) -> None:
+        if self._left is not None and self._channel is not None and self._channel.is_open:
+            # What was on its way when the supervisor was told comes before its answer.
+            await asyncio.wait({self._left}, timeout=LEAVING_TIME)
+        for setup in self._setups:
+            await setup.wait()
+
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    def _on_message(self, message: Message, descriptor: int | None) -> None:
+        kind = message["type"]
+        if kind == "connection":
+            self._received += 1
+            self._take(message, descriptor)
+        elif kind in ("listening", "refused"):
+            if self._listening is not None and not self._listening.done():
+                # At once: connections come behind it.
+                self._set_up(message.get("hosts", []))
+                self._listening.set_result(message)
+        elif kind == "retire":
+            self._is_told = True
+            if self._server is not None:
+                self._server.retire()
+        elif kind == "left" and self._left is not None and not self._left.done():
+            self._left.set_result(None)
+        elif kind == "count" and self._server is not None:
+            self._send({"type": "counted", "id": message["id"], "counters": self._server.stats()})
+        elif kind == "counters" and self._answer is not None and not self._answer.done():
+            self._answer.set_result(message)
+
+    def _set_up(self, hosts: list[str | None]) -> None:
+        """Be ready for connections that are accepted at these hosts."""
+        assert self._listener is not None
+        self.hosts = hosts
+        self._setups = [self._listener.setup(host) for host in hosts]
+        self._listener.watch_closed(self._report_soon)
+
+    def _take(self, message: Message, descriptor: int | None) -> None:
+        if descriptor is None or descriptor < 0:
+            log.error("a connection was lost: this process has no room for its descriptor")
+            self._report_soon()
+            return
+        try:
+            conn = socket.socket(fileno=descriptor)
+        except OSError as error:  # it is gone already, and the system does not say what it was
+            log.debug("a connection could not be set up: %s", error)
+            os.close(descriptor)
+            self._report_soon()
+            return
+        self._setups[message["at"]].begin(conn, is_over_limit=message.get("is_over", False))
+
+    def _on_end(self) -> None:
+        """The supervisor is dead: finish what runs here."""
+        if self._channel is not None:
+            self._channel.close()
+        if self._left is not None and not self._left.done():
+            self._left.set_result(None)
+        if self._has_left or self._server is None:
+            return
+        if not self._is_told and not self._server.stop_signals:
+            log.warning("the supervisor has gone: stopping")
+        self._is_told = True
+        if self._listening is not None and not self._listening.done():
+            self._listening.set_result({"type": "listening", "addresses": [], "hosts": []})
+            self.is_first = False
+        self._server.retire()
+
+    def _send(self, message: Message) -> None:
+        if self._channel is not None:
+            self._channel.send(message)
+
+    def _report_soon(self) -> None:
+        """Report the number of open connections, once in a turn of the loop."""
+        if not self._will_report:
+            self._will_report = True
+            asyncio.get_running_loop().call_soon(self._report)
+
+    def _report(self) -> None:
+        self._will_report = False
+        if self._listener is not None:
+            self._send({"type": "open", "open": self._listener.open_count, "received": self._received})
+
+    def _has_room_for_descriptor(self) -> bool:
+        """Whether this process may have one more descriptor. Else connections wait in the channel for a while."""
+        try:
+            os.close(os.dup(self._sock.fileno()))
+        except OSError as error:
+            if self._channel is None or self._listener is None:
+                return True
+            self._channel.pause()
+            pause = SHORT_PAUSE if self._listener.make_room(error) else PAUSE
+            self._resume_timer = asyncio.get_running_loop().call_later(pause, self._channel.start)
+            return False
+        return True
+
+    def _check_wear(self) -> None:
+        """Ask to be replaced once enough requests have been answered."""
+        assert self._server is not None
+        assert self._max_requests is not None
+        if self._server.stats()["requests"] >= self._max_requests:
+            self._wear_timer = None
+            self._send({"type": "worn"})
+        else:
+            self._wear_timer = asyncio.get_running_loop().call_later(WEAR_CHECK, self._check_wear)
+
+    async def _count(self, before: asyncio.Task[dict[str, Any]] | None) -> dict[str, Any]:
+        if before is not None:
+            await asyncio.wait({before})
+        self._running_count, self._next_count = self._next_count, None
+        assert self._server is not None
+        self._answer = asyncio.get_running_loop().create_future()
+        self._send({"type": "ask"})
+        try:
+            answer = await asyncio.wait_for(self._answer, STATS_TIME)
+        except TimeoutError:  # the supervisor has gone, or is not given any time: then of this process alone
+            return self._server.stats()
+        return {**answer["counters"], "workers": answer["workers"]}
+
+
+# -- from the start of the process ------------------------------------------------------------------------------------
+
+
+def serve_target(link: WorkerLink, arguments: dict[str, Any]) -> int:
+    """Load the server of an import string, and run it; gives the exit status. For `rpcstream.run`.
+
+    Args:
+        arguments: `target`; and `where`, for `Server.run`.
+    """
+    served = False
+
+    def serve(server: Server, own: dict[str, Any]) -> None:
+        nonlocal served
+        served = True
+        link.supervise(server)
+        server.run(**{"on_listening": lambda address: None, **arguments["where"]})
+
+    try:
+        # A script that calls `rpcstream.run` or `server.run` when it is imported serves right there.
+        with replace_run(serve):
+            server = load_server(arguments["target"])
+            if served:
+                return 0
+        serve(server, {})
+    except TargetError as error:
+        _print_error(error)
+        return 2
+    except OSError as error:
+        if error.strerror is None or not error.strerror.startswith("cannot listen"):
+            raise
+        print(error.strerror, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _print_error(error: TargetError) -> None:
+    import traceback
+
+    from ..process import without_own_frames
+
+    cause = error.__cause__
+    if cause is not None:
+        traceback.print_exception(type(cause), cause, without_own_frames(cause.__traceback__))
+    print(error, file=sys.stderr)
+
+
+def main(number: int) -> int:
+    """Run a worker; returns the exit status.
+
+    Args:
+        number: the descriptor of the channel.
+    """
+    sock = socket.socket(fileno=number)
+    sock.set_inheritable(False)
+    start = read_message(sock)
+    if start is None:
+        return 0
+    sys.argv[:] = start["argv"]
+    sys.path[:] = start["path"]
+    for name, value in start["environment"].items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    if start["processor"] is not None:
+        os.sched_setaffinity(0, {start["processor"]})
+    module, _, function = start["entry"].partition(":")
+    status: int = getattr(importlib.import_module(module), function)(WorkerLink(sock, start), start["arguments"])
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

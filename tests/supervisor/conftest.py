@@ -1,0 +1,157 @@
+"""Fixtures: servers with several workers, as programs of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rpcstream import Client
+
+from ..cli.conftest import environment
+from ..waiting import until_in_thread
+
+APP = """
+import asyncio
+import os
+import time
+
+from rpcstream import Context, Server
+
+server = Server(drain_timeout=5)
+
+@server
+def pid() -> int:
+    return os.getpid()
+
+@server
+async def wait(seconds: float, ctx: Context) -> int:
+    ctx.progress("begun")
+    await asyncio.sleep(seconds)
+    return os.getpid()
+
+@server
+def stop() -> None:
+    server.stop()
+"""
+
+
+class WorkersProcess:
+    """A running program with workers, from its banner on.
+
+    Attributes:
+        process: the supervisor.
+        banner: what it has printed first.
+    """
+
+    def __init__(self, command: list[str], folder: Path, **variables: str) -> None:
+        self._log = folder / "stderr.txt"
+        with open(self._log, "w") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment(**variables),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        self.banner = []
+        for line in self.process.stdout:
+            self.banner.append(line.rstrip("\n"))
+            if line.startswith("Ctrl-C"):
+                break
+
+    @property
+    def address(self) -> str:
+        return self.banner[0].removeprefix("Listening at ")
+
+    @property
+    def log(self) -> str:
+        """What has been printed to standard error so far."""
+        return self._log.read_text()
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def workers(self) -> list[dict[str, int]]:
+        """What `rpc.stats` says of the workers."""
+        with Client(self.address) as client:
+            return client.call("rpc.stats")["workers"]
+
+    def pids(self) -> set[int]:
+        return {worker["pid"] for worker in self.workers()}
+
+    def wait_until_free(self) -> None:
+        """Wait until the connections of earlier tests are closed."""
+        with Client(self.address) as client:
+            until_in_thread(lambda: client.call("rpc.stats")["connections"] == 1)
+
+    def end(self) -> int:
+        """Tell it to stop; gives the exit status."""
+        self.send(signal.SIGTERM)
+        return self.process.wait(20)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+def serve_command(*argv: str) -> list[str]:
+    return [sys.executable, "-m", "rpcstream.cli.serve", *argv]
+
+
+@contextmanager
+def running(folder: Path, *argv: str, app: str = APP) -> Iterator[WorkersProcess]:
+    """A server with these options while the block runs."""
+    (folder / "app.py").write_text(app)
+    program = WorkersProcess(serve_command("app.py", "-p", "0", *argv), folder)
+    try:
+        yield program
+    finally:
+        program.close()
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkersProcess]:
+    """A server with three workers, for all tests of a module."""
+    with running(tmp_path_factory.mktemp("three"), "--workers", "3") as program:
+        yield program
+        assert program.end() == 0, program.log
+
+
+StartWorkers = Callable[..., WorkersProcess]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[StartWorkers]:
+    """`start("--workers", "2", app=TEXT)`; ended with the test."""
+    started = []
+
+    def started_one(*argv: str, app: str = APP) -> WorkersProcess:
+        (tmp_path / "app.py").write_text(app)
+        started.append(
+            WorkersProcess(serve_command("app.py", *(argv if "--unix" in argv else ("-p", "0", *argv))), tmp_path)
+        )
+        return started[-1]
+
+    yield started_one
+    for program in started:
+        program.close()
+
+
+def has_ended(pid: int) -> bool:
+    """Whether no process has this number, or one that has ended and is not waited for."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return True

@@ -1,0 +1,384 @@
+"""A server in several processes: how connections are shared, and what becomes of them when processes come and go."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from rpcstream import Client, ConnectionLost, ServerBusy
+
+from ..cli.conftest import environment
+from ..waiting import until_in_thread
+from .conftest import APP, StartWorkers, WorkersProcess, has_ended, running, serve_command
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers need a POSIX system")
+
+
+def clients(stack: ExitStack, address: str, number: int) -> list[Client]:
+    return [stack.enter_context(Client(address)) for _ in range(number)]
+
+
+class Load:
+    """Calls without a pause, from several threads, until it is stopped; counts those that fail.
+
+    Half of the threads keep their connection, and half make one for each call, by HTTP.
+    """
+
+    def __init__(self, address: str, threads: int = 4) -> None:
+        self.calls: Counter[int] = Counter()
+        self.failures: list[Exception] = []
+        self._address = address
+        self._is_over = threading.Event()
+        loops: list[Callable[[], None]] = [self._keep, self._post]
+        self._threads = [threading.Thread(target=loops[number % 2]) for number in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def _keep(self) -> None:
+        with Client(self._address) as client:
+            while not self._is_over.is_set():
+                self._count(client.pid)
+
+    def _post(self) -> None:
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "pid", "params": []}).encode()
+
+        def call() -> int:
+            headers = {"Content-Type": "application/json"}
+            request = urllib.request.Request(f"http://{self._address}/", body, headers)
+            with urllib.request.urlopen(request, timeout=20) as response:
+                return int(json.load(response)["result"])
+
+        while not self._is_over.is_set():
+            self._count(call)
+
+    def _count(self, call: Callable[[], int]) -> None:
+        try:
+            self.calls[call()] += 1
+        except Exception as error:
+            self.failures.append(error)
+
+    def end(self) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@contextmanager
+def load(address: str) -> Iterator[Load]:
+    running_load = Load(address)
+    try:
+        yield running_load
+    finally:
+        running_load.end()
+
+
+class TestConnections:
+    def test_are_spread_exactly(self, three: WorkersProcess) -> None:
+        three.wait_until_free()
+        with ExitStack() as stack:
+            counts = Counter(client.pid() for client in clients(stack, three.address, 60))
+            assert sorted(counts.values()) == [20, 20, 20]
+            assert sorted(worker["connections"] for worker in three.workers()) == [20, 20, 21]
+
+    def test_a_worker_that_has_lost_some_gets_the_next_ones(self, three: WorkersProcess) -> None:
+        three.wait_until_free()
+        with ExitStack() as stack:
+            opened = clients(stack, three.address, 9)
+            pids = [client.pid() for client in opened]
+            for client, pid in zip(opened, pids, strict=True):
+                if pid == pids[0]:
+                    client.close()
+            until_in_thread(lambda: sum(worker["connections"] for worker in three.workers()) == 7)
+            assert [client.pid() for client in clients(stack, three.address, 3)] == [pids[0]] * 3
+
+    def test_those_that_say_nothing_count_until_they_are_closed(self, three: WorkersProcess) -> None:
+        three.wait_until_free()
+        host, _, port = three.address.rpartition(":")
+        silent = [socket.create_connection((host, int(port))) for _ in range(6)]
+        with Client(three.address) as client:
+            until_in_thread(lambda: client.call("rpc.stats")["connections"] == 7)
+            for each in silent:
+                each.close()
+            until_in_thread(lambda: client.call("rpc.stats")["connections"] == 1)
+            assert sum(worker["connections"] for worker in client.call("rpc.stats")["workers"]) == 1
+
+    def test_max_connections_is_held_for_all_together(self, start: StartWorkers) -> None:
+        app = APP.replace("Server(", "Server(limits=Limits(max_connections=4), ").replace(
+            "Server\n", "Limits, Server\n"
+        )
+        program = start("--workers", "2", app=app)
+        with ExitStack() as stack:
+            opened = clients(stack, program.address, 4)
+            assert sorted(Counter(client.pid() for client in opened).values()) == [2, 2]
+            with Client(program.address) as fifth, pytest.raises(ServerBusy, match="4 connections are open"):
+                fifth.pid()
+            opened[0].close()
+            until_in_thread(lambda: opened[1].call("rpc.stats")["connections"] == 3)
+            assert clients(stack, program.address, 1)[0].pid()
+
+    def test_a_stranger_gives_way_to_a_newcomer(self, start: StartWorkers, tmp_path: Path) -> None:
+        (tmp_path / "token").write_text("correct-horse-battery-staple")
+        app = APP.replace("Server(", "Server(limits=Limits(max_connections=4), ").replace(
+            "Server\n", "Limits, Server\n"
+        )
+        program = start("--workers", "2", "--token-file", "token", app=app)
+        host, _, port = program.address.rpartition(":")
+        strangers = [socket.create_connection((host, int(port))) for _ in range(4)]
+        with Client(program.address, token="correct-horse-battery-staple") as client:
+            assert client.pid()
+            assert client.call("rpc.stats")["connections"] <= 4
+        for each in strangers:
+            each.close()
+
+    def test_unix_socket(self, start: StartWorkers, tmp_path: Path) -> None:
+        path = tmp_path / "s"
+        program = start("--workers", "2", "--unix", "s", "--unix-mode", "600")
+        assert program.address == f"unix://{path}"
+        assert path.stat().st_mode & 0o777 == 0o600
+        with ExitStack() as stack:
+            counts = Counter(client.pid() for client in clients(stack, program.address, 4))
+        assert sorted(counts.values()) == [2, 2]
+        assert program.end() == 0
+        assert not path.exists()
+
+    def test_tls(self, start: StartWorkers, tmp_path: Path) -> None:
+        trustme = pytest.importorskip("trustme")
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "tls.pem"))
+        program = start("--workers", "2", "--cert", "tls.pem")
+        with ExitStack() as stack:
+            opened = [
+                stack.enter_context(Client(f"tls://{program.address}", ca=str(tmp_path / "ca.pem"))) for _ in range(6)
+            ]
+            assert sorted(Counter(client.pid() for client in opened).values()) == [3, 3]
+            host, _, port = program.address.rpartition(":")
+            with socket.create_connection((host, int(port))) as plain:  # its handshake fails
+                plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            until_in_thread(lambda: opened[0].call("rpc.stats")["connections_total"] == 6)
+            until_in_thread(lambda: sum(each["connections"] for each in opened[0].call("rpc.stats")["workers"]) == 6)
+
+
+class TestStats:
+    def test_the_counters_are_those_of_all_workers(self, three: WorkersProcess) -> None:
+        three.wait_until_free()
+        with ExitStack() as stack:
+            opened = clients(stack, three.address, 6)
+            before = opened[0].call("rpc.stats")["requests"]
+            for client in opened:
+                client.pid()
+            after = opened[5].call("rpc.stats")
+            assert after["requests"] == before + 7
+            assert after["connections"] == 6
+            assert len(after["workers"]) == 3
+
+    def test_many_questions_at_once_are_all_answered(self, three: WorkersProcess) -> None:
+        with ExitStack() as stack:
+            opened = clients(stack, three.address, 3)
+            asked = [client.submit.rpc.stats() for client in opened for _ in range(50)]
+            assert {len(each.result()["workers"]) for each in asked} == {3}
+
+
+class TestDeaths:
+    def test_a_killed_worker_is_replaced_and_only_its_calls_fail(self, start: StartWorkers) -> None:
+        program = start("--workers", "3")
+        with ExitStack() as stack:
+            opened = clients(stack, program.address, 3)
+            pids = [client.pid() for client in opened]
+            begun = [threading.Event() for _ in opened]
+            calls = [
+                client.submit.wait(1.0, on_progress=lambda value, event=event: event.set())
+                for client, event in zip(opened, begun, strict=True)
+            ]
+            assert all(event.wait(20) for event in begun)
+            os.kill(pids[0], signal.SIGKILL)
+            outcomes = [call.exception() for call in calls]
+            assert sum(isinstance(each, ConnectionLost) for each in outcomes) == 1
+            assert sum(each is None for each in outcomes) == 2
+            until_in_thread(lambda: len(program.pids() - set(pids)) == 1)
+            assert sorted(worker["restarts"] for worker in program.workers()) == [0, 0, 1]
+            assert "killed by SIGKILL: another one starts in 0.1 s" in program.log
+            assert program.pids() >= set(pids) - {pids[0]}
+
+    def test_connections_wait_while_there_is_no_worker(self, start: StartWorkers) -> None:
+        program = start("--workers", "2")
+        for pid in program.pids():
+            os.kill(pid, signal.SIGKILL)
+            until_in_thread(lambda pid=pid: has_ended(pid))
+        with Client(program.address) as client:
+            assert client.pid()
+
+    def test_when_the_supervisor_is_dead_the_workers_finish(self, start: StartWorkers) -> None:
+        program = start("--workers", "2")
+        pids = program.pids()
+        begun = threading.Event()
+        with Client(program.address) as client:
+            call = client.submit.wait(0.3, on_progress=lambda value: begun.set())
+            assert begun.wait(20)
+            program.process.kill()
+            assert call.result() in pids
+        until_in_thread(lambda: all(has_ended(pid) for pid in pids))
+        assert "the supervisor has gone" in program.log
+
+    def test_a_worker_that_has_answered_enough_is_replaced(self, start: StartWorkers) -> None:
+        program = start("--workers", "2", "--max-requests", "20")
+        before = program.pids()
+        with load(program.address) as calls:
+            until_in_thread(lambda: len(calls.calls) >= 4)
+        assert not calls.failures
+        until_in_thread(lambda: not program.pids() & before)
+        assert all(worker["restarts"] == 0 for worker in program.workers())
+
+    def test_a_worker_that_takes_too_much_memory_is_replaced(self, start: StartWorkers) -> None:
+        app = (
+            APP + "\n@server\ndef grow() -> int:\n    server.state.kept = b'x' * 300_000_000\n    return os.getpid()\n"
+        )
+        program = start("--workers", "2", "--memory-limit", "250M", app=app)
+        with Client(program.address) as client:
+            pid = client.grow()
+            until_in_thread(lambda: pid not in program.pids())
+
+
+class TestReload:
+    def test_no_call_is_lost(self, start: StartWorkers) -> None:
+        program = start("--workers", "2")
+        before = program.pids()
+        with load(program.address) as calls:
+            for _ in range(2):
+                program.send(signal.SIGHUP)
+                until_in_thread(lambda before=before: not program.pids() & before)
+                before = program.pids()
+            until_in_thread(lambda: all(calls.calls[pid] > 10 for pid in before))
+        assert not calls.failures
+
+    def test_one_that_fails_keeps_the_old_workers(self, start: StartWorkers, tmp_path: Path) -> None:
+        program = start("--workers", "2")
+        before = program.pids()
+        (tmp_path / "app.py").write_text("def\n")
+        program.send(signal.SIGHUP)
+        until_in_thread(lambda: "reload failed" in program.log)
+        assert program.log.count("SyntaxError: invalid syntax\n") == 1
+        assert program.pids() == before
+        (tmp_path / "app.py").write_text(APP)
+        program.send(signal.SIGHUP)
+        until_in_thread(lambda: not program.pids() & before)
+
+
+class TestStart:
+    @pytest.mark.parametrize(
+        ("source", "status", "text"),
+        [
+            ("raise ValueError('at import')", 2, "ValueError: at import"),
+            ("from rpcstream import Hub\nserver = Hub()", 2, "a hub is one process"),
+            (
+                "import contextlib\nfrom rpcstream import Server\n\n"
+                "@contextlib.asynccontextmanager\nasync def fail(server):\n"
+                "    raise ValueError('in the lifespan')\n    yield\n\nserver = Server(lifespan=fail)\n",
+                1,
+                "ValueError: in the lifespan",
+            ),
+        ],
+    )
+    def test_a_program_that_cannot_start_ends_with_its_text_and_status(
+        self, source: str, status: int, text: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "app.py").write_text(source)
+        command = serve_command("app.py", "-p", "0", "--workers", "2")
+        ended = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=30,
+            stdin=subprocess.DEVNULL,
+        )
+        assert ended.returncode == status, ended.stderr
+        assert text in ended.stderr
+        assert ended.stdout == ""
+
+    def test_an_address_that_is_taken(self, tmp_path: Path) -> None:
+        (tmp_path / "app.py").write_text(APP)
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            command = serve_command("app.py", "-p", str(port), "--workers", "2")
+            ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=30)
+        assert ended.returncode == 1
+        assert f"cannot listen at 127.0.0.1:{port}" in ended.stderr
+
+    def test_a_hub_is_refused_at_once(self) -> None:
+        ended = subprocess.run(
+            serve_command("--hub", "--workers", "2"), env=environment(), capture_output=True, text=True, timeout=30
+        )
+        assert ended.returncode == 2
+        assert "--workers does not go with --hub: a hub is one process" in ended.stderr
+
+
+class TestStop:
+    def test_calls_that_run_are_answered(self, start: StartWorkers) -> None:
+        program = start("--workers", "2")
+        with ExitStack() as stack:
+            begun = [threading.Event() for _ in range(4)]
+            calls = [
+                client.submit.wait(0.5, on_progress=lambda value, event=event: event.set())
+                for client, event in zip(clients(stack, program.address, 4), begun, strict=True)
+            ]
+            assert all(event.wait(20) for event in begun)
+            assert program.end() == 0
+            assert len({call.result() for call in calls}) == 2
+
+    def test_a_second_signal_ends_it_at_once(self, start: StartWorkers) -> None:
+        program = start("--workers", "2", "--log-level", "info")
+        pids = program.pids()
+        begun = threading.Event()
+        with Client(program.address) as client:
+            call = client.submit.wait(60.0, on_progress=lambda value: begun.set())
+            assert begun.wait(20)
+            program.send(signal.SIGINT)
+            until_in_thread(lambda: "SIGINT: stopping" in program.log)
+            program.send(signal.SIGINT)
+            assert call.exception() is not None
+        assert program.process.wait(20) == 128 + signal.SIGINT
+        assert all(has_ended(pid) for pid in pids)
+
+    def test_a_server_that_stops_itself_stops_all(self, start: StartWorkers) -> None:
+        program = start("--workers", "2")
+        pids = program.pids()
+        with Client(program.address) as client:
+            client.stop()
+        assert program.process.wait(20) == 0
+        assert all(has_ended(pid) for pid in pids)
+
+    def test_a_worker_that_is_told_to_stop_from_outside_is_replaced(self, start: StartWorkers) -> None:
+        program = start("--workers", "2")
+        before = program.pids()
+        gone = min(before)
+        os.kill(gone, signal.SIGTERM)
+        until_in_thread(lambda: len(program.pids() - before - {None}) == 1)
+        assert gone not in program.pids()
+
+
+def test_a_worker_has_its_share_of_the_processors(tmp_path: Path) -> None:
+    app = APP + (
+        "\n@server\ndef share() -> list[str]:\n"
+        "    return [os.environ['OMP_NUM_THREADS'], str(sorted(os.sched_getaffinity(0))), os.environ['PYTHONPATH']]\n"
+    )
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("this system does not let processes choose their processors")
+    with running(tmp_path, "--workers", "2", "--affinity", app=app) as program, ExitStack() as stack:
+        shares = [client.share() for client in clients(stack, program.address, 2)]
+        mine = sorted(os.sched_getaffinity(0))
+        assert [each[1] for each in shares] == [str([mine[index % len(mine)]]) for index in range(2)]
+        assert {each[2] for each in shares} == {environment()["PYTHONPATH"]}
