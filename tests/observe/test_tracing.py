@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from opentelemetry import metrics, trace
@@ -28,6 +28,7 @@ from rpcstream import (
     ConnectFailed,
     Context,
     DeadlineExceeded,
+    Depends,
     Hub,
     MethodCall,
     MethodNotFound,
@@ -516,6 +517,30 @@ async def test_middleware_runs_inside_of_the_span(spans: Spans) -> None:
     async with memory_client(server) as client:
         assert await client.add(1, 2) == 3
         assert tree(spans.all) == {("add SERVER",), ("add SERVER", "middleware INTERNAL")}
+
+
+async def test_what_belongs_to_a_call_is_part_of_it_also_after_its_reply(spans: Spans) -> None:
+    server = Server(tracing=spans.provider)
+
+    def note(name: str) -> None:
+        with spans.tracer.start_as_current_span(name):
+            pass
+
+    async def resource() -> AsyncIterator[int]:
+        note("open")
+        yield 5
+        note("close")
+
+    @server
+    def use(x: Annotated[int, Depends(resource)], ctx: Context) -> int:
+        ctx.after_reply(lambda: note("afterwards"))
+        return x
+
+    async with memory_client(server) as client:
+        assert await client.use() == 5
+        found = await spans.wait_for(4)
+    below = {("use SERVER", f"{name} INTERNAL") for name in ("open", "close", "afterwards")}
+    assert tree(found) == {("use SERVER",)} | below
 
 
 @pytest.mark.parametrize("offload", [None, "thread"])
