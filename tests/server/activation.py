@@ -78,13 +78,16 @@ class ShortCalls:
             await asyncio.sleep(0.002)
 
 
-async def restarted(*, restarts: int, calls: int, clients: int = 4, each: int = 8) -> tuple[Outcome, float]:
+async def restarted(
+    *, restarts: int, calls: int, clients: int = 4, each: int = 8, scheme: str = "tcp"
+) -> tuple[Outcome, float]:
     """Restart a server so often while it is called at a port and at a Unix socket.
 
     Args:
         restarts: how often.
         calls: that are made between two restarts, at least.
         clients, each: as for `Calls`.
+        scheme: of the address at which those that stay connected call.
 
     Returns:
         What became of the calls, and the longest time (s) without a server.
@@ -99,7 +102,7 @@ async def restarted(*, restarts: int, calls: int, clients: int = 4, each: int = 
         programs = activated([tcp, unix], folder)
         running = await programs.start()
         short = ShortCalls(addresses, outcome)
-        callers = Calls(addresses[0], outcome, clients=clients, each=each, reconnect=True)
+        callers = Calls(f"{scheme}://{addresses[0]}", outcome, clients=clients, each=each, reconnect=True)
         async with short.running(), calling(callers):
             for _ in range(restarts):
                 await callers.more(calls)
@@ -118,8 +121,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--restarts", type=int, default=20, help="how often (20)")
     parser.add_argument("--calls", type=int, default=2000, help="calls between two restarts (2000)")
+    parser.add_argument("--scheme", default="tcp", help="how callers that stay connected call: tcp, ws or http (tcp)")
     options = parser.parse_args()
-    outcome, away = asyncio.run(restarted(restarts=options.restarts, calls=options.calls))
+    outcome, away = asyncio.run(restarted(restarts=options.restarts, calls=options.calls, scheme=options.scheme))
     print(f"{outcome}; no server for {away:.1f} s at most: {'right' if outcome.is_right else 'WRONG'}")
     return 0 if outcome.is_right else 1
 

@@ -266,6 +266,37 @@ def test_the_command_refuses_a_socket_that_does_not_listen(manager: Manager) -> 
     assert "socket activation: descriptor 3 (rpc) from systemd: it does not listen" in err
 
 
+RUNS_ITSELF = """
+import socket
+from rpcstream import Server
+
+server = Server()
+own = socket.create_server(("127.0.0.1", 0))
+server.run(sockets=[own])
+"""
+
+
+def test_passed_sockets_come_before_those_of_a_module_that_runs_its_server(manager: Manager) -> None:
+    (manager.folder / "service.py").write_text(RUNS_ITSELF)
+    program = manager.start("service.py")
+    assert manager.heard() == f"READY=1\nSTATUS=Listening at {manager.address}"
+    program.terminate()
+    assert program.wait(30) == 0
+
+
+@pytest.mark.parametrize("option", [(), ("--unix", "other")])
+def test_an_address_of_the_command_comes_before_the_sockets_of_a_module(
+    tmp_path: Path, option: tuple[str, ...]
+) -> None:
+    (tmp_path / "service.py").write_text(RUNS_ITSELF)
+    command = [sys.executable, "-m", "rpcstream.cli.serve", "service.py", *option]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as program:
+        address = program.stdout.readline().split()[-1]
+        program.terminate()
+        assert program.wait(30) == 0
+    assert address == f"unix://{tmp_path / 'other'}" if option else address.startswith("127.0.0.1:")
+
+
 @pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="no systemd-socket-activate")
 def test_systemd_itself_activates_a_service(tmp_path: Path) -> None:
     (tmp_path / "service.py").write_text(SERVICE)
