@@ -32,7 +32,7 @@ from ..wire.upgrade import accept_upgrade
 from .connection import Connection
 from .http_exchange import AnsweredNotifications, CallHead, HttpExchange
 from .http_output import HttpOutput, response_parts
-from .http_router import HttpRouter, PageHead, request_credentials, response_of
+from .http_router import HttpRouter, PageHead, not_authenticated, request_credentials, response_of
 from .message_connection import STOPPING, Trace
 from .paced_transport import undelivered
 
@@ -280,7 +280,7 @@ class HttpConnection(HttpOutput):
             if is_whole:
                 self._call_frame(frame)
         except FrameError as error:
-            raise HttpError(_malformed(error)) from None
+            raise HttpError(malformed(error)) from None
         return is_whole
 
     def _call_frame(self, frame: FrameBody) -> None:
@@ -303,7 +303,7 @@ class HttpConnection(HttpOutput):
                 self._call_frame(frame)
         except FrameError as error:
             self._exchange = None
-            self.fail(_malformed(error))
+            self.fail(malformed(error))
         self._advance()
 
     # -- authentication ---------------------------------------------------------------------------------------
@@ -350,8 +350,7 @@ class HttpConnection(HttpOutput):
         self._rejections += 1
         if self._rejections >= MAX_WRONG:
             self._close_after(f"{MAX_WRONG} requests without an accepted token")
-        reason = "the token is not accepted" if has_shown else "send the header Authorization: Bearer TOKEN"
-        return problem(401, f"not authenticated: {reason}", [("WWW-Authenticate", "Bearer")])
+        return not_authenticated(has_shown=has_shown)
 
     def _close_after(self, reason: str) -> None:
         """Close, for this reason, after the present response."""
@@ -545,6 +544,6 @@ class HttpConnection(HttpOutput):
         return reason
 
 
-def _malformed(error: FrameError) -> Response:
+def malformed(error: FrameError) -> Response:
     """The response to a body that is to be a binary frame, and is none."""
     return Response(200, orjson.dumps(error_reply(None, ParseError(data={"reason": str(error)}))), JSON)

@@ -40,7 +40,7 @@ CONTENT_TYPES = frozenset(("application/json", "application/json-rpc", "applicat
 _NOTIFICATION = b'{"jsonrpc":"2.0","method":'
 
 #: What stands before and behind a message in a stream.
-_WRAPPING = {NDJSON: (b"", b"\n"), EVENTS: (b"data: ", b"\n\n")}
+WRAPPING = {NDJSON: (b"", b"\n"), EVENTS: (b"data: ", b"\n\n")}
 
 
 class CallHead:
@@ -294,8 +294,7 @@ class HttpExchange:
         request = self._head.request
         keeps = request.keep_alive and not sink.is_draining
         if self._begun:
-            if not request.is_http10:
-                sink.write((b"0\r\n\r\n",))
+            self._end_stream(sink)
             keeps = keeps and not request.is_http10
         elif self._keeps is not None:
             keeps, self._keeps = self._keeps and keeps, None
@@ -349,6 +348,11 @@ class HttpExchange:
         if self.session.counters is not None:
             self.session.counters.frames_sent += 1
         self._keeps = head.request.keep_alive and not sink.is_draining
+        self._put_frame(sink, message)
+
+    def _put_frame(self, sink: ResponseSink, message: AttachedMessage) -> None:
+        head = self._head
+        assert self._keeps is not None
         first, *payloads = parts_of_frame(message)
         size = len(first) + sum(map(len, payloads))
         response = Response(200, type=FRAME)
@@ -365,7 +369,7 @@ class HttpExchange:
             keeps = head.request.keep_alive and not sink.is_draining and not is_http10
             response = Response(200, type=self._response_type, headers=[("Cache-Control", "no-store")])
             parts.append(dated(response.head(None, keeps, is_http10=is_http10, more=head.more)))
-        before, behind = _WRAPPING[self._response_type]
+        before, behind = WRAPPING[self._response_type]
         for message in messages:
             if is_http10:
                 parts += (before, *parts_of(message), behind)
@@ -373,6 +377,11 @@ class HttpExchange:
                 size = len(before) + len(message) + len(behind)
                 parts += (b"%x\r\n%b" % (size, before), *parts_of(message), behind + b"\r\n")
         sink.write(parts)
+
+    def _end_stream(self, sink: ResponseSink) -> None:
+        """End a response in several messages."""
+        if not self._head.request.is_http10:
+            sink.write((b"0\r\n\r\n",))
 
 
 def _begin(message: Encoded) -> bytes:

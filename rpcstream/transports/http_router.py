@@ -56,19 +56,21 @@ class CallPaths:
     Args:
         paths: None: POST to "/", and WebSockets at any path.
 
-    Attributes:
-        text: the paths, for people.
     """
 
-    __slots__ = ("_any_websocket", "_paths", "text")
+    __slots__ = ("_any_websocket", "_given", "_paths")
 
     def __init__(self, paths: tuple[str, ...] | None = None) -> None:
         self._paths = frozenset(("/",) if paths is None else paths)
         self._any_websocket = paths is None
-        self.text = " or ".join(("/",) if paths is None else paths)
+        self._given = ("/",) if paths is None else paths
 
     def __contains__(self, path: str) -> bool:
         return path in self._paths
+
+    def below(self, root: str) -> str:
+        """The paths, for people, where the server is mounted at this one."""
+        return " or ".join(f"{root}{path}" for path in self._given)
 
     def has_websocket(self, path: str) -> bool:
         """Whether a connection may become a WebSocket at this path."""
@@ -142,7 +144,15 @@ class HttpRouter:
         Raises:
             HttpError: the head is malformed, or the body too long: the connection cannot go on after the response.
         """
-        request = parse_head(head)
+        return self.route_request(parse_head(head), max_size)
+
+    def route_request(self, request: Request, max_size: int, *, needs_length: bool = True) -> CallHead | PageHead:
+        """As `route`, for a request whose head was parsed.
+
+        Args:
+            needs_length: a call says how long its body is, or that it comes in chunks, as in HTTP/1.1; False: it need
+                not, since something else tells where it ends.
+        """
         refusal = self._refusal(request)
         try:
             length = body_length(request, max_size, HEADER_MAX if is_frame(request.headers) else 0)
@@ -151,6 +161,8 @@ class HttpRouter:
                 raise HttpError(refusal) from None
             error.response.headers += self._cors(request)
             raise
+        if length == -1 and not needs_length:
+            length = None
         upgrade = request.headers.get("upgrade")
         if upgrade is not None:
             # A proxy might take what follows for the other protocol.
@@ -160,7 +172,7 @@ class HttpRouter:
         if upgrade is not None and "websocket" in tokens(upgrade):
             if self._paths.has_websocket(request.path):
                 return PageHead(request, length, [], is_upgrade=True)
-            return PageHead(request, length, self._cors(request), self._not_found())
+            return PageHead(request, length, self._cors(request), self._not_found(request))
         more = self._cors(request)
         if request.method == "POST" and request.path in self._paths:
             try:
@@ -168,6 +180,13 @@ class HttpRouter:
             except HttpError as error:
                 return PageHead(request, length, more, error.response)
         return PageHead(request, length, more)
+
+    def websocket_refusal(self, request: Request) -> Response | None:
+        """The response to a request for a WebSocket that is not permitted, or not here; None if it may be opened."""
+        refusal = self._refusal(request)
+        if refusal is None and not self._paths.has_websocket(request.path):
+            refusal = self._not_found(request)
+        return refusal
 
     def is_public(self, request: Request) -> bool:
         """Whether a page is for callers that are not authenticated, too."""
@@ -181,7 +200,7 @@ class HttpRouter:
                 allowed = "POST" if found is None else "GET, HEAD, POST"
                 return problem(405, "a call comes with POST", [("Allow", allowed)])
             if found is None:
-                return self._not_found()
+                return self._not_found(request)
             if not isinstance(found, Response):
                 found = found.respond()
             if isinstance(found, Response) or inspect.isawaitable(found):
@@ -207,8 +226,8 @@ class HttpRouter:
     def _cors(self, request: Request) -> list[tuple[str, str]]:
         return self._access.cors(request) if self._access is not None else []
 
-    def _not_found(self) -> Response:
-        return problem(404, f"there is nothing here; calls go to {self._paths.text}")
+    def _not_found(self, request: Request) -> Response:
+        return problem(404, f"there is nothing here; calls go to {self._paths.below(request.root)}")
 
 
 def request_credentials(request: Request, connection: Credentials) -> Credentials:
@@ -225,6 +244,12 @@ def request_credentials(request: Request, connection: Credentials) -> Credential
         gid=connection.gid,
         address=connection.address,
     )
+
+
+def not_authenticated(*, has_shown: bool) -> Response:
+    """The response to a request without accepted credentials; `has_shown`: it has shown some."""
+    reason = "the token is not accepted" if has_shown else "send the header Authorization: Bearer TOKEN"
+    return problem(401, f"not authenticated: {reason}", [("WWW-Authenticate", "Bearer")])
 
 
 async def response_of(work: Any) -> Any:

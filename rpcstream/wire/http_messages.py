@@ -6,7 +6,7 @@ request is parsed (`wire.http_parser`). Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -52,9 +52,10 @@ class Request:
         keep_alive: the client allows another request on the same connection.
         is_http10: the client speaks HTTP/1.0.
         identity: the caller, as authentication found; None without authentication.
+        root: the path that the server is mounted at in another application; `path` is what follows it, `target` has it.
     """
 
-    __slots__ = ("body", "headers", "identity", "is_http10", "keep_alive", "method", "path", "query", "target")
+    __slots__ = ("body", "headers", "identity", "is_http10", "keep_alive", "method", "path", "query", "root", "target")
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class Request:
         self.keep_alive = keep_alive
         self.is_http10 = is_http10
         self.identity: Any = None
+        self.root = ""
 
     def __repr__(self) -> str:
         return f"<{self.method} {self.target}>"
@@ -157,6 +159,24 @@ class Response:
         if is_usual:
             self._kept_head = head
         return head
+
+    def pairs(self, length: int | None, more: Iterable[tuple[str, str]] = ()) -> list[tuple[bytes, bytes]]:
+        """The headers as pairs of name and value in bytes, names in lower case, for a server that writes them itself.
+
+        Args:
+            length: bytes of the body; None: it is not said.
+            more: headers besides its own.
+
+        Raises:
+            ValueError: as for `head`.
+        """
+        pairs = [("content-type", self.type)] if self.type is not None else []
+        pairs += [pair for pair in (*self.headers, *more) if pair[0].lower() != "connection"]
+        if length is not None and self.status not in _BODILESS:
+            pairs.append(("content-length", str(length)))
+        for name, value in pairs:
+            _check_header(name, value)
+        return [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in pairs]
 
     def whole(self, date: bytes) -> bytes:
         """Head and body, for an HTTP/1.1 connection that stays open; kept until `date` is another object.
@@ -246,6 +266,12 @@ def tokens(value: str) -> set[str]:
 
 def _line(name: str, value: str) -> str:
     """The line of one header."""
+    _check_header(name, value)
+    return f"{name}: {value}\r\n"
+
+
+def _check_header(name: str, value: str) -> None:
+    """Raise ValueError unless a header can be written."""
     if not name or not _TOKEN.issuperset(name):
         raise ValueError(f"not the name of a header: {name!r}")
     if not value.isprintable() and not value.replace("\t", " ").isprintable():
@@ -254,4 +280,3 @@ def _line(name: str, value: str) -> str:
         value.encode("latin-1")
     except UnicodeEncodeError:
         raise ValueError(f"the header {name} has a character that is not in Latin-1: {value!r}") from None
-    return f"{name}: {value}\r\n"

@@ -30,8 +30,8 @@ _ONCE = frozenset(("host", "content-length", "transfer-encoding", "content-type"
 _BAD_TARGET = frozenset('#"<>\\^`{|}')
 
 
-class _HeadFields:
-    """Collects the target and the headers that httptools finds in one head."""
+class HeadFields:
+    """Collects the target and the headers of one head, as httptools or another parser finds them."""
 
     __slots__ = ("headers", "target")
 
@@ -40,9 +40,11 @@ class _HeadFields:
         self.target = b""
 
     def on_url(self, url: bytes) -> None:
+        """Add bytes of the target."""
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header. Raises HttpError for one that must not be there twice."""
         key = name.decode("latin-1").lower()
         text = value.decode("latin-1").strip(" \t")
         headers = self.headers
@@ -61,7 +63,7 @@ def parse_head(data: bytes) -> Request:
         HttpError: the head is not acceptable, so what follows it cannot be trusted either: close the connection.
     """
     is_http10 = _check_lines(data)
-    fields = _HeadFields()
+    fields = HeadFields()
     method = _feed_head(fields, data)
     request = Request(method, fields.target.decode("ascii", "replace"), fields.headers, is_http10=is_http10)
     _read_target(request)
@@ -98,7 +100,7 @@ def _check_lines(data: bytes) -> bool:
     return is_http10
 
 
-def _feed_head(fields: _HeadFields, data: bytes) -> str:
+def _feed_head(fields: HeadFields, data: bytes) -> str:
     """Parse the head into these fields; returns the method."""
     parser = httptools.HttpRequestParser(fields)
     try:
