@@ -61,6 +61,8 @@ from .running import RunningServer, Supervision, log_message
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from .asgi import Application, AsgiApplication, AsgiRunner
+
 log = get_logger("rpcstream.server")
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -119,6 +121,7 @@ class Server(ServerMethods):
         self._supervision: Supervision | None = None
         #: The numbers of the signals that have told this process to stop.
         self.stop_signals: list[int] = []
+        self._asgi: AsgiRunner | None = None
         self._middleware: list[Middleware] = []
         self._left_behind: set[asyncio.Task[Any]] = set()
         self._serving: asyncio.Task[None] | None = None  # what `start` has begun
@@ -497,6 +500,33 @@ class Server(ServerMethods):
         """What systemd is told of a server that serves."""
         return f"Listening at {', '.join(self.addresses)}"
 
+    def asgi(self, application: Application | None = None, *, path: str = "") -> AsgiApplication:
+        """Make an ASGI application of this server: for uvicorn, hypercorn or granian, alone or with other applications.
+
+        Mounted: `app.mount("/rpc", rpc := server.asgi())`, and `FastAPI(lifespan=rpc.lifespan)` to start and stop with
+        the application; else the server starts with the first request. In front of another application:
+        `server.asgi(app, path="/rpc")`, or as middleware, `app.add_middleware(server.asgi, path="/rpc")`; the server
+        then gets the events of the lifespan, and the application gets them, too.
+
+        HTTP and WebSockets are served as at a port of our own, with the same options; there is no line stream. May be
+        called several times: the applications share the server, which runs in one event loop.
+
+        Args:
+            application: gets what is not below `path`; None: all is for the server.
+            path: of the server in this application, such as "/rpc"; not where it is mounted, since that is known.
+
+        Raises:
+            ValueError: the path is malformed or missing; or the server has a certificate (`tls`), which belongs to the
+                ASGI server then.
+        """
+        from .asgi import AsgiApplication, AsgiRunner
+
+        if self._tls is not None:
+            raise ValueError("tls= is for the server's own port: give the certificate to the ASGI server")
+        if self._asgi is None:
+            self._asgi = AsgiRunner(self)
+        return AsgiApplication(self._asgi, application, path)
+
     @asynccontextmanager
     async def in_memory(self) -> AsyncIterator[Callable[[], asyncio.Protocol]]:
         """Serve without a socket while the block runs; gives a function that makes the protocol of a new connection.
@@ -510,7 +540,8 @@ class Server(ServerMethods):
     async def _started(self) -> AsyncIterator[RunningServer]:
         """Start all but a listening socket: the lifespan and the pools; drain at the end."""
         if self._running is not None:
-            raise RuntimeError("this server is running already")
+            where = " in an ASGI server" if self._asgi is not None and self._asgi.is_running else ""
+            raise RuntimeError(f"this server is running already{where}")
         for method in self._registry.values():
             if method.offload == "process":
                 check_picklable(method)
@@ -569,6 +600,11 @@ class Server(ServerMethods):
     def time_to_stop(self) -> float:
         """Seconds from `stop` until all connections are closed, at the latest."""
         return self._drain_delay + self._drain_timeout + CLEAN_UP
+
+    @property
+    def is_running(self) -> bool:
+        """True from the beginning of the start until the end of the stop, the lifespan included."""
+        return self._running is not None
 
     @property
     def is_serving(self) -> bool:

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..auth.authenticator import Authenticator
 from ..limits import Limits
@@ -32,6 +32,10 @@ from .message_connection import Trace
 from .open_connections import OpenConnections
 from .stream import LineStream
 from .websocket import WebSocketStream
+
+if TYPE_CHECKING:
+    from .asgi import AsgiEndpoint
+    from .asgi_websocket import AsgiWebSocket
 
 log = logging.getLogger("rpcstream.server")
 
@@ -261,6 +265,22 @@ class Listener:
             session.running.cancel_all()
         self._connections.abort(reason)
 
+    def make_asgi(self) -> AsgiEndpoint:
+        """Make what serves the connections that an ASGI server accepts."""
+        from .asgi import AsgiEndpoint  # not needed by servers that listen by themselves
+
+        router = HttpRouter(self._access, self._routes, None, self._paths, reads_frames=self._binary)
+        return AsgiEndpoint(
+            self._new_session,
+            limits=self._limits,
+            router=router,
+            authenticator=self._authenticator,
+            trace=self._trace,
+            memory=self._memory,
+            connections=self._connections,
+            on_close=self._message_connection_closed,
+        )
+
     def make_stream(self) -> LineStream:
         """Make the protocol of one more connection with the line stream, and its session."""
         return self._make_line(on_open=self._connections.opened)
@@ -316,7 +336,7 @@ class Listener:
         self._sessions.add(session)
         return session
 
-    def _message_connection_closed(self, connection: LineStream | WebSocketStream) -> None:
+    def _message_connection_closed(self, connection: LineStream | WebSocketStream | AsgiWebSocket) -> None:
         self._counters.replies_dropped += connection.session.pending.dropped
         self._connections.closed(connection)
 

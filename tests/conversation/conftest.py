@@ -2,8 +2,8 @@
 
 A test that asks for `network` runs once for each protocol, and with the mark `every_transport` also where the same
 bytes travel in another way. `RPCSTREAM_TRANSPORTS="tls memory unix wss https"` names others, for all tests (steps of
-`.ci/run`). With the mark `fake_time` a test runs in memory only, on a loop whose time jumps to the next timer
-(`rpcstream.testing.FakeTimeLoop`).
+`.ci/run`); `asgi` and `asgi-ws` are HTTP and WebSocket where the server is mounted under uvicorn. With the mark
+`fake_time` a test runs in memory only, on a loop whose time jumps to the next timer (`rpcstream.testing.FakeTimeLoop`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,19 @@ USUAL = ("tcp", "ws", "http")
 #: Line streams again, with another transport below them: they matter to how bytes are written, paused and lost.
 FURTHER = ("tls", "memory")
 
+#: Transports that carry messages, and not a stream of bytes.
+MESSAGES = ("ws", "wss", "http", "https", "asgi", "asgi-ws")
+
 #: Features that some transports lack: the mark of tests that need one, what it is, and the transports without it.
 LACKING = {
-    ("half_close", "where one direction can be closed while the other stays open"): ("ws", "wss", "http", "https"),
-    ("undelimited", "where values may stand behind each other in one message"): ("ws", "wss", "http", "https"),
+    ("half_close", "where one direction can be closed while the other stays open"): MESSAGES,
+    ("undelimited", "where values may stand behind each other in one message"): MESSAGES,
     ("framed", "where a message is one value"): ("tcp", "tls", "unix", "memory"),
-    ("lasting", "where the connection outlives the answer: for calls back, credit, offers"): ("http", "https"),
+    ("lasting", "where the connection outlives the answer: for calls back, credit, offers"): ("http", "https", "asgi"),
+    ("own_socket", "where the server itself writes to the socket: all of a turn together, stalled or closed at once"): (
+        "asgi",
+        "asgi-ws",
+    ),
 }
 
 

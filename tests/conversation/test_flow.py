@@ -214,6 +214,7 @@ async def test_a_flood_while_all_wait_for_the_peer(network: Network) -> None:
 
 
 @pytest.mark.lasting
+@pytest.mark.own_socket
 async def test_a_client_has_a_cap_as_well(network: Network) -> None:
     server = Server()
 

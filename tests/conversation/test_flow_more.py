@@ -139,6 +139,7 @@ async def test_who_asks_too_much_does_not_stop_others(network: Network) -> None:
 # -- a peer that does not read --------------------------------------------------------------------------------------
 
 
+@pytest.mark.own_socket
 async def test_words_count_though_who_says_them_does_not_read(network: Network) -> None:
     """Answers, items and cancels of a peer that reads nothing are heeded; its requests wait."""
     busy = Busy(write_buffer=50_000)
@@ -165,6 +166,7 @@ async def test_words_count_though_who_says_them_does_not_read(network: Network) 
         assert await answers(raw, 5) == expected
 
 
+@pytest.mark.own_socket
 async def test_who_neither_reads_nor_stops_asking_is_closed(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     """Something waits for its words, so they are read; what that takes is bounded all the same."""
     busy = Busy(max_message_size=100_000, write_buffer=10_000)

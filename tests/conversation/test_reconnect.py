@@ -635,6 +635,7 @@ async def test_the_greeting_is_not_held_to_the_deadline_of_who_connected(door: D
 
 
 @pytest.mark.lasting
+@pytest.mark.own_socket
 async def test_offered_methods_are_there_on_every_connection(network: Network, lines: Lines) -> None:
     @lines.server
     async def ask(n: int, ctx: CallContext) -> Any:

@@ -26,6 +26,7 @@ from rpcstream.transports.memory import join
 from rpcstream.transports.stream import LineStream
 from rpcstream.transports.websocket import WebSocketStream
 
+from ..asgi_servers import mounted
 from ..certificates import authority, client_side, server_tls
 from ..internals import unsent_messages
 from ..websocket_adapter import WebSocketAdapter, connect_over_websocket
@@ -368,6 +369,29 @@ class Memory:
         return Endpoint(connect, None)
 
 
+class Asgi:
+    """Mounted in a FastAPI application under uvicorn; by HTTP there are no raw peers."""
+
+    def __init__(self, scheme: str) -> None:
+        self._scheme = scheme
+
+    @asynccontextmanager
+    async def serving(self, server: Server, folder: Path | None) -> AsyncIterator[Endpoint]:
+        async with mounted(server) as address:
+            url = f"{self._scheme}://{address}/rpc/"
+            host, _, port = address.rpartition(":")
+
+            async def connect(make: Callable[[], Any]) -> Any:
+                if self._scheme == "http":
+                    pytest.skip("there is no raw peer for HTTP here")
+                return await connect_over_websocket(make, url, host=host, port=int(port))
+
+            yield Endpoint(connect, url)
+
+    def listening(self, accept: Callable[[], RawPeer], folder: Path | None) -> AbstractAsyncContextManager[Endpoint]:
+        pytest.skip("only a server is mounted")
+
+
 #: Every transport that there is, by the name that tests have for it.
 TRANSPORTS: dict[str, Transport] = {
     "tcp": Tcp(),
@@ -378,6 +402,8 @@ TRANSPORTS: dict[str, Transport] = {
     "http": Http(tls=False),
     "https": Http(tls=True),
     "memory": Memory(),
+    "asgi": Asgi("http"),
+    "asgi-ws": Asgi("ws"),
 }
 
 

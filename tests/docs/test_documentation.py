@@ -36,6 +36,7 @@ DESCRIBED: dict[str, Callable[..., Any]] = {
     "Server": Server,
     "Server.add": Server.add,
     "Server.run": Server.run,
+    "Server.asgi": Server.asgi,
     "Hub": Hub,
     "Limits": Limits,
     "Client": Client,

@@ -1,0 +1,351 @@
+"""A server as an ASGI application: when it starts and stops, in which loop, and what is beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from rpcstream import TLS, AsyncClient, ConnectFailed, Context, Server
+from rpcstream.server.asgi import AsgiApplication
+
+from ..asgi_driver import Driver, call, connected, post, websocket_scope
+from ..asgi_servers import mounted, under_uvicorn
+from ..waiting import until
+
+
+class Lived:
+    """A server that notes when it starts and stops."""
+
+    def __init__(self, fails: Exception | None = None, **options: Any) -> None:
+        self.noted: list[str] = []
+        self.fails = fails
+        self.server = Server(lifespan=self._lifespan, **options)
+        self.go = asyncio.Event()
+
+        @self.server
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        @self.server
+        async def wait() -> str:
+            self.noted.append("begun")
+            await self.go.wait()
+            return "done"
+
+    @asynccontextmanager
+    async def _lifespan(self, server: Server) -> AsyncIterator[None]:
+        await asyncio.sleep(0)
+        if self.fails is not None:
+            raise self.fails
+        task = asyncio.current_task()
+        self.noted.append("started")
+        try:
+            yield
+        finally:
+            assert asyncio.current_task() is task
+            self.noted.append("stopped")
+
+
+class Lifespan(Driver):
+    """The lifespan of an application."""
+
+    def __init__(self, application: Any) -> None:
+        super().__init__(application, {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}})
+
+    async def startup(self) -> str:
+        self.give({"type": "lifespan.startup"})
+        kind: str = (await self.has_sent(1))[-1]["type"]
+        return kind
+
+    async def shutdown(self) -> str:
+        self.give({"type": "lifespan.shutdown"})
+        await self.ended()
+        kind: str = self.sent[-1]["type"]
+        return kind
+
+
+THREE = {"jsonrpc": "2.0", "id": 1, "result": 3}
+
+
+async def add(application: Any, path: str = "/") -> Any:
+    return (await post(application, call("add", 1, 2), path=path)).json
+
+
+# -- the lifespan of the ASGI server ----------------------------------------------------------------------------------
+
+
+async def test_the_events_of_the_lifespan_start_and_stop_the_server() -> None:
+    lived = Lived()
+    app = lived.server.asgi()
+    lifespan = Lifespan(app)
+    assert await lifespan.startup() == "lifespan.startup.complete"
+    assert await add(app) == THREE
+    assert lived.noted == ["started"]
+    assert await lifespan.shutdown() == "lifespan.shutdown.complete"
+    assert lived.noted == ["started", "stopped"]
+    assert (await post(app, call("add", 1, 2))).status == 503
+    again = Lifespan(app)
+    await again.startup()
+    assert await add(app) == THREE
+    await again.shutdown()
+    assert lived.noted == ["started", "stopped"] * 2
+
+
+async def test_a_server_that_cannot_start_says_why() -> None:
+    lifespan = Lifespan(Lived(fails=OSError("no database")).server.asgi())
+    assert await lifespan.startup() == "lifespan.startup.failed"
+    assert lifespan.sent[0]["message"] == "OSError: no database"
+    with pytest.raises(OSError, match="no database"):
+        await lifespan.task
+
+
+async def test_calls_in_flight_end_before_the_lifespan() -> None:
+    lived = Lived()
+    app = lived.server.asgi()
+    lifespan = Lifespan(app)
+    await lifespan.startup()
+    driver = Driver(app, websocket_scope(), {"type": "websocket.connect"})
+    driver.text(call("wait"))
+    await until(lambda: lived.noted == ["started", "begun"])
+    lifespan.give({"type": "lifespan.shutdown"})
+    await driver.has_sent(2)
+    assert driver.messages[0]["method"] == "$/goAway"
+    assert lived.noted == ["started", "begun"]
+    lived.go.set()
+    await driver.ended()
+    assert driver.messages[1]["result"] == "done"
+    await lifespan.ended()
+    assert lived.noted == ["started", "begun", "stopped"]
+
+
+# -- without it -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_first_request_starts_the_server_once() -> None:
+    lived = Lived()
+    app, other = lived.server.asgi(), lived.server.asgi()
+    assert await asyncio.gather(*(add(each) for each in (app, other, app))) == [THREE] * 3
+    websocket = await connected(app)
+    assert lived.noted == ["started"]
+    websocket.close()
+    await websocket.ended()
+    lived.server.stop()
+    await until(lambda: not lived.server.is_running)
+    assert lived.noted == ["started", "stopped"]
+    assert (await post(app, call("add", 1, 2))).status == 503
+    refused = await Driver(other, websocket_scope(), {"type": "websocket.connect"}).ended()
+    assert refused.status == 503
+
+
+def test_a_server_that_a_request_has_started_ends_with_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    lived = Lived()
+    app = lived.server.asgi()
+    for _ in range(2):  # another loop afterwards, as with a test client that makes one for each request
+        assert asyncio.run(add(app)) == THREE
+    gc.collect()
+    assert lived.noted == ["started", "stopped"] * 2
+    assert not lived.server.is_running
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_a_start_that_failed_is_tried_again() -> None:
+    lived = Lived(fails=OSError("not yet"))
+    app = lived.server.asgi()
+    for outcome in await asyncio.gather(add(app), add(app), return_exceptions=True):
+        assert repr(outcome) == "OSError('not yet')"
+    lived.fails = None
+    assert await add(app) == THREE
+    lived.server.stop()
+    await until(lambda: not lived.server.is_running)
+
+
+# -- as a context manager ---------------------------------------------------------------------------------------------
+
+
+async def test_lifespans_of_two_applications_of_one_server() -> None:
+    lived = Lived()
+    first, second = lived.server.asgi(), lived.server.asgi()
+    async with first.lifespan():
+        async with second.lifespan("the application"):
+            assert await add(first) == await add(second) == THREE
+        assert await add(second) == THREE
+        assert lived.noted == ["started"]
+    assert lived.noted == ["started", "stopped"]
+
+
+async def test_an_error_of_the_start_is_raised_by_the_lifespan() -> None:
+    lived = Lived(fails=OSError("no database"))
+    with pytest.raises(OSError, match="no database"):
+        async with lived.server.asgi().lifespan():
+            pass
+    lived.fails = None
+    async with lived.server.asgi().lifespan():
+        assert lived.noted == ["started"]
+
+
+# -- one loop, one way to serve ---------------------------------------------------------------------------------------
+
+
+async def test_a_server_serves_in_one_loop() -> None:
+    app = Lived().server.asgi()
+    async with app.lifespan():
+        with pytest.raises(RuntimeError, match="this server runs in another event loop"):
+            await asyncio.to_thread(lambda: asyncio.run(add(app)))
+        assert await add(app) == THREE
+
+
+async def test_a_server_that_listens_by_itself_is_not_mounted_as_well() -> None:
+    server = Lived().server
+    app = server.asgi()
+    async with server.listening(port=0):
+        with pytest.raises(RuntimeError, match="listens by itself"):
+            await add(app)
+    async with app.lifespan():
+        with pytest.raises(RuntimeError, match="running already in an ASGI server"):
+            await server.serve(port=0)
+
+
+def test_options_that_make_no_sense(tmp_path: Any) -> None:
+    with pytest.raises(ValueError, match="give the certificate to the ASGI server"):
+        Server(tls=TLS(certificate=tmp_path / "certificate.pem")).asgi()
+    for path in ("rpc", "/rpc/", "/"):
+        with pytest.raises(ValueError, match="begins with a slash"):
+            Server().asgi(path=path)
+    with pytest.raises(ValueError, match="say which paths"):
+        Server().asgi(lambda scope, receive, send: None)
+
+
+# -- in front of another application ----------------------------------------------------------------------------------
+
+
+class Other:
+    """Another application, which notes what it gets."""
+
+    def __init__(self, noted: list[str], *, has_lifespan: bool = True) -> None:
+        self.noted = noted
+        self.has_lifespan = has_lifespan
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            self.noted.append(scope["path"])
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b'"other"'})
+            return
+        if not self.has_lifespan:
+            raise ValueError("Django can only handle ASGI/HTTP connections, not lifespan.")
+        assert (await receive())["type"] == "lifespan.startup"
+        self.noted.append("other started")
+        await send({"type": "lifespan.startup.complete"})
+        assert (await receive())["type"] == "lifespan.shutdown"
+        self.noted.append("other stopped")
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+async def test_another_application_gets_what_is_not_for_the_server() -> None:
+    lived = Lived()
+    app = lived.server.asgi(Other(lived.noted), path="/rpc")
+    lifespan = Lifespan(app)
+    await lifespan.startup()
+    assert await add(app, "/rpc") == await add(app, "/rpc/") == THREE
+    assert await add(app, "/") == await add(app, "/rpcx") == "other"
+    missing = await post(app, call("add", 1, 2), path="/rpc/other")
+    assert (missing.status, missing.content) == (404, b"there is nothing here; calls go to /rpc/\n")
+    await lifespan.shutdown()
+    assert lived.noted == ["other started", "started", "/", "/rpcx", "stopped", "other stopped"]
+
+
+async def test_an_application_that_knows_no_lifespan() -> None:
+    lived = Lived()
+    app = lived.server.asgi(Other(lived.noted, has_lifespan=False), path="/rpc")
+    lifespan = Lifespan(app)
+    assert await lifespan.startup() == "lifespan.startup.complete"
+    assert await add(app, "/rpc") == THREE
+    assert await lifespan.shutdown() == "lifespan.shutdown.complete"
+    assert lived.noted == ["started", "stopped"]
+
+
+async def test_a_server_that_cannot_start_beside_another_application() -> None:
+    lifespan = Lifespan(Lived(fails=OSError("no database")).server.asgi(Other([]), path="/rpc"))
+    assert await lifespan.startup() == "lifespan.startup.failed"
+    with pytest.raises(OSError, match="no database"):
+        await lifespan.task
+
+
+# -- under uvicorn ----------------------------------------------------------------------------------------------------
+
+
+async def calls_of(url: str) -> list[Any]:
+    async with AsyncClient(url) as client:
+        return [await client.add(1, 2), [await each for each in [client.add(n, 1) for n in range(3)]]]
+
+
+async def test_two_mounts_of_one_server_and_another_one() -> None:
+    fastapi = pytest.importorskip("fastapi")
+    lived, other = Lived(), Lived()
+    first, second = lived.server.asgi(), lived.server.asgi()
+    third = other.server.asgi()
+    app = fastapi.FastAPI(lifespan=first.lifespan)
+    app.mount("/a", first)
+    app.mount("/b/c", second)
+    app.mount("/other", third)
+
+    @app.get("/")
+    def page() -> str:
+        return "FastAPI's own"
+
+    async with under_uvicorn(app) as address:
+        assert lived.noted == ["started"]
+        for path in ("a", "b/c", "other"):
+            for scheme in ("http", "ws"):
+                assert await calls_of(f"{scheme}://{address}/{path}/") == [3, [1, 2, 3]]
+        with pytest.raises(ConnectFailed, match="404"):
+            await calls_of(f"http://{address}/none/")
+    assert lived.noted == ["started", "stopped"]
+    assert other.noted == ["started"]
+    other.server.stop()
+    await until(lambda: not other.server.is_running)
+
+
+async def test_a_middleware_of_fastapi() -> None:
+    fastapi = pytest.importorskip("fastapi")
+    lived = Lived()
+    app = fastapi.FastAPI()
+    app.add_middleware(lived.server.asgi, path="/rpc")
+
+    @app.post("/own")
+    def own() -> dict[str, str]:
+        return {"own": "page"}
+
+    async with under_uvicorn(app) as address:
+        assert lived.noted == ["started"]
+        for url in (f"http://{address}/rpc", f"ws://{address}/rpc", f"http://{address}/rpc/"):
+            assert await calls_of(url) == [3, [1, 2, 3]]
+        with pytest.raises(ConnectFailed, match="404"):
+            await calls_of(f"http://{address}/")
+    assert lived.noted == ["started", "stopped"]
+
+
+async def test_events_and_calls_back_over_a_mounted_websocket() -> None:
+    server = Server()
+
+    @server
+    async def ask(ctx: Context) -> Any:
+        return await ctx.peer.name()
+
+    async with mounted(server) as address, AsyncClient(f"ws://{address}/rpc/") as client:
+        client(lambda: "me", name="name")
+        assert await client.ask() == "me"
+        async with client.subscribe("ticks") as ticks:
+            for number in range(3):
+                assert server.publish("ticks", number) == 1
+            assert [await anext(ticks) for _ in range(3)] == [0, 1, 2]
+
+
+def test_what_the_types_say() -> None:
+    assert isinstance(Server().asgi(), AsgiApplication)
