@@ -175,7 +175,7 @@ def test_forms_that_cannot_be() -> None:
     for function in (two, rest, named):
         with pytest.raises(RegistrationError, match="one parameter may be the Context"):
             server.add(function)
-    with pytest.raises(RegistrationError, match=r"neither a Context nor streams nor dependencies; use offload='thread'"):
+    with pytest.raises(RegistrationError, match=r"neither a Context nor streams nor dependencies; use"):
         server.add(sync, offload="process")
 
 
