@@ -2,7 +2,8 @@
 
 `load --client`: `sync` is a `Client` for each connection, `async` an `AsyncClient` for each, `submit` keeps
 `--in-flight` futures of each `Client` waiting, `pool` is one `Client(pool=connections)` that all threads share; each
-thread then uses a connection of its own. With `--text` arrays go as base64. `serve --unix` listens at a Unix socket.
+thread then uses a connection of its own. With `--text` arrays go as base64. `serve --unix` listens at a Unix socket,
+`serve --metrics` counts calls.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ with needs("rpcstream", "uvloop"):
     from rpcstream import AsyncClient, Client, Server
 
 
-def make_server() -> Server:
-    server = Server()
+def make_server(**options: Any) -> Server:
+    server = Server(**options)
     server.add(make_login, name="login")
     server.static(PAGE_PATH, PAGE)
 
@@ -73,7 +74,7 @@ PACKAGES = ("rpcstream", "uvloop", "orjson", "msgspec", "numpy")
 
 
 def serve(options: Options) -> None:
-    server = make_server()
+    server = make_server(metrics=True) if options.metrics else make_server()
     if options.unix:
         with socket_path() as path:
             server.run(unix=path, on_listening=lambda address: ready(path, *PACKAGES))
@@ -128,7 +129,10 @@ if __name__ == "__main__":
         serve,
         load,
         topics=list(TOPICS),
-        serve_options={"--unix": {"action": "store_true", "help": "at a Unix socket"}},
+        serve_options={
+            "--unix": {"action": "store_true", "help": "at a Unix socket"},
+            "--metrics": {"action": "store_true", "help": "with metrics=True"},
+        },
         load_options={
             "--client": {"choices": ["sync", "async", "submit", "pool"], "default": "sync", "help": "which client"},
             "--text": {"action": "store_true", "help": "binary=False"},

@@ -43,6 +43,7 @@ python benchmarks/run.py array array-unix array-hub array-memory image photo bef
 | `array-memory` | what the echo of 16 MiB takes of a server above its idle memory | the array; other servers |
 | `image` | an image of 640 x 480 by our client with default options | the load from C with bytes that are ready |
 | `photo` | a JPEG file of 12 megapixels by `Image.open(path)`, by its path | its bytes, opened by the handler or not |
+| `metrics` | small calls on a server with `metrics=True` | without |
 | `before` | small calls without arrays; only with `--against PATH` | the package of another checkout |
 """
 

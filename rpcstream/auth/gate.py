@@ -7,6 +7,7 @@ is a deadline, and wrong tokens are counted. Does not know how credentials are c
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -45,11 +46,30 @@ class Gate:
         dispatcher: answers the peer once it is authenticated.
         authenticator: finds the identity of the peer.
         limits: `auth_timeout`, `auth_message_size`, `max_depth` and `max_batch` are enforced here.
+        on_accepted: called with each request `rpc.authenticate` that is answered here with True, its session and the
+            reply, since the dispatcher does not see it; None: it need not be told.
     """
 
-    __slots__ = ("_authenticator", "_deadline", "_dispatcher", "_is_closed", "_limits", "_lookup", "_wrong_tokens")
+    __slots__ = (
+        "_authenticator",
+        "_deadline",
+        "_dispatcher",
+        "_is_closed",
+        "_limits",
+        "_lookup",
+        "_on_accepted",
+        "_wrong_tokens",
+    )
 
-    def __init__(self, dispatcher: Dispatch[Session], authenticator: Authenticator, limits: Limits) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatch[Session],
+        authenticator: Authenticator,
+        limits: Limits,
+        *,
+        on_accepted: Callable[[dict[str, Any], Session, Encoded | None], None] | None = None,
+    ) -> None:
+        self._on_accepted = on_accepted
         self._dispatcher = dispatcher
         self._authenticator = authenticator
         self._limits = limits
@@ -175,9 +195,12 @@ class Gate:
     def _answered(self, identity: Any, message: dict[str, Any], session: GatedSession) -> Encoded | None:
         if identity is None:
             return self._dispatcher.refuse(message, self._count_wrong(session))
-        if "id" not in message:
-            return None
-        return orjson.dumps({"jsonrpc": envelope.VERSION, "id": message["id"], "result": True})
+        reply = None
+        if "id" in message:
+            reply = orjson.dumps({"jsonrpc": envelope.VERSION, "id": message["id"], "result": True})
+        if self._on_accepted is not None:
+            self._on_accepted(message, session, reply)
+        return reply
 
     async def _answer_later(
         self, task: asyncio.Task[Any], message: dict[str, Any], session: GatedSession

@@ -69,6 +69,7 @@ def make_hub(options: argparse.Namespace) -> Hub:
     names = ("host", "port", "unix", "unix_mode", "token_file", "log_level", *HUB_OPTIONS[1:])
     arguments = {name: getattr(options, name) for name in names}
     arguments.update(hosts=options.allow_host, origins=options.allow_origin, path=options.path)
+    arguments.update(observed_options(options))
     arguments.update({f"tls_{key}": getattr(options, name) for name, _, key in TLS_OPTIONS})
     if options.no_binary:
         arguments["binary"] = False
@@ -111,6 +112,7 @@ def prepare(server: Server, options: argparse.Namespace) -> None:
         if files:
             added["tls"] = _read_tls(files)
         server.guard(**added)
+        server.observe(**observed_options(options))
         if options.path is not None:
             server.take_calls_at(options.path)
         if options.tracing:
@@ -119,6 +121,16 @@ def prepare(server: Server, options: argparse.Namespace) -> None:
         raise TargetError(str(error)) from None
     server.debug = server.debug or options.debug
     server.binary = server.binary and not options.no_binary
+
+
+def observed_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments for `Server.observe`; those that were not given are left out."""
+    given = {
+        "metrics": options.metrics or None,
+        "access_log": options.access_log,
+        "log_slow_calls": options.log_slow_calls or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _read_tls(files: dict[str, str]) -> TLS:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 OK, FAILED, USAGE = 0, 1, 2
 
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
@@ -37,6 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parse(parser, argv)
     except SystemExit as stopped:  # --help, --version, wrong use: argparse has printed the text
         return stopped.code if isinstance(stopped.code, int) else OK
+    if options.log_config is not None:
+        try:
+            _configure_logging(options.log_config)
+        except Exception as error:  # of any class, since it may name classes of its own
+            cause = error.__cause__ or error
+            reason = (
+                getattr(cause, "strerror", None) or f"{cause}{' is missing' if isinstance(cause, KeyError) else ''}"
+            )
+            print(f"{parser.prog}: --log-config {options.log_config}: {reason}", file=sys.stderr)
+            return USAGE
     if options.hub and options.target is None:  # a target may set logging up itself
         _set_up_logging(options)
     if any(getattr(options, name) for name in WORKER_OPTIONS) and (status := _supervise(options, argv)) is not None:
@@ -199,10 +211,44 @@ def _set_up_logging(options: argparse.Namespace) -> None:
     """Log to standard error, unless the target has set up logging itself; --log-level applies in both cases."""
     import logging
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    if options.log_config is None and not logging.getLogger().handlers:
+        _show_access_log()
+    if options.log_config is None:
+        logging.basicConfig(format=_FORMAT, level=logging.WARNING)
     level = options.log_level or ("info" if options.debug else None)
     if level is not None:
         logging.getLogger().setLevel(level.upper())
+
+
+def _configure_logging(path: str) -> None:
+    """Set logging up by a file: of `logging.config.dictConfig` as JSON or TOML, or else of `fileConfig`.
+
+    Loggers that exist already, such as those of rpcstream, stay enabled unless the file says otherwise.
+
+    Raises:
+        Exception: it cannot be read, or does not make sense.
+    """
+    import logging.config
+
+    if path.lower().endswith((".json", ".jsonc", ".toml")):
+        from ..config.files import read_file
+
+        logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, **read_file(path)})
+    else:
+        with open(path, encoding="utf-8") as opened:
+            logging.config.fileConfig(opened, disable_existing_loggers=False)
+
+
+def _show_access_log() -> None:
+    """Write the lines of the access log to standard error as they are, since each has its time in it."""
+    import logging
+
+    logger = logging.getLogger("rpcstream.access")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
+        logger.propagate = False
 
 
 def banner(server: Server, address: str, *, functions: bool) -> str:

@@ -106,6 +106,12 @@ TEXT = OptionType(type=_Text, expected="text that is not empty")
 
 FLAG = OptionType(type=bool, expected="true or false", from_text=lambda text: _BOOLEANS.get(text.lower(), text))
 
+METRICS = OptionType(
+    type=bool | Literal["public"],
+    expected='true, false or "public"',
+    from_text=lambda text: _BOOLEANS.get(text.lower(), text),
+)
+
 #: A time that always is limited.
 SECONDS = OptionType(type=_Seconds, expected="a number of seconds, not negative", from_text=_number, is_time=True)
 

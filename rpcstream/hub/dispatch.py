@@ -29,6 +29,7 @@ from ..methods.dispatch import Dispatcher
 from ..nearest import NameIndex
 from ..peer.deadline import INFINITE, timeout_of
 from ..peer.flow_control import CREDIT_MAX, credit_of
+from ..peer.inflight import ForwardedCall
 from ..peer.interfaces import Later
 from ..peer.memory import COUNTED
 from ..peer.state import NOT_BEGUN, ConversationState
@@ -289,7 +290,9 @@ class HubDispatcher(Dispatcher):
         if not isinstance(relay, Relay):
             return relay
         try:
-            return await future
+            reply = await future
+            self._relayed(relay, reply)
+            return reply
         except asyncio.CancelledError:
             relay.abort(CallCancelled())
             raise
@@ -322,6 +325,7 @@ class HubDispatcher(Dispatcher):
         if not self._may_wait(session, name, method) or not self._held.hold(name, method, call):
             return False
         relay.leave()
+        self._replaced(relay, call)
         session.running.leave(relay)
         session.running.enter(call)
         return True
@@ -378,7 +382,10 @@ class HubDispatcher(Dispatcher):
                 self._forward_held(call, route)
             elif not held.hold(name, method, call):
                 return self._not_sent(call.message, self._unknown(name, call.session))
-            return await call.future
+            reply = await call.future
+            if call.relay is not None:
+                self._relayed(call.relay, reply)
+            return reply
         except asyncio.CancelledError:
             call.cancel()
             raise
@@ -393,8 +400,17 @@ class HubDispatcher(Dispatcher):
         elif call.future is not None:
             call.relay = relay
         else:
+            self._replaced(call, relay)
             session.running.leave(call)
             session.running.enter(relay)
+
+    # -- for those who observe calls ----------------------------------------------------------------------------------
+
+    def _replaced(self, before: ForwardedCall, call: ForwardedCall) -> None:
+        """One forwarded call goes on as another: one that was held is passed on, or held again."""
+
+    def _relayed(self, relay: Relay, reply: Encoded | None) -> None:
+        """The reply to a member of a batch has come, by this relay."""
 
     # -- what is sent -------------------------------------------------------------------------------------------------
 

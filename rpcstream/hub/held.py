@@ -26,7 +26,7 @@ from .directory import Directory, Route
 from .members import Member
 from .offers import may_be_offered
 from .passthrough import Line
-from .relay import Relay
+from .relay import OnEnd, Relay
 
 #: Bytes of memory that a held call takes besides its message: the call itself, its parsed message, its timer.
 HELD_COST = 1500
@@ -52,6 +52,7 @@ class HeldCall(ForwardedCall):
         since: when it would have come if it had not waited; loop time, s.
         future: gets the reply in the place of the caller's session, if there is one: the call stands in a batch.
         relay: the call at its provider, once it was passed on.
+        on_end: called once with the reply, if it ends here; None: its end is not observed.
     """
 
     __slots__ = (
@@ -62,6 +63,7 @@ class HeldCall(ForwardedCall):
         "future",
         "line",
         "message",
+        "on_end",
         "relay",
         "session",
         "since",
@@ -92,6 +94,7 @@ class HeldCall(ForwardedCall):
         self.since = session.loop.time() - waited
         self.future: asyncio.Future[Encoded | None] | None = None
         self.relay: Relay | None = None
+        self.on_end: OnEnd | None = None
         self._refused = refused
         self._drop: Callable[[HeldCall], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -127,6 +130,9 @@ class HeldCall(ForwardedCall):
 
     def finish(self, reply: Encoded | None) -> None:
         """End it with its reply."""
+        if self.on_end is not None:
+            on_end, self.on_end = self.on_end, None
+            on_end(reply, None)
         if self.future is None:
             self.session.finish(self, reply)
         elif not self.future.done():

@@ -46,6 +46,12 @@ class Forwarder(Protocol):
         """Send a call that its provider has not begun to another one; False: there is none, or it cannot be sent."""
 
 
+class OnEnd(Protocol):
+    """Gets the reply of a forwarded call, and the code of the error that it is; None: the reply was written here."""
+
+    def __call__(self, reply: Encoded | None, code: int | None) -> None: ...
+
+
 class Relay(ForwardedCall, PendingCall):
     """One call through the hub.
 
@@ -74,11 +80,13 @@ class Relay(ForwardedCall, PendingCall):
         "_provider_name",
         "_reply_stream",
         "caller",
+        "code",
         "deadline",
         "future",
         "line",
         "message",
         "method",
+        "on_end",
         "pending_id",
         "provider",
         "tries",

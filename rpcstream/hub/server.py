@@ -13,7 +13,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn, Self, Unpack
 
 import orjson
@@ -25,6 +24,7 @@ from ..events.event_queue import QueueMemory
 from ..keyword_options import with_options
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker
+from ..observe.metrics import Family, Sample
 from ..peer.deadline import INFINITE
 from ..peer.marshal import NOT_GIVEN, params_of
 from ..peer.session import Session
@@ -40,6 +40,7 @@ from .dispatch import HubDispatcher
 from .held import HeldCalls
 from .keepalive import HubKeepalive
 from .methods import HubMethods
+from .observed import observed_hub
 from .passthrough import PassThroughReader
 from .registrations import SYSTEM_TOPICS, Registrations
 from .reload import CHANGEABLE, RIGHTS_CHANGED, ChangedRights, needs_restart
@@ -305,13 +306,32 @@ class Hub(Server):
             "middleware around the methods where they are offered"
         )
 
+    def _is_offered(self, name: str) -> bool:
+        return name in self.directory.routes
+
+    def _more_metrics(self) -> list[Family]:
+        stats = self._stats()
+        forwarded = Sample(stats["calls_forwarded"])
+        gauges = (
+            ("calls_held", "Calls that wait for a provider that has just left."),
+            ("clients", "Clients with a name."),
+            ("methods_offered", "Methods that clients offer."),
+        )
+        return [
+            Family("hub_calls_forwarded_total", "counter", "Calls that were passed to members.", [forwarded]),
+            *(Family(f"hub_{name}", "gauge", text, [Sample(stats[name])]) for name, text in gauges),
+        ]
+
     def _make_dispatcher(self, invoker: Invoker) -> Dispatcher:
         options = self._dispatcher_options(invoker)
-        make: Callable[..., HubDispatcher] = HubDispatcher
+        make: type[HubDispatcher] = HubDispatcher
         if self._tracing is not None:
             from .tracing import TracingHubDispatcher
 
-            make = partial(TracingHubDispatcher, tracing=self._tracing)
+            make, options["tracing"] = TracingHubDispatcher, self._tracing
+        if self._observation is not None:
+            make = observed_hub(make)
+            options.update(self._observation.dispatcher_options())
         self._dispatcher = make(
             self._registry,
             **options,

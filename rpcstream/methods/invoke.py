@@ -95,6 +95,16 @@ class Invoker:
         return self._threads.waiting + self._workers.waiting
 
     @property
+    def waiting_by_kind(self) -> dict[str, int]:
+        """The same, for each kind of `offload`."""
+        return {"thread": self._threads.waiting, "process": self._workers.waiting}
+
+    @property
+    def busy_by_kind(self) -> dict[str, int]:
+        """Calls that threads and processes carry out, for each kind of `offload`."""
+        return {"thread": self._threads.busy, "process": self._workers.busy}
+
+    @property
     def worker_ids(self) -> list[int]:
         """The ids of the worker processes that run."""
         return self._workers.process_ids

@@ -82,6 +82,11 @@ class DaemonThreads:
         return len(self._calls)
 
     @property
+    def busy(self) -> int:
+        """Threads that carry out a call."""
+        return self._started - self._idle
+
+    @property
     def kept(self) -> int:
         """The number of objects in the queue: calls that wait, and tickets."""
         return len(self._calls) + self._tickets.qsize()

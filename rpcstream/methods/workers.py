@@ -118,6 +118,11 @@ class Workers:
         return self._threads.waiting
 
     @property
+    def busy(self) -> int:
+        """Calls that workers carry out, or are started for."""
+        return self._threads.busy
+
+    @property
     def process_ids(self) -> list[int]:
         """The ids of the workers that run."""
         processes = [slot.process for slot in self._slots]

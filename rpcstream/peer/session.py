@@ -252,7 +252,7 @@ class Session(ConversationState):
         """
         replies = self._outbox
         size = position = 0
-        began = before = now = perf_counter()
+        began = before = self.began = now = perf_counter()
         end = began + self.turn_time
         reply: Encoded | Later | None
         line: Any
@@ -296,7 +296,7 @@ class Session(ConversationState):
                     if now - before > self.slow and self._on_slow is not None:
                         self._on_slow(message, now - before)
                     break
-                before = now
+                self.began = before = now
         except Exception as error:
             self._broken(error)
         if last is not None:

@@ -69,6 +69,7 @@ class ConversationState:
             them; False: never.
         identity: who the peer is, as authentication found; None without.
         headers: of the HTTP request or the WebSocket handshake, by lower-case names.
+        began: when the message that is handled now was taken up (`perf_counter`, s); for a batch: its first member.
         waited: seconds that the message that is handled now was kept waiting.
         turn_time: seconds that this connection may keep the loop before others have their turn.
         holds: what keeps requests from being taken up, whatever room there is for calls; each is done when it is over.
@@ -98,6 +99,7 @@ class ConversationState:
         "_on_lost",
         "_outbox",
         "_scheduled",
+        "began",
         "channel",
         "codec",
         "counters",
@@ -164,7 +166,7 @@ class ConversationState:
         self.streaming: bool | None = None
         self.identity: Any = None
         self.headers: Mapping[str, str] = NO_HEADERS
-        self.waited = 0.0
+        self.began = self.waited = 0.0
         self.holds: list[asyncio.Future[None]] = []
         self.on_event: OnEvent | None = None
         self.is_leaving = self.peer_is_leaving = False
@@ -293,6 +295,11 @@ class ConversationState:
             self.pass_on(reply)
         if not self._is_calm:  # there is room now, or nothing left to wait for
             self._schedule()
+
+    @property
+    def calls_in_flight(self) -> int:
+        """How many calls of the peer run here or elsewhere; a batch counts with each member."""
+        return self.running.load - len(self.holds) * self._max_calls  # as `hold` adds them
 
     # -- room for calls -----------------------------------------------------------------------------------------------
 

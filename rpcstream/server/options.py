@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ..auth.authenticator import Authenticate
 from ..codec import Codec
 from ..events.event_queue import Policy
 from ..limits import DEFAULT_LIMITS, Limits
+from ..observe.call_log import AccessLogFormat
 from ..tls import TLS
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 #: Called with the server; gives what is entered before it serves, and left afterwards.
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
+
+
+#: Whether there are metrics; and "public": shown without authentication.
+Metrics = bool | Literal["public"]
 
 
 class ServerOptions(TypedDict, total=False):
@@ -55,6 +60,10 @@ class ServerOptions(TypedDict, total=False):
         event_policy: what is dropped when that many wait: "drop_oldest", "drop_newest", or "disconnect" the subscriber.
         tracing: make spans of the calls with OpenTelemetry: True, by the global provider, or a TracerProvider. The
             extra `opentelemetry` is needed.
+        metrics: answer `/metrics` with counters and durations for Prometheus; a server with authentication shows them
+            to callers that are authenticated, with "public" to all.
+        access_log: write a line for each call to the logger `rpcstream.access`: "text", or "json" for JSON lines.
+        log_slow_calls: seconds; a call that takes longer from its request to its reply is named in a warning.
         title: of the service, for `rpc.discover`.
         version: of the service, for `rpc.discover`.
     """
@@ -80,6 +89,9 @@ class ServerOptions(TypedDict, total=False):
     event_queue: int
     event_policy: Policy
     tracing: bool | TracerProvider
+    metrics: Metrics
+    access_log: AccessLogFormat | None
+    log_slow_calls: float | None
     title: str
     version: str
 
@@ -107,6 +119,9 @@ DEFAULTS: Mapping[str, Any] = {
     "event_queue": 1000,
     "event_policy": "drop_oldest",
     "tracing": False,
+    "metrics": False,
+    "access_log": None,
+    "log_slow_calls": None,
     "title": "rpcstream server",
     "version": "0",
 }

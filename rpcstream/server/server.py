@@ -29,10 +29,13 @@ from ..methods.builtin_methods import add_auth_method, add_event_methods, add_he
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker, check_picklable, default_processes, default_threads
 from ..methods.middleware import Middleware, MiddlewareDispatcher, checked
+from ..methods.observed import ObservedCalls, observed
 from ..methods.threads import DaemonExecutor
 from ..methods.workers import is_worker
 from ..observe import make_tracing
+from ..observe.call_log import AccessLogFormat
 from ..observe.counters import Counters
+from ..observe.metrics import CONTENT_TYPE, Family
 from ..peer.memory import MessageMemory
 from ..peer.session import Session
 from ..peer.state import ConversationState
@@ -54,8 +57,10 @@ from ..transports.http_router import CallPaths
 from ..transports.listen import Listener
 from ..web.paths import check_path
 from ..web.routes import Routes
+from ..wire.http_messages import NOSNIFF, Response
 from .methods import ServerMethods
-from .options import DEFAULTS, Lifespan, ServerOptions
+from .observation import Observation, check_options
+from .options import DEFAULTS, Lifespan, Metrics, ServerOptions
 from .running import RunningServer, Supervision, log_message
 
 if TYPE_CHECKING:
@@ -156,6 +161,9 @@ class Server(ServerMethods):
         self.static = self.routes.static
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
+        self._observation: Observation | None = None
+        self._observed: dict[str, Any] = {"metrics": False, "access_log": None, "log_slow_calls": None}
+        self.observe(metrics=given["metrics"], access_log=given["access_log"], log_slow_calls=given["log_slow_calls"])
         self._add_builtin_methods()
 
     def _add_builtin_methods(self) -> None:
@@ -268,6 +276,57 @@ class Server(ServerMethods):
     def stats(self) -> dict[str, Any]:
         """The counters of this process: what `rpc.stats` returns where there is one only."""
         return self._stats()
+
+    # -- what is observed -------------------------------------------------------------------------------------------
+
+    def observe(
+        self,
+        *,
+        metrics: Metrics | None = None,
+        access_log: AccessLogFormat | None = None,
+        log_slow_calls: float | None = None,
+    ) -> None:
+        """Set how calls are observed before the server runs: the options of the constructor with these names.
+
+        Those that are None stay as they are.
+
+        Raises:
+            ValueError: an option makes no sense.
+            RuntimeError: the server is running.
+        """
+        if self._running is not None:
+            raise RuntimeError("this server is running already")
+        given = {"metrics": metrics, "access_log": access_log, "log_slow_calls": log_slow_calls}
+        self._observed.update({name: value for name, value in given.items() if value is not None})
+        check_options(**self._observed)
+        self._observation = None
+        if any(value not in (None, False) for value in self._observed.values()):
+            self._observation = Observation(
+                **self._observed, is_registered=self._registry.by_name.__contains__, is_offered=self._is_offered
+            )
+        shown = self._observed["metrics"]
+        self.routes.show_metrics(self._metrics_response if shown else None, public=shown == "public")
+
+    def _is_offered(self, name: str) -> bool:
+        """Whether another peer offers a method of this name here."""
+        return False
+
+    def metrics_text(self) -> str:
+        """What `/metrics` answers, for programs that show it elsewhere. To be called in the server's event loop.
+
+        Raises:
+            RuntimeError: the server has no `metrics`.
+        """
+        if self._observation is None or self._observation.calls is None:
+            raise RuntimeError("this server has no metrics: Server(metrics=True)")
+        return self._observation.text(self.counters, self._running, self._more_metrics())
+
+    def _metrics_response(self) -> Response:
+        return Response(200, self.metrics_text().encode(), CONTENT_TYPE, [NOSNIFF, ("Cache-Control", "no-store")])
+
+    def _more_metrics(self) -> list[Family]:
+        """Metrics of this kind of server."""
+        return []
 
     def _stats(self) -> dict[str, Any]:
         batched = self.batches.stats()
@@ -652,6 +711,9 @@ class Server(ServerMethods):
             from ..methods.tracing import traced
 
             kind, options["tracing"] = traced(kind), self._tracing
+        if self._observation is not None:
+            kind = observed(kind)
+            options.update(self._observation.dispatcher_options())
         return kind(self._registry, **options)
 
     def _dispatcher_options(self, invoker: Invoker) -> dict[str, Any]:
@@ -677,7 +739,8 @@ class Server(ServerMethods):
         if self._authenticator is None:
             session = Session(dispatcher, **options, on_gone=on_gone)
         else:
-            gate = Gate(dispatcher, self._authenticator, self.limits)
+            on_accepted = dispatcher.accepted if isinstance(dispatcher, ObservedCalls) else None
+            gate = Gate(dispatcher, self._authenticator, self.limits, on_accepted=on_accepted)
             session = GatedSession(gate, **options, on_gone=on_gone)
         session.takes_binary, session.shares_memory = self.binary, self._shared_memory
         session.counters = self.counters

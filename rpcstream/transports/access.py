@@ -100,6 +100,17 @@ class AccessRules:
             "--allow-origin ORIGIN, in Python origins=[...]",
         )
 
+    def names_address(self, request: Request) -> bool:
+        """Whether the request names an IP address as its host.
+
+        A page whose name its owner has made lead to this server (DNS rebinding) cannot send such a request: its own
+        name stands there.
+        """
+        if "://" in request.target and not request.target.startswith("/"):
+            return False
+        split = _split(request.headers.get("host", ""))
+        return split is not None and (split[0].startswith("[") or split[0].rpartition(".")[2].isdigit())
+
     def cors(self, request: Request) -> list[tuple[str, str]]:
         """Headers of the response to a request that is allowed, so that the page which sent it may read it."""
         origin = request.headers.get("origin")

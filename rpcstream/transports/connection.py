@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, cast
 
@@ -122,6 +123,18 @@ class SocketConnection(asyncio.Protocol):
     def socket(self) -> Any:
         """The connected socket, where there is one."""
         return self._transport.get_extra_info("socket") if self._transport is not None else None
+
+    @property
+    def carrier(self) -> str:
+        """What carries the bytes: "tcp", "tls", "unix" or "memory"; "unknown" where there is no transport."""
+        if self._transport is None:
+            return "unknown"
+        if self._transport.get_extra_info("ssl_object") is not None:
+            return "tls"
+        sock = self.socket
+        if sock is None:
+            return "memory"
+        return "unix" if sock.family == getattr(socket, "AF_UNIX", None) else "tcp"
 
     @property
     def is_open(self) -> bool:

@@ -30,6 +30,9 @@ class Access(Protocol):
     def check_origin(self, request: Request) -> Response | None:
         """The same for what the server answers by any name: only the page that sends the request is checked."""
 
+    def names_address(self, request: Request) -> bool:
+        """Whether the host that the request names is an IP address, which no page can make lead elsewhere."""
+
     def preflight(self, request: Request) -> Response | None:
         """The response to a browser that asks whether a page may send a request; None if it does not ask that."""
 
@@ -48,6 +51,9 @@ class Routes(Protocol):
 
     def is_health_check(self, request: Request) -> bool:
         """Whether the page only says that the server runs, so that it is shown whatever host is named."""
+
+    def is_metrics(self, request: Request) -> bool:
+        """Whether the page is that of the metrics, so that it is shown whatever address is named as host."""
 
 
 class CallPaths:
@@ -217,11 +223,17 @@ class HttpRouter:
         if self._access is None:
             return None
         refusal = self._access.check(request)
-        if refusal is not None and self._routes is not None and self._routes.is_health_check(request):
-            refusal = self._access.check_origin(request)  # load balancers ask by address
+        if refusal is not None and self._is_for_monitors(request, self._access):
+            refusal = self._access.check_origin(request)  # load balancers and Prometheus ask by address
         if refusal is None and request.method == "OPTIONS":
             return self._access.preflight(request)
         return refusal
+
+    def _is_for_monitors(self, request: Request, access: Access) -> bool:
+        routes = self._routes
+        if routes is None:
+            return False
+        return routes.is_health_check(request) or (routes.is_metrics(request) and access.names_address(request))
 
     def _cors(self, request: Request) -> list[tuple[str, str]]:
         return self._access.cors(request) if self._access is not None else []

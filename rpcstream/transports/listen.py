@@ -27,6 +27,7 @@ from .access import AccessRules
 from .connection import Connection
 from .detect import ProtocolDetector
 from .http import HttpConnection
+from .http_exchange import HttpExchange
 from .http_router import CallPaths, HttpRouter, Routes
 from .message_connection import Trace
 from .open_connections import OpenConnections
@@ -54,6 +55,19 @@ class ConnectionSource(Protocol):
 
     async def wait(self) -> None:
         """Wait until each connection has its protocol, or has failed."""
+
+
+def transport_of(connection: object) -> str:
+    """What is spoken on a connection, or by the channel of a session.
+
+    "http", "websocket"; for the line stream what carries it, "tcp", "tls", "unix" or "memory"; "unknown" for a
+    connection that has sent nothing yet.
+    """
+    if isinstance(connection, HttpConnection | HttpExchange):
+        return "http"
+    if isinstance(connection, WebSocketStream):
+        return "websocket"
+    return connection.carrier if isinstance(connection, LineStream) else "unknown"
 
 
 class Listener:

@@ -68,6 +68,17 @@ class HealthRoute(Route):
         return self._response()
 
 
+class MetricsRoute(Route):
+    """The metrics of the server, for monitors."""
+
+    def __init__(self, path: str, is_public: bool, response: Callable[[], Response]) -> None:
+        super().__init__(path, is_public)
+        self._response = response
+
+    def answer(self, request: Request, parameters: Mapping[str, str]) -> Response:
+        return self._response()
+
+
 class StaticRoute(Route):
     """Bytes that are served as they are."""
 

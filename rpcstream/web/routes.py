@@ -16,7 +16,7 @@ from ..methods.invoke import Invoker
 from ..methods.options import Offload
 from ..text import get_logger
 from ..wire.http_messages import NOSNIFF, Request, Response, problem
-from .entries import NO_PARAMETERS, FilesRoute, HandlerRoute, HealthRoute, Pending, Route, StaticRoute
+from .entries import NO_PARAMETERS, FilesRoute, HandlerRoute, HealthRoute, MetricsRoute, Pending, Route, StaticRoute
 from .handlers import Handler
 from .html import Html
 from .paths import PathPattern, check_path
@@ -26,6 +26,9 @@ from .static import Content, Folder, Headers, SingleFile, type_of
 log = get_logger("rpcstream.web")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: The path of the metrics.
+METRICS = "/metrics"
 
 #: Headers that are made for all static content.
 _OF_CONTENT = frozenset({"etag", "last-modified", "x-content-type-options"})
@@ -233,6 +236,17 @@ class Routes:
 
     # -- answering --------------------------------------------------------------------------------------------------
 
+    def show_metrics(self, response: Callable[[], Response] | None, *, public: bool) -> None:
+        """Answer `/metrics`, unless another route has that path.
+
+        Args:
+            response: makes the response; None: it is not answered.
+            public: also for callers that are not authenticated.
+        """
+        self._health.pop(METRICS, None)
+        if response is not None:
+            self._health[METRICS] = MetricsRoute(METRICS, public, response)
+
     def open(self, invoker: Invoker) -> None:
         """The server starts. Until `close`, this invoker runs offloaded handlers and reads files.
 
@@ -257,6 +271,11 @@ class Routes:
         """Whether the request is GET or HEAD of `/healthz` or `/readyz`, and no route of the user has that path."""
         found = self._match(request.path)
         return request.method in ("GET", "HEAD") and found is not None and isinstance(found[0], HealthRoute)
+
+    def is_metrics(self, request: Request) -> bool:
+        """Whether the request is GET or HEAD of the metrics."""
+        found = self._match(request.path)
+        return request.method in ("GET", "HEAD") and found is not None and isinstance(found[0], MetricsRoute)
 
     def find(self, request: Request) -> Response | Pending | None:
         """The response to a request, now or awaited; None if no route has its path.

@@ -1,0 +1,172 @@
+"""What is observed of a server: metrics for `/metrics`, the access log, and the log of slow calls.
+
+Owns which observers there are, and the families that are read off a running server when it is asked. Counts nothing by
+itself: calls are counted in `observe.metrics`, all else by those who do it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BY_CODE
+from ..observe.call_log import AccessLog, AccessLogFormat, SlowCallLog
+from ..observe.calls import CallLog, CallObserver
+from ..observe.counters import Counters
+from ..observe.limited_log import LimitedLog
+from ..observe.metrics import CallMetrics, Family, Kind, Sample, process_families, render
+from ..text import get_logger
+from ..transports.listen import transport_of
+from .options import Metrics
+
+if TYPE_CHECKING:
+    from .running import RunningServer
+
+log = get_logger("rpcstream.server")
+
+#: What each counter of a server is as a metric: its name, its kind, its labels and its text.
+_COUNTERS: Mapping[str, tuple[str, Kind, Mapping[str, str], str]] = {
+    "connections_total": ("connections_accepted_total", "counter", {}, "Connections that were accepted."),
+    "connections_refused": (
+        "connections_refused_total",
+        "counter",
+        {},
+        "Connections refused since max_connections were open.",
+    ),
+    "closed_for_limits": (
+        "connections_closed_for_limits_total",
+        "counter",
+        {},
+        "Connections closed since a time limit passed, or their peer left too much unread.",
+    ),
+    "handshakes_refused": ("handshakes_refused_total", "counter", {}, "TLS and WebSocket handshakes that failed."),
+    "not_authenticated": (
+        "requests_not_authenticated_total",
+        "counter",
+        {},
+        "Requests refused since their peer was not authenticated.",
+    ),
+    "logins_refused": ("logins_refused_total", "counter", {}, "Credentials that were shown and not accepted."),
+    "handler_failures": (
+        "handler_failures_total",
+        "counter",
+        {},
+        "Handlers that raised an exception other than an RpcError.",
+    ),
+    "subscriptions": ("subscriptions", "gauge", {}, "Present subscriptions to topics and patterns."),
+    "events_published": ("events_published_total", "counter", {}, "Published events; each counts once."),
+    "events_sent": ("events_sent_total", "counter", {}, "Events sent; each counts for each subscriber."),
+    "events_dropped": (
+        "events_dropped_total",
+        "counter",
+        {},
+        "Events dropped since their subscriber was too slow or left; each counts for each subscriber.",
+    ),
+}
+
+
+class Observation:
+    """The observers of one server.
+
+    Args:
+        metrics: calls are counted, and `/metrics` shows that.
+        access_log: the format of the access log; None: there is none.
+        log_slow_calls: seconds from which on a call is named in a warning; None: none is.
+        is_registered, is_offered: see `CallMetrics`.
+
+    Raises:
+        ValueError: an option makes no sense.
+    """
+
+    def __init__(
+        self,
+        *,
+        metrics: Metrics,
+        access_log: AccessLogFormat | None,
+        log_slow_calls: float | None,
+        is_registered: Callable[[str], bool],
+        is_offered: Callable[[str], bool],
+    ) -> None:
+        check_options(metrics, access_log, log_slow_calls)
+        self.calls = CallMetrics(is_registered, BY_CODE, is_offered=is_offered) if metrics else None
+        logs: list[tuple[CallLog, float]] = []
+        self._access_log = None
+        if access_log is not None:
+            self._access_log = AccessLog(access_log)
+            logs.append((self._access_log, 0.0))
+        if log_slow_calls is not None:
+            logs.append((SlowCallLog(log_slow_calls, LimitedLog(log)), log_slow_calls))
+        self.observer = CallObserver(self.calls, logs)
+
+    def dispatcher_options(self) -> dict[str, Any]:
+        """What `ObservedCalls` takes besides the options of a dispatcher."""
+        return {"observer": self.observer, "transport_of": transport_of}
+
+    def text(self, counters: Counters, running: RunningServer | None, more: Iterable[Family]) -> str:
+        """The metrics of a server, in the format of Prometheus; `more` are those of its kind of server."""
+        families: list[Family] = [] if self.calls is None else self.calls.families()
+        families += _counted(counters)
+        if self._access_log is not None:
+            text = "Lines of the access log that were left out, since there were too many."
+            families.append(Family("access_log_dropped_total", "counter", text, [Sample(self._access_log.dropped)]))
+        if running is not None:
+            families += _running_families(running)
+        return render([*families, *more], prefix="rpcstream_") + render(process_families())
+
+
+def check_options(metrics: Any, access_log: Any, log_slow_calls: Any) -> None:
+    """Raise ValueError unless these options make sense."""
+    if metrics not in (True, False, "public"):
+        raise ValueError(f"metrics must be True, False or 'public', got {metrics!r}")
+    if access_log not in (None, "text", "json"):
+        raise ValueError(f"access_log must be 'text', 'json' or None, got {access_log!r}")
+    if log_slow_calls is not None and not log_slow_calls > 0:
+        raise ValueError(f"log_slow_calls must be a positive number of seconds, or None, got {log_slow_calls!r}")
+
+
+def _counted(counters: Counters) -> list[Family]:
+    """The families of a server's counters."""
+    families = [
+        Family(name, kind, text, [Sample(getattr(counters, counter), labels)])
+        for counter, (name, kind, labels, text) in _COUNTERS.items()
+    ]
+    for way in ("sent", "received"):
+        text = f"Messages {way} as binary frames."
+        families.append(Family(f"frames_{way}_total", "counter", text, [Sample(getattr(counters, f"frames_{way}"))]))
+    return families
+
+
+def _running_families(running: RunningServer) -> list[Family]:
+    """The families that are read off the sessions, connections and pools of a running server."""
+    in_flight = waiting = streams = 0
+    for session in running.listener.sessions:
+        in_flight += session.calls_in_flight
+        waiting += session.queue.count
+        streams += len(session.streams.senders) + len(session.streams.receivers)
+    transports = Counter(map(transport_of, running.listener.connections))
+    invoker = running.invoker
+    return [
+        Family("calls_in_flight", "gauge", "Calls whose handler or provider is at work.", [Sample(in_flight)]),
+        Family("requests_waiting", "gauge", "Requests that wait for room for calls.", [Sample(waiting)]),
+        Family("streams_open", "gauge", "Open streams of items, in both directions.", [Sample(streams)]),
+        Family(
+            "connections",
+            "gauge",
+            "Open connections; unknown: nothing was received yet, or the TLS handshake is not complete.",
+            [Sample(count, {"transport": name}) for name, count in sorted(transports.items())],
+        ),
+        Family(
+            "offload_busy",
+            "gauge",
+            "Handlers at work in threads and worker processes.",
+            [Sample(count, {"kind": kind}) for kind, count in invoker.busy_by_kind.items()],
+        ),
+        Family(
+            "offload_waiting",
+            "gauge",
+            "Calls that wait for a thread or a worker process.",
+            [Sample(count, {"kind": kind}) for kind, count in invoker.waiting_by_kind.items()],
+        ),
+        Family("worker_processes", "gauge", "Worker processes that run.", [Sample(len(invoker.worker_ids))]),
+    ]
