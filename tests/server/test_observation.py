@@ -6,6 +6,7 @@ import asyncio
 import gc
 import http.client
 import logging
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import CallNext, Client, Context, InvalidParams, Limits, MethodCall, RpcError, Server
+from rpcstream import CallNext, Client, Context, Hub, InvalidParams, Limits, MethodCall, RpcError, Server
 from rpcstream.observe.metrics import MAX_OWN_CODES, OTHER, UNKNOWN
 from rpcstream.testing import drop_connections, memory_client, serve_in_thread, wait_until_idle
 from rpcstream.wire import envelope
@@ -583,3 +584,13 @@ async def test_calls_with_spans_are_counted_as_others() -> None:
         with pytest.raises(RpcError):
             await client.request("fail_later", [7])
         assert outcomes(server.metrics_text()) == {("add", "0"): 1, ("add_later", "0"): 1, ("fail_later", "7"): 1}
+
+
+async def test_the_page_about_it_names_every_family() -> None:
+    hub = Hub(metrics=True, access_log="text")
+    async with memory_client(hub) as client:
+        await client.request("rpc.ping")
+        text = hub.metrics_text()
+    page = (Path(__file__).parents[2] / "docs/how-to/observe.md").read_text()
+    named = set(re.findall("`((?:rpcstream|process)_[a-z_]+)`", page))
+    assert set(re.findall("^# TYPE ([a-z_]+) ", text, re.MULTILINE)) == named
