@@ -2,7 +2,7 @@
 
     python -m tests.rolling.programs provider ADDRESS LOG
     python -m tests.rolling.programs server PORT LOG
-    python -m tests.rolling.programs activated "" LOG    # at the sockets that it is passed, as systemd does
+    python -m tests.rolling.programs activated WORKERS LOG    # at the sockets that it is passed, as systemd does
 
 All print a line when they take calls, and end in an orderly way with SIGTERM.
 """
@@ -15,6 +15,7 @@ import random
 import sys
 from collections.abc import Callable
 
+import rpcstream
 from rpcstream import Client, Server
 from rpcstream.systemd import take_sockets
 
@@ -47,18 +48,31 @@ def provide(address: str, note: Note) -> None:
     client.run()
 
 
+def notes_in(path: str) -> Note:
+    """What appends numbers to a file, of which each worker has a descriptor of its own."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    return lambda number: os.write(log, b"%d\n" % number)
+
+
+def activated() -> Server:
+    """The server of a worker."""
+    return make_server(notes_in(os.environ["NOTES"]))
+
+
+def say(address: str) -> None:
+    print(address, flush=True)
+
+
 def main() -> None:
     kind, where, path = sys.argv[1:]
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def note(number: int) -> None:
-        os.write(log, b"%d\n" % number)
-
+    note = notes_in(path)
     if kind == "provider":
         provide(where, note)
+    elif kind == "server":
+        make_server(note).run(port=int(where), on_listening=say)
     else:
-        place = {"sockets": take_sockets()} if kind == "activated" else {"port": int(where)}
-        make_server(note).run(**place, on_listening=lambda address: print(address, flush=True))
+        os.environ["NOTES"] = path
+        rpcstream.run(f"{__file__}:activated", workers=int(where), sockets=take_sockets(), on_listening=say)
 
 
 if __name__ == "__main__":

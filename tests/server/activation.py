@@ -1,6 +1,6 @@
 """A server restarted under load while something else keeps its listening sockets, as systemd does: no call is lost.
 
-    python -m tests.server.activation --restarts 20
+    python -m tests.server.activation --restarts 20 [--workers 2] [--scheme ws]
 
 The program is a new process each time and gets the sockets as systemd passes them. Connections that come while there is
 none wait in the sockets' queues. Beside callers that stay connected there are some that connect for each call, so
@@ -37,11 +37,11 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
 
 
-def activated(sockets: list[socket.socket], folder: Path) -> Programs:
-    """Programs that serve at these sockets; see `tests.rolling.programs`."""
+def activated(sockets: list[socket.socket], folder: Path, workers: int) -> Programs:
+    """Programs of so many processes that serve at these sockets; see `tests.rolling.programs`."""
     numbers = [sock.fileno() for sock in sockets]
     before = ("-c", PASS_ON, ",".join(map(str, numbers)))
-    return Programs("activated", lambda: "", folder, before=before, pass_fds=numbers)
+    return Programs("activated", lambda: str(workers), folder, before=before, pass_fds=numbers)
 
 
 class ShortCalls:
@@ -79,7 +79,7 @@ class ShortCalls:
 
 
 async def restarted(
-    *, restarts: int, calls: int, clients: int = 4, each: int = 8, scheme: str = "tcp"
+    *, restarts: int, calls: int, clients: int = 4, each: int = 8, scheme: str = "tcp", workers: int = 1
 ) -> tuple[Outcome, float]:
     """Restart a server so often while it is called at a port and at a Unix socket.
 
@@ -88,6 +88,7 @@ async def restarted(
         calls: that are made between two restarts, at least.
         clients, each: as for `Calls`.
         scheme: of the address at which those that stay connected call.
+        workers: processes that serve; with more than one another process passes the connections to them.
 
     Returns:
         What became of the calls, and the longest time (s) without a server.
@@ -99,7 +100,7 @@ async def restarted(
         unix.bind(str(folder / "sock"))
         unix.listen(1024)
         addresses = [f"127.0.0.1:{tcp.getsockname()[1]}", f"unix://{folder / 'sock'}"]
-        programs = activated([tcp, unix], folder)
+        programs = activated([tcp, unix], folder, workers)
         running = await programs.start()
         short = ShortCalls(addresses, outcome)
         callers = Calls(f"{scheme}://{addresses[0]}", outcome, clients=clients, each=each, reconnect=True)
@@ -122,8 +123,11 @@ def main() -> int:
     parser.add_argument("--restarts", type=int, default=20, help="how often (20)")
     parser.add_argument("--calls", type=int, default=2000, help="calls between two restarts (2000)")
     parser.add_argument("--scheme", default="tcp", help="how callers that stay connected call: tcp, ws or http (tcp)")
+    parser.add_argument("--workers", type=int, default=1, help="processes that serve (1)")
     options = parser.parse_args()
-    outcome, away = asyncio.run(restarted(restarts=options.restarts, calls=options.calls, scheme=options.scheme))
+    outcome, away = asyncio.run(
+        restarted(restarts=options.restarts, calls=options.calls, scheme=options.scheme, workers=options.workers)
+    )
     print(f"{outcome}; no server for {away:.1f} s at most: {'right' if outcome.is_right else 'WRONG'}")
     return 0 if outcome.is_right else 1
 
