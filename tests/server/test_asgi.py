@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream import TLS, AsyncClient, ConnectFailed, Context, Server
+from rpcstream import TLS, AsyncClient, ConnectFailed, Context, Hub, Server
 from rpcstream.server.asgi import AsgiApplication
 
 from ..asgi_driver import Driver, call, connected, post, websocket_scope
@@ -345,6 +345,19 @@ async def test_events_and_calls_back_over_a_mounted_websocket() -> None:
             for number in range(3):
                 assert server.publish("ticks", number) == 1
             assert [await anext(ticks) for _ in range(3)] == [0, 1, 2]
+
+
+async def test_a_hub_passes_calls_on_between_mounted_websockets() -> None:
+    hub = Hub()
+    async with mounted(hub) as address:
+        url = f"ws://{address}/rpc/"
+        async with AsyncClient(url, name="gpu") as provider, AsyncClient(url) as caller:
+            provider(lambda a, b: a * b, name="times", shared=True)
+            await provider.offer()
+            assert await caller.times(6, 7) == 42
+            assert await caller.call("gpu.times", 2, 3) == 6
+        async with AsyncClient(f"http://{address}/rpc/") as client:
+            assert await client.call("rpc.ping") == "pong"
 
 
 def test_what_the_types_say() -> None:
