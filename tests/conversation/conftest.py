@@ -39,7 +39,7 @@ LACKING = {
     ("undelimited", "where values may stand behind each other in one message"): MESSAGES,
     ("framed", "where a message is one value"): ("tcp", "tls", "unix", "memory"),
     ("lasting", "where the connection outlives the answer: for calls back, credit, offers"): ("http", "https", "asgi"),
-    ("own_socket", "where the server itself writes to the socket: all of a turn together, stalled or closed at once"): (
+    ("own_socket", "where the server itself has the socket: what it reads, writes and closes takes no further turns"): (
         "asgi",
         "asgi-ws",
     ),

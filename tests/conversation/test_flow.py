@@ -245,6 +245,7 @@ async def test_a_client_has_a_cap_as_well(network: Network) -> None:
 # -- fairness -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.own_socket
 async def test_a_busy_connection_does_not_keep_the_others_waiting(network: Network) -> None:
     server = Server()
     done = 0

@@ -17,6 +17,7 @@ from rpcstream.testing import connections_of
 from rpcstream.web import Request
 
 from ..asgi_driver import Driver, call, connected, get, http_scope, post, websocket_scope
+from ..internals import message_memory
 from ..waiting import until
 from .raw_frames import binary_frame
 
@@ -530,3 +531,84 @@ async def test_send_that_fails_ends_the_connection_quietly(service: Service) -> 
     driver.text(call("add", 1, 2))
     await driver.ended()
     await until(lambda: service.ended == ["lost"])
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def big_frame(size: int = 40_000) -> bytes:
+    array = {"$type": "ndarray", "dtype": "|u1", "shape": [size], "data": {"$bin": 0}}
+    return binary_frame(call("double", array), b"\1" * size)
+
+
+async def begun_frame(service: Service) -> Driver:
+    """A frame by HTTP that takes most of the memory for messages, and whose rest has not come."""
+    first = Driver(service.app, http_scope(content_type="application/x-rpcstream"))
+    first.body(big_frame()[:1000], more=True)
+    await until(lambda: message_memory(service.server).waiting == 40_000)
+    return first
+
+
+@pytest.mark.parametrize("behind", [b"", b"x"])
+async def test_a_frame_by_http_waits_for_memory(behind: bytes) -> None:
+    service = Service(limits=Limits(max_message_size=60_000, max_held_total=100_000))
+    async with service.app.lifespan():
+        first = await begun_frame(service)
+        second = Driver(service.app, http_scope(content_type="application/x-rpcstream"))
+        second.body(big_frame()[:20_000], more=True)
+        second.body(big_frame()[20_000:] + behind)
+        await until(lambda: bool(message_memory(service.server).waiters))
+        await asyncio.sleep(0.01)
+        assert second.asked == 1  # no more is read meanwhile
+        first.body(big_frame()[1000:])
+        assert "result" in (await first.ended()).json
+        assert ("result" in (await second.ended()).json) is not behind.startswith(b"x")
+        assert message_memory(service.server).waiting == 0
+
+
+@pytest.mark.parametrize("behind", [b"", b"x"])
+async def test_a_frame_of_a_websocket_waits_for_memory(behind: bytes) -> None:
+    service = Service(limits=Limits(max_message_size=60_000, max_held_total=100_000))
+    async with service.app.lifespan():
+        first = await begun_frame(service)
+        second = await connected(service.app)
+        second.give({"type": "websocket.receive", "bytes": big_frame() + behind})
+        second.text(call("add", 1, 2, id="behind"))
+        await until(lambda: bool(message_memory(service.server).waiters))
+        await asyncio.sleep(0.01)
+        assert not second.messages
+        first.body(big_frame()[1000:])
+        assert "result" in (await first.ended()).json
+        if behind:
+            await second.ended()
+            assert second.messages[0]["error"]["code"] == -32700
+            assert second.sent[-1]["code"] == 1007
+        else:
+            await second.has_sent(3)
+            assert [each["id"] for each in second.messages] == [1, "behind"]
+            second.close()
+            await second.ended()
+        assert message_memory(service.server).waiting == 0
+
+
+async def test_a_client_that_leaves_gives_the_memory_of_its_frame_back() -> None:
+    service = Service(limits=Limits(max_message_size=60_000, max_held_total=100_000))
+    async with service.app.lifespan():
+        first = await begun_frame(service)
+        first.leave()
+        await first.ended()
+        assert message_memory(service.server).waiting == 0
+
+
+async def test_long_bodies_for_which_there_is_no_memory() -> None:
+    service = Service(limits=Limits(max_message_size=1_000_000, max_held_total=1_000_000))
+    async with service.app.lifespan():
+        first, second = Driver(service.app, http_scope()), Driver(service.app, http_scope())
+        body = orjson.dumps(call("echo", "x" * 400_000))
+        first.body(body[:300_000], more=True)
+        await until(lambda: message_memory(service.server).waiting == 300_000)
+        second.body(body[:300_000], more=True)
+        assert (await second.ended()).status == 503
+        first.body(body[300_000:])
+        assert len((await first.ended()).json["result"]) == 400_000
+        assert message_memory(service.server).waiting == 0
