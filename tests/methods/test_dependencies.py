@@ -16,6 +16,7 @@ from rpcstream import (
     AsyncClient,
     CallNext,
     CallTimeout,
+    Client,
     Context,
     Depends,
     InternalError,
@@ -27,7 +28,7 @@ from rpcstream import (
     RpcError,
     Server,
 )
-from rpcstream.testing import memory_client
+from rpcstream.testing import memory_client, serve_in_thread
 from tests.methods import worker_functions
 
 #: What happened, in order. Emptied before each test.
@@ -311,6 +312,34 @@ async def test_clean_up_comes_after_the_reply(opened: Any) -> None:
             may_end.set()
             await noted("closed")
             assert notes == ["open", "waiting", "closed"]
+
+
+@pytest.mark.parametrize("prefix", ["", "http://", "ws://"])
+def test_the_reply_is_on_its_way_when_clean_up_begins(prefix: str) -> None:
+    server = Server(slow_call=60)
+    may_end = {"work": threading.Event(), "fail": threading.Event()}
+
+    def blocks_at_its_end(ctx: Context) -> Iterator[int]:
+        try:
+            yield 1
+        finally:
+            notes.append(may_end[ctx.method].wait(20))  # in the event loop, which can send nothing meanwhile
+
+    @server
+    async def work(number: Annotated[int, Depends(blocks_at_its_end)]) -> int:
+        return number
+
+    @server
+    async def fail(number: Annotated[int, Depends(blocks_at_its_end)]) -> int:
+        raise RpcError(7, "no")
+
+    with serve_in_thread(server) as address, Client(prefix + address) as client:
+        assert client.work() == 1
+        may_end["work"].set()
+        with pytest.raises(RpcError, match="no"):
+            client.fail()
+        may_end["fail"].set()
+    assert notes == [True, True]
 
 
 async def test_an_error_of_the_handler_is_raised_in_its_dependencies() -> None:
