@@ -244,6 +244,31 @@ def process_families(proc: str = "/proc") -> list[Family]:
     return found
 
 
+# -- several processes ------------------------------------------------------------------------------------------------
+
+#: The numbers of families by name, and in each by what stands behind the name in the text: plain, to be sent and added.
+Numbers = dict[str, dict[str, float]]
+
+
+def numbers_of(families: Iterable[Family]) -> Numbers:
+    """The numbers of these families."""
+    return {
+        family.name: {suffix + _written(labels): value for value, labels, suffix in family.samples}
+        for family in families
+    }
+
+
+def render_numbers(families: Iterable[Family], numbers: Mapping[str, Mapping[str, float]], *, prefix: str = "") -> str:
+    """The text of these families with other numbers: those of several processes together."""
+    lines: list[str] = []
+    for family in families:
+        if found := numbers.get(family.name):
+            full = prefix + family.name
+            lines += (f"# HELP {full} {_escaped_help(family.help)}", f"# TYPE {full} {family.kind}")
+            lines += [f"{full}{behind} {_number(value)}" for behind, value in found.items()]
+    return "\n".join(lines) + "\n" if lines else ""
+
+
 # -- the text ---------------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ itself: calls are counted in `observe.metrics`, all else by those who do it.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,17 @@ from ..observe.call_log import AccessLog, AccessLogFormat, SlowCallLog
 from ..observe.calls import CallLog, CallObserver
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
-from ..observe.metrics import CallMetrics, Family, Kind, Sample, process_families, render
+from ..observe.metrics import (
+    CallMetrics,
+    Family,
+    Kind,
+    Numbers,
+    Sample,
+    numbers_of,
+    process_families,
+    render,
+    render_numbers,
+)
 from ..text import get_logger
 from ..transports.listen import transport_of
 from .options import Metrics
@@ -24,6 +35,9 @@ if TYPE_CHECKING:
     from .running import RunningServer
 
 log = get_logger("rpcstream.server")
+
+#: Of the names of all metrics, but for those of the process.
+PREFIX = "rpcstream_"
 
 #: What each counter of a server is as a metric: its name, its kind, its labels and its text.
 _COUNTERS: Mapping[str, tuple[str, Kind, Mapping[str, str], str]] = {
@@ -105,6 +119,32 @@ class Observation:
 
     def text(self, counters: Counters, running: RunningServer | None, more: Iterable[Family]) -> str:
         """The metrics of a server, in the format of Prometheus; `more` are those of its kind of server."""
+        return render([*self._families(counters, running), *more], prefix=PREFIX) + render(process_families())
+
+    def numbers(self, counters: Counters, running: RunningServer | None) -> dict[str, Numbers]:
+        """The same as numbers, to be added to those of the server's other processes: what was counted, what is now.
+
+        What the system tells of each process has its id as a label, since that is not to be added.
+        """
+        families = self._families(counters, running)
+        own = [
+            family._replace(samples=[each._replace(labels={"pid": str(os.getpid())}) for each in family.samples])
+            for family in process_families()
+        ]
+        return {
+            "metrics": numbers_of(family for family in families if family.kind != "gauge"),
+            "metrics_present": numbers_of([*(family for family in families if family.kind == "gauge"), *own]),
+        }
+
+    def text_of(
+        self, counters: Counters, running: RunningServer | None, numbers: Mapping[str, Mapping[str, Any]]
+    ) -> str:
+        """The text of such numbers of all processes."""
+        found = {**numbers["metrics"], **numbers["metrics_present"]}
+        text = render_numbers(self._families(counters, running), found, prefix=PREFIX)
+        return text + render_numbers(process_families(), found)
+
+    def _families(self, counters: Counters, running: RunningServer | None) -> list[Family]:
         families: list[Family] = [] if self.calls is None else self.calls.families()
         families += _counted(counters)
         if self._access_log is not None:
@@ -112,7 +152,7 @@ class Observation:
             families.append(Family("access_log_dropped_total", "counter", text, [Sample(self._access_log.dropped)]))
         if running is not None:
             families += _running_families(running)
-        return render([*families, *more], prefix="rpcstream_") + render(process_families())
+        return families
 
 
 def check_options(metrics: Any, access_log: Any, log_slow_calls: Any) -> None:

@@ -46,6 +46,8 @@ class Supervised(Protocol):
 
     def stats(self) -> dict[str, Any]: ...
 
+    def metric_numbers(self) -> dict[str, Any]: ...
+
 
 class Supervision(Protocol):
     """What gives a server its connections where a supervisor accepts them, for several processes.
@@ -67,6 +69,9 @@ class Supervision(Protocol):
 
     async def stats(self) -> dict[str, Any]:
         """The result of `rpc.stats` for all processes."""
+
+    async def metrics(self) -> dict[str, Any]:
+        """`Supervised.metric_numbers` of all processes together."""
 
 
 class RunningServer:

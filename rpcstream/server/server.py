@@ -55,6 +55,7 @@ from ..tls import TLS, Certificates
 from ..transports.access import AccessRules
 from ..transports.http_router import CallPaths
 from ..transports.listen import Listener
+from ..web.entries import Pending
 from ..web.paths import check_path
 from ..web.routes import Routes
 from ..wire.http_messages import NOSNIFF, Response
@@ -321,8 +322,21 @@ class Server(ServerMethods):
             raise RuntimeError("this server has no metrics: Server(metrics=True)")
         return self._observation.text(self.counters, self._running, self._more_metrics())
 
-    def _metrics_response(self) -> Response:
-        return Response(200, self.metrics_text().encode(), CONTENT_TYPE, [NOSNIFF, ("Cache-Control", "no-store")])
+    def metric_numbers(self) -> dict[str, Any]:
+        """The metrics of this process, for the sum of several; see `Observation.numbers`. Empty without metrics."""
+        if self._observation is None or self._observation.calls is None:
+            return {}
+        return self._observation.numbers(self.counters, self._running)
+
+    def _metrics_response(self) -> Response | Pending:
+        if self._supervision is not None:
+            return _MetricsOfAll(self, self._supervision)
+        return _metrics_page(self.metrics_text())
+
+    async def _metrics_of_all(self, supervision: Supervision) -> Response:
+        assert self._observation is not None
+        numbers = await supervision.metrics()
+        return _metrics_page(self._observation.text_of(self.counters, self._running, numbers))
 
     def _more_metrics(self) -> list[Family]:
         """Metrics of this kind of server."""
@@ -749,6 +763,21 @@ class Server(ServerMethods):
 
             session.make_calls = partial(TracedOutgoingCalls, tracing=self._tracing)
         return session
+
+
+class _MetricsOfAll:
+    """The response to a request for the metrics of all processes; a `web` page that is awaited."""
+
+    def __init__(self, server: Server, supervision: Supervision) -> None:
+        self._server = server
+        self._supervision = supervision
+
+    async def respond(self) -> Response:
+        return await self._server._metrics_of_all(self._supervision)
+
+
+def _metrics_page(text: str) -> Response:
+    return Response(200, text.encode(), CONTENT_TYPE, [NOSNIFF, ("Cache-Control", "no-store")])
 
 
 def _checked_paths(path: str | Iterable[str] | None) -> tuple[str, ...] | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 #: Numbers that tell the present: those of a process that has ended do not count.
-PRESENT = frozenset(("connections", "subscriptions"))
+PRESENT = frozenset(("connections", "subscriptions", "metrics_present"))
 
 #: Of which the largest is taken; and means, each with the number that it is a mean over.
 _LARGEST = frozenset(("largest", "max_wait"))

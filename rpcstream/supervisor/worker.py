@@ -41,6 +41,9 @@ _LAST_TURNS = 1000
 #: Seconds that the supervisor has to tell what all workers have counted. It waits for each of them for half of that.
 STATS_TIME = 2.0
 
+#: Where the metrics stand among the counters: what was counted, and what is now.
+_METRICS = ("metrics", "metrics_present")
+
 
 class WorkerLink:
     """The link of a server to the supervisor: a `Supervision` of the server, and a source of its connections.
@@ -116,9 +119,21 @@ class WorkerLink:
 
     async def stats(self) -> dict[str, Any]:
         """Ask the supervisor, one question at a time: calls that come meanwhile share the next one."""
+        return {name: value for name, value in (await self._all_counted()).items() if name not in _METRICS}
+
+    async def metrics(self) -> dict[str, Any]:
+        counted = await self._all_counted()
+        return {name: counted.get(name, {}) for name in _METRICS}
+
+    async def _all_counted(self) -> dict[str, Any]:
         if self._next_count is None:
             self._next_count = asyncio.get_running_loop().create_task(self._count(self._running_count))
         return await asyncio.shield(self._next_count)
+
+    @staticmethod
+    def _counted(server: Supervised) -> dict[str, Any]:
+        """The counters of this process, with its metrics."""
+        return {**server.stats(), **server.metric_numbers()}
 
     # -- ConnectionSource -------------------------------------------------------------------------------------------
 
@@ -163,7 +178,7 @@ class WorkerLink:
         elif kind == "left" and self._left is not None and not self._left.done():
             self._left.set_result(None)
         elif kind == "count" and self._server is not None:
-            self._send({"type": "counted", "id": message["id"], "counters": self._server.stats()})
+            self._send({"type": "counted", "id": message["id"], "counters": self._counted(self._server)})
         elif kind == "counters" and self._answer is not None and not self._answer.done():
             self._answer.set_result(message)
 
@@ -252,7 +267,7 @@ class WorkerLink:
         try:
             answer = await asyncio.wait_for(self._answer, STATS_TIME)
         except TimeoutError:  # the supervisor has gone, or is not given any time: then of this process alone
-            return self._server.stats()
+            return self._counted(self._server)
         return {**answer["counters"], "workers": answer["workers"]}
 
 

@@ -24,12 +24,12 @@ from ..tls import Certificates
 from ..wire.http_messages import Request
 from .accept import Acceptor, Arrival, BoundAddress, ConnectionSetup, listen_at, listen_at_sockets
 from .access import AccessRules
-from .connection import Connection
+from .connection import Connection, SocketConnection
 from .detect import ProtocolDetector
 from .http import HttpConnection
 from .http_exchange import HttpExchange
 from .http_router import CallPaths, HttpRouter, Routes
-from .message_connection import Trace
+from .message_connection import MessageConnection, Trace
 from .open_connections import OpenConnections
 from .stream import LineStream
 from .websocket import WebSocketStream
@@ -63,11 +63,11 @@ def transport_of(connection: object) -> str:
     "http", "websocket"; for the line stream what carries it, "tcp", "tls", "unix" or "memory"; "unknown" for a
     connection that has sent nothing yet.
     """
-    if isinstance(connection, HttpConnection | HttpExchange):
-        return "http"
-    if isinstance(connection, WebSocketStream):
+    if isinstance(connection, LineStream):
+        return connection.carrier
+    if isinstance(connection, MessageConnection):
         return "websocket"
-    return connection.carrier if isinstance(connection, LineStream) else "unknown"
+    return "http" if isinstance(connection, SocketConnection | HttpExchange) else "unknown"
 
 
 class Listener:

@@ -71,11 +71,11 @@ class HealthRoute(Route):
 class MetricsRoute(Route):
     """The metrics of the server, for monitors."""
 
-    def __init__(self, path: str, is_public: bool, response: Callable[[], Response]) -> None:
+    def __init__(self, path: str, is_public: bool, response: Callable[[], Response | Pending]) -> None:
         super().__init__(path, is_public)
         self._response = response
 
-    def answer(self, request: Request, parameters: Mapping[str, str]) -> Response:
+    def answer(self, request: Request, parameters: Mapping[str, str]) -> Response | Pending:
         return self._response()
 
 

@@ -236,7 +236,7 @@ class Routes:
 
     # -- answering --------------------------------------------------------------------------------------------------
 
-    def show_metrics(self, response: Callable[[], Response] | None, *, public: bool) -> None:
+    def show_metrics(self, response: Callable[[], Response | Pending] | None, *, public: bool) -> None:
         """Answer `/metrics`, unless another route has that path.
 
         Args:

@@ -20,6 +20,7 @@ import pytest
 from rpcstream import Client, ConnectionLost, ServerBusy
 
 from ..cli.conftest import environment
+from ..observe.reading import check_with_promtool, value
 from ..waiting import until_in_thread
 from .conftest import APP, StartWorkers, WorkersProcess, has_ended, running, serve_command
 
@@ -382,3 +383,28 @@ def test_a_worker_has_its_share_of_the_processors(tmp_path: Path) -> None:
         mine = sorted(os.sched_getaffinity(0))
         assert [each[1] for each in shares] == [str([mine[index % len(mine)]]) for index in range(2)]
         assert {each[2] for each in shares} == {environment()["PYTHONPATH"]}
+
+
+def test_metrics_are_those_of_all_workers_and_of_those_that_have_ended(start: StartWorkers) -> None:
+    program = start("--workers", "2", "--metrics")
+
+    def shown() -> str:
+        with urllib.request.urlopen(f"http://{program.address}/metrics", timeout=20) as response:
+            text: str = response.read().decode()
+        return text
+
+    with ExitStack() as stack:
+        opened = clients(stack, program.address, 4)
+        pids = {client.pid() for client in opened}
+        assert len(pids) == 2
+        text = shown()
+        assert value(text, "rpcstream_calls_total", method="pid", code="0") == 4
+        assert value(text, "rpcstream_call_duration_seconds_bucket", method="pid", le="+Inf") == 4
+        assert value(text, "rpcstream_connections", transport="tcp") == 4
+        for pid in pids:
+            assert (value(text, "process_resident_memory_bytes", pid=str(pid)) or 0) > 1_000_000
+        check_with_promtool(text)
+        assert "metrics" not in opened[0].call("rpc.stats")
+        os.kill(pids.pop(), signal.SIGKILL)
+        until_in_thread(lambda: all(f'pid="{pid}"' in shown() for pid in program.pids() - {None}))
+        assert value(shown(), "rpcstream_calls_total", method="pid", code="0") == 4
