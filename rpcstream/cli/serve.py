@@ -66,7 +66,8 @@ def _supervise(options: argparse.Namespace, argv: Sequence[str]) -> int | None:
     if count == 1 and not any(getattr(options, name) for name in WORKER_OPTIONS[1:]):
         return None
     _set_up_logging(options)
-    kept = {name: getattr(options, name) for name in WORKER_OPTIONS[1:]}
+    kept = {name: getattr(options, name) for name in ("max_requests", "memory_limit", "affinity")}
+    watch = os.getcwd() if options.reload else None
     program = Program(
         entry="rpcstream.cli.serve:serve_as_worker", arguments=list(argv), argv=list(sys.argv), path=list(sys.path)
     )
@@ -74,7 +75,9 @@ def _supervise(options: argparse.Namespace, argv: Sequence[str]) -> int | None:
     from .load import passed_sockets
 
     try:
-        return Supervisor(program, WorkerOptions(count=count, **kept), sockets=passed_sockets(options)).run()
+        return Supervisor(
+            program, WorkerOptions(count=count, watch=watch, **kept), sockets=passed_sockets(options)
+        ).run()
     except (RuntimeError, ValueError, TargetError) as error:
         print(f"rpcstream-server: {error}", file=sys.stderr)
         return USAGE

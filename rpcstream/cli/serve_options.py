@@ -23,7 +23,7 @@ FUNCTIONS_PATTERN = "control_*"
 MAX_WORKERS = 1000
 
 #: Options that a supervisor of several processes carries out.
-WORKER_OPTIONS = ("workers", "max_requests", "memory_limit", "affinity")
+WORKER_OPTIONS = ("workers", "max_requests", "memory_limit", "affinity", "reload")
 
 #: Options of a hub alone, by the names that they have in its configuration.
 HUB_OPTIONS = ("config", "call_timeout", "keepalive_timeout", "ping_interval", "registration_timeout", "grace")
@@ -72,6 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max-requests", metavar="N", type=parse_count, help="replace a worker that has answered so many")
     add("--memory-limit", metavar="SIZE", type=_parse_size, help="replace a worker that takes more, such as 2G")
     add("--affinity", action="store_true", help="keep each worker on one processor")
+    add("--reload", action="store_true", help="start again when a .py file here changes, for development")
     add("-d", "--debug", action="store_true", help="log every message; tell callers of exceptions")
     add("--no-binary", action="store_true", help="send arrays and images as base64, never as bytes")
     add("--tracing", action="store_true", help="make spans of calls with OpenTelemetry")

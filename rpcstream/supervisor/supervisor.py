@@ -23,13 +23,14 @@ from dataclasses import dataclass
 from random import random
 from typing import Any
 
-from ..process import CLEAN_UP
+from ..process import CLEAN_UP, join_names
 from ..systemd import Notifier
 from ..text import get_logger
 from .acceptor import SharedAcceptor
 from .channel import Message
 from .process import Program, WorkerProcess, environment_of_workers, processors
 from .totals import Totals
+from .watch import check_installed, watched
 
 log = get_logger("rpcstream.supervisor")
 
@@ -52,7 +53,8 @@ class WorkerOptions:
         max_requests: a worker that has answered so many is replaced; up to a tenth more, by chance. None: no limit.
         affinity: worker k runs on the k-th processor only.
         memory_limit: bytes of main memory; a worker that takes more is replaced. None: no limit.
-        is_patient: a program that cannot be started is tried again with the next reload, also at the first start.
+        watch: a folder: when a Python file in it or below has changed, the workers are replaced as by SIGHUP. A program
+            that cannot be started is then tried again with the next change, also at the first start. None: none.
         shortest_pause, longest_pause: seconds until a worker that has died is replaced: the first for one death, twice
             as long for each further one, up to the second.
         long_life: seconds of life after which the deaths before are forgotten.
@@ -62,7 +64,7 @@ class WorkerOptions:
     max_requests: int | None = None
     affinity: bool = False
     memory_limit: int | None = None
-    is_patient: bool = False
+    watch: str | None = None
     shortest_pause: float = 0.1
     longest_pause: float = 30.0
     long_life: float = 60.0
@@ -132,6 +134,9 @@ class Supervisor:
         # Systemd hears of this process alone: its variables are gone when workers inherit the others.
         self._notifier = Notifier.take()
         self._environment = environment_of_workers(options.count, len(self._processors))
+        if options.watch is not None:
+            # Compiled modules are told from changed ones by the second and the size only.
+            self._environment["PYTHONDONTWRITEBYTECODE"] = "1"
         self._places = [Place(index) for index in range(options.count)]
         #: All workers whose processes have not ended.
         self._workers: set[WorkerProcess] = set()
@@ -165,7 +170,11 @@ class Supervisor:
         self._acceptor = SharedAcceptor(self._recipients, self._total)
         if self._sockets:
             self._acceptor.listen_at_sockets(self._sockets)
-        with self._notifier, self._handled_signals():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._notifier)
+            stack.enter_context(self._handled_signals())
+            if self._options.watch is not None:
+                stack.enter_context(watched(self._options.watch, self._on_change))
             try:
                 status = await self._started()
                 if status is None:
@@ -222,11 +231,11 @@ class Supervisor:
             try:
                 workers = start.result()
             except StartFailed as failed:
-                if not self._options.is_patient:
+                if self._options.watch is None:
                     return failed.status
             else:
                 break
-            log.error("waiting for a change")
+            log.error("it is tried again when a file changes")
             if not await self._done_before_stop(self._loop.create_task(self._changed.wait())):
                 return 0
         for worker in workers:
@@ -259,11 +268,12 @@ class Supervisor:
         if not any(each["drain_delay"] for each in known):
             self._acceptor.stop()
         workers = set(self._workers)
+        serving = set(self._recipients())
         for worker in workers:
-            if self._places[worker.index].active is worker or worker.is_told:
+            if worker in serving:
                 worker.is_told = True
                 worker.signal(signal.SIGTERM)
-            else:
+            elif not worker.is_told:  # others finish already
                 worker.end()
         longest = max((each["time_to_stop"] for each in known), default=0.0)
         if workers:
@@ -273,7 +283,7 @@ class Supervisor:
         for worker in late:
             log.warning("%s has not ended in time: it is killed", worker)
         await self._kill(late)
-        return max((worker.exited.result() for worker in workers if worker.ready.done()), default=0)
+        return max((worker.exited.result() for worker in serving), default=0)
 
     async def _kill(self, workers: Iterable[WorkerProcess]) -> None:
         for worker in (workers := list(workers)):
@@ -485,6 +495,10 @@ class Supervisor:
         if before is not None:
             before.cancel()
 
+    def _on_change(self, files: list[str]) -> None:
+        log.warning("changed: %s: starting again", join_names(files, 3))
+        self.reload()
+
     async def _reloaded(self) -> None:
         log.info("reload: starting %d workers", self._options.count)
         self._notifier.reloading("Starting new workers")
@@ -616,6 +630,8 @@ def check_possible(options: WorkerOptions) -> None:
         raise RuntimeError("workers need a POSIX system (Linux, macOS), where connections can be passed to processes")
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("workers are run from the main thread, which gets the signals")
+    if options.watch is not None:
+        check_installed()
     if options.affinity and not hasattr(os, "sched_setaffinity"):
         raise RuntimeError("affinity: this system does not let processes choose their processors")
     if options.memory_limit is not None and not os.path.exists("/proc/self/statm"):
