@@ -61,18 +61,18 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("options").add_argument
     add("target", metavar="TARGET", nargs="?", help=argparse.SUPPRESS)
     of_module: dict[str, Any] = {"metavar": "MODULE", "nargs": "?", "const": FUNCTIONS_MODULE}
-    add("-f", "--functions", **of_module, help=f"serve a module's functions (default {FUNCTIONS_MODULE})")
+    add("-f", "--functions", **of_module, help=f"serve a module's functions ({FUNCTIONS_MODULE})")
     add("--pattern", help=f"with -f: the names to serve (default '{FUNCTIONS_PATTERN}')")
     add("-s", "--host", help=f"listen at this address (default {DEFAULT_HOST})")
     ports = f"and port (default {DEFAULT_PORT}, with -f {FUNCTIONS_PORT}; 0: a free one)"
     add("-p", "--port", type=parse_port, help=ports)
     add("--unix", metavar="PATH", help="listen at a Unix socket instead")
-    workers = "processes that share the connections; auto: one a processor"
+    workers = "processes that share connections, or auto: all cores"
     add("--workers", metavar="N", type=_parse_workers, help=workers)
     add("--max-requests", metavar="N", type=parse_count, help="replace a worker that has answered so many")
     add("--memory-limit", metavar="SIZE", type=_parse_size, help="replace a worker that takes more, such as 2G")
     add("--affinity", action="store_true", help="keep each worker on one processor")
-    add("--reload", action="store_true", help="start again when a .py file here changes, for development")
+    add("--reload", action="store_true", help="start again when a .py file here has changed")
     add("-d", "--debug", action="store_true", help="log every message; tell callers of exceptions")
     add("--no-binary", action="store_true", help="send arrays and images as base64, never as bytes")
     add("--tracing", action="store_true", help="make spans of calls with OpenTelemetry")
