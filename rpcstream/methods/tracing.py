@@ -119,7 +119,10 @@ class _TracedReply(Coroutine[Any, Any, Encoded | None]):
         return self._step(self._reply.send, value)
 
     def throw(self, *error: Any) -> Any:
-        return self._step(self._reply.throw, *error)
+        try:
+            return self._step(self._reply.throw, *error)
+        finally:
+            del error  # its traceback has this frame: what the call holds would be kept by a circle
 
     def close(self) -> None:
         self._reply.close()
@@ -138,9 +141,10 @@ class _TracedReply(Coroutine[Any, Any, Encoded | None]):
         if not self._has_begun:
             self._has_begun = True
             self._span.activate()  # in the context of the task, which no other call has
+        replies = self._replies
+        before, replies.span = replies.span, self._span
         try:
-            with self._replies.during(self._span):
-                return step(*args)
+            return step(*args)
         except StopIteration:
             self._span.end()
             raise
@@ -150,6 +154,9 @@ class _TracedReply(Coroutine[Any, Any, Encoded | None]):
         except BaseException as error:
             self._span.end(error)
             raise
+        finally:
+            replies.span = before
+            del step, args
 
 
 def traced(kind: type[Dispatcher]) -> type[TracingDispatcher]:

@@ -411,6 +411,23 @@ async def test_cancelled_and_late_calls_are_errors(spans: Spans) -> None:
         assert spans.one("wait", SpanKind.CLIENT).status.status_code is StatusCode.ERROR
 
 
+async def test_a_call_that_is_cancelled_before_it_begins_holds_nothing(spans: Spans, connect: Connect) -> None:
+    server = Server(tracing=spans.provider)
+
+    @server(ordered=True)
+    async def consume(items: AsyncIterator[int]) -> list[int]:
+        return [item async for item in items]
+
+    cancel = json.dumps({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 1}}) + "\n"
+    async with server.listening(port=0) as address:
+        raw = await connect(address)
+        for _ in range(3):  # the stream's name is free again, and so is the call's place in the order
+            await raw.send(line(1, "consume", [{"$type": "stream", "id": "s"}]) + cancel)
+            assert (await raw.reply())["error"]["code"] == CallCancelled.CODE
+        found = await spans.wait_for(3)
+    assert {attributes(span)["error.type"] for span in found} == {str(CallCancelled.CODE)}
+
+
 async def test_a_call_without_a_server_is_a_span_with_the_exception(spans: Spans) -> None:
     async with AsyncClient("127.0.0.1:1", tracing=spans.provider) as client:
         with pytest.raises(ConnectFailed):
