@@ -46,11 +46,13 @@ class WorkersProcess:
     """A running program with workers, from its banner on.
 
     Attributes:
+        folder: of the program, `app.py`.
         process: the supervisor.
         banner: what it has printed first.
     """
 
     def __init__(self, command: list[str], folder: Path, **variables: str) -> None:
+        self.folder = folder
         self._log = folder / "stderr.txt"
         with open(self._log, "w") as log:
             self.process = subprocess.Popen(
@@ -87,7 +89,13 @@ class WorkersProcess:
             return client.call("rpc.stats")["workers"]
 
     def pids(self) -> set[int]:
+        """The process numbers of the workers; None stands for one that is being replaced."""
         return {worker["pid"] for worker in self.workers()}
+
+    def wait_until_whole(self) -> set[int]:
+        """Wait until there is a worker at each place; gives their process numbers."""
+        until_in_thread(lambda: None not in self.pids())
+        return self.pids()
 
     def wait_until_free(self) -> None:
         """Wait until the connections of earlier tests are closed."""

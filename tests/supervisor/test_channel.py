@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +16,8 @@ from rpcstream.errors import InternalError
 from rpcstream.supervisor.channel import MAX_SIZE, Channel, Message, read_message, write_message
 
 from ..waiting import until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at descriptors in /proc")
 
 
 class End:

@@ -24,7 +24,7 @@ from ..observe.reading import check_with_promtool, value
 from ..waiting import until_in_thread
 from .conftest import APP, StartWorkers, WorkersProcess, has_ended, running, serve_command
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers need a POSIX system")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
 
 def clients(stack: ExitStack, address: str, number: int) -> list[Client]:
@@ -193,8 +193,9 @@ class TestStats:
 
 
 class TestDeaths:
-    def test_a_killed_worker_is_replaced_and_only_its_calls_fail(self, start: StartWorkers) -> None:
-        program = start("--workers", "3")
+    def test_a_killed_worker_is_replaced_and_only_its_calls_fail(self, three: WorkersProcess) -> None:
+        program = three
+        program.wait_until_free()
         with ExitStack() as stack:
             opened = clients(stack, program.address, 3)
             pids = [client.pid() for client in opened]
@@ -213,9 +214,9 @@ class TestDeaths:
             assert "killed by SIGKILL: another one starts in 0.1 s" in program.log
             assert program.pids() >= set(pids) - {pids[0]}
 
-    def test_connections_wait_while_there_is_no_worker(self, start: StartWorkers) -> None:
-        program = start("--workers", "2")
-        for pid in program.pids():
+    def test_connections_wait_while_there_is_no_worker(self, three: WorkersProcess) -> None:
+        program = three
+        for pid in program.wait_until_whole():
             os.kill(pid, signal.SIGKILL)
             until_in_thread(lambda pid=pid: has_ended(pid))
         with Client(program.address) as client:
@@ -244,18 +245,18 @@ class TestDeaths:
 
     def test_a_worker_that_takes_too_much_memory_is_replaced(self, start: StartWorkers) -> None:
         app = (
-            APP + "\n@server\ndef grow() -> int:\n    server.state.kept = b'x' * 300_000_000\n    return os.getpid()\n"
+            APP + "\n@server\ndef grow() -> int:\n    server.state.kept = b'x' * 150_000_000\n    return os.getpid()\n"
         )
-        program = start("--workers", "2", "--memory-limit", "250M", app=app)
+        program = start("--workers", "2", "--memory-limit", "150M", app=app)
         with Client(program.address) as client:
             pid = client.grow()
             until_in_thread(lambda: pid not in program.pids())
 
 
 class TestReload:
-    def test_no_call_is_lost(self, start: StartWorkers) -> None:
-        program = start("--workers", "2")
-        before = program.pids()
+    def test_no_call_is_lost(self, three: WorkersProcess) -> None:
+        program = three
+        before = program.wait_until_whole()
         with load(program.address) as calls:
             for _ in range(2):
                 program.send(signal.SIGHUP)
@@ -264,15 +265,15 @@ class TestReload:
             until_in_thread(lambda: all(calls.calls[pid] > 10 for pid in before))
         assert not calls.failures
 
-    def test_one_that_fails_keeps_the_old_workers(self, start: StartWorkers, tmp_path: Path) -> None:
-        program = start("--workers", "2")
-        before = program.pids()
-        (tmp_path / "app.py").write_text("def\n")
+    def test_one_that_fails_keeps_the_old_workers(self, three: WorkersProcess) -> None:
+        program = three
+        before = program.wait_until_whole()
+        (program.folder / "app.py").write_text("def\n")
         program.send(signal.SIGHUP)
         until_in_thread(lambda: "reload failed" in program.log)
         assert program.log.count("SyntaxError: invalid syntax\n") == 1
         assert program.pids() == before
-        (tmp_path / "app.py").write_text(APP)
+        (program.folder / "app.py").write_text(APP)
         program.send(signal.SIGHUP)
         until_in_thread(lambda: not program.pids() & before)
 
@@ -328,6 +329,14 @@ class TestStart:
 
 
 class TestStop:
+    def test_connections_are_taken_until_the_delay_is_over(self, start: StartWorkers) -> None:
+        program = start("--workers", "2", "--log-level", "info", app=APP.replace("Server(", "Server(drain_delay=0.5, "))
+        program.send(signal.SIGTERM)
+        until_in_thread(lambda: program.log.count("SIGTERM: stopping") == 3)
+        with Client(program.address) as client:
+            assert client.pid()
+        assert program.process.wait(20) == 0
+
     def test_calls_that_run_are_answered(self, start: StartWorkers) -> None:
         program = start("--workers", "2")
         with ExitStack() as stack:
@@ -362,9 +371,9 @@ class TestStop:
         assert program.process.wait(20) == 0
         assert all(has_ended(pid) for pid in pids)
 
-    def test_a_worker_that_is_told_to_stop_from_outside_is_replaced(self, start: StartWorkers) -> None:
-        program = start("--workers", "2")
-        before = program.pids()
+    def test_a_worker_that_is_told_to_stop_from_outside_is_replaced(self, three: WorkersProcess) -> None:
+        program = three
+        before = program.wait_until_whole()
         gone = min(before)
         os.kill(gone, signal.SIGTERM)
         until_in_thread(lambda: len(program.pids() - before - {None}) == 1)
