@@ -6,7 +6,8 @@
 * `drop_connections(end)`: drop all connections of a server or an AsyncClient, as when the network fails.
 * `is_idle(server)`, `wait_until_idle(server)`: no call is running or waiting.
 * `FakeTimeLoop`: an event loop in which hours pass at once, for tests of time-outs, deadlines and pauses.
-* `rpc_server`: a fixture of the pytest plugin (`pytest_rpcstream`), as are `rpc_client` and `rpc_async_client`.
+
+Fixtures (`rpc_server`, `rpc_client`, `rpc_async_client`) are in `rpcstream.pytest_plugin`, which pytest finds by itself.
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ __all__ = [
     "drop_connections",
     "is_idle",
     "memory_client",
-    "rpc_server",
     "serve_in_thread",
     "wait_until_idle",
 ]
@@ -304,9 +304,3 @@ class _ClockSelector(selectors.DefaultSelector):
         if not ready and self.autojump:
             self.now += timeout
         return ready
-
-
-try:
-    from pytest_rpcstream import rpc_server
-except ImportError:  # pytest is not installed
-    pass

@@ -26,7 +26,7 @@ NAMED = [Path(__file__).parent.resolve() / name for name in ("benchmarks", "inte
 #: In the place of the user's folders for configurations and caches.
 USER_FOLDER = tempfile.TemporaryDirectory(prefix="rpcstream-tests-")
 
-pytest_plugins = ["pytest_rpcstream"]
+pytest_plugins = ["rpcstream.pytest_plugin"]
 
 # Property tests without a number of their own.
 settings.register_profile("rpcstream", max_examples=example_count(100))

@@ -105,6 +105,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "supervisor": {"text", "errors", "limits", "observe", "process", "systemd", "transports", "server"},
     "testing": {"limits", "server", "client", "auth", "peer", "transports", "process"},
+    "pytest_plugin": {"testing", "server", "client"},
     "cli": {
         "text",
         "nearest",

@@ -86,8 +86,9 @@ NOT_USED = """
 import sys
 
 def test_it():
-    assert "pytest_rpcstream" in sys.modules
-    assert not [name for name in sys.modules if name.partition(".")[0] == "rpcstream"]
+    assert "rpcstream.pytest_plugin" in sys.modules
+    ours = {name for name in sys.modules if name.partition(".")[0] == "rpcstream"}
+    assert ours == {"rpcstream", "rpcstream.pytest_plugin"}
 """
 
 
@@ -103,7 +104,7 @@ def run_pytest(tmp_path: Path) -> Callable[..., str]:
     lines = "".join(f"{name} = {value}\n" for name, value in points.items())
     (installed / "entry_points.txt").write_text(f"[pytest11]\n{lines}")
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: rpcstream\nVersion: 0\n")
-    (installed / "RECORD").write_text("rpcstream/__init__.py,,\npytest_rpcstream.py,,\n")
+    (installed / "RECORD").write_text("rpcstream/__init__.py,,\nrpcstream/pytest_plugin.py,,\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     path = os.pathsep.join([str(installed.parent), str(ROOT)])
 
@@ -140,10 +141,10 @@ def test_a_program_that_has_imported_the_package_may_run_pytest(run_pytest: Call
 
 
 def test_naming_the_modules_as_plugins_does_no_harm(run_pytest: Callable[..., str], tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["rpcstream.testing", "pytest_rpcstream"]\n')
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["rpcstream.testing", "rpcstream.pytest_plugin"]\n')
     assert "1 passed" in run_pytest(USED)
 
 
 def test_it_can_be_switched_off(run_pytest: Callable[..., str]) -> None:
-    code = 'import sys\n\ndef test_it():\n    assert "pytest_rpcstream" not in sys.modules\n'
-    assert "1 passed" in run_pytest(code, "-p", "no:pytest_rpcstream")
+    code = 'import sys\n\ndef test_it():\n    assert "rpcstream.pytest_plugin" not in sys.modules\n'
+    assert "1 passed" in run_pytest(code, "-p", "no:rpcstream.pytest_plugin")

@@ -82,7 +82,7 @@ class PageRun:
             "PYTHONPATH": path,
             "NO_COLOR": "1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "PYTEST_PLUGINS": "pytest_rpcstream",
+            "PYTEST_PLUGINS": "rpcstream.pytest_plugin",
         }
 
     def run(self) -> None:

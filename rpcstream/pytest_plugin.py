@@ -1,8 +1,8 @@
 """The pytest plugin of rpcstream: fixtures that serve in a thread or in memory, and connect clients.
 
-pytest loads it by its entry point wherever rpcstream is installed. So it stands outside of the package, and imports it
-when a fixture is used: a run that uses none pays a millisecond, and coverage of the package is not cut short.
-`-p no:pytest_rpcstream` switches it off.
+pytest loads it by its entry point wherever rpcstream is installed. So it imports nothing of the package but its
+`__init__` before a fixture is used: a run that uses none pays a few milliseconds.
+`-p no:rpcstream.pytest_plugin` switches it off.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from rpcstream import AsyncClient, Client, Server
+    from . import AsyncClient, Client, Server
 
 __all__ = ["rpc_async_client", "rpc_client", "rpc_server"]
 
@@ -30,7 +30,7 @@ def rpc_server() -> Iterator[Callable[..., str]]:
     with ExitStack() as stack:
 
         def serve(server: Server, **where: Any) -> str:
-            from rpcstream.testing import serve_in_thread
+            from .testing import serve_in_thread
 
             if server not in addresses or not server.is_serving:
                 addresses[server] = stack.enter_context(serve_in_thread(server, **where))
@@ -49,7 +49,7 @@ def rpc_client(rpc_server: Callable[..., str]) -> Iterator[Callable[..., Client]
     with ExitStack() as stack:
 
         def connect(end: Server | str, **options: Any) -> Client:
-            from rpcstream import Client
+            from . import Client
 
             address = end if isinstance(end, str) else rpc_server(end)
             return stack.enter_context(Client(address, **options))
@@ -66,7 +66,7 @@ def rpc_async_client() -> Callable[..., AbstractAsyncContextManager[AsyncClient]
     """
 
     def connect(server: Server, **options: Any) -> AbstractAsyncContextManager[AsyncClient]:
-        from rpcstream.testing import memory_client
+        from .testing import memory_client
 
         return memory_client(server, **options)
 
