@@ -7,7 +7,7 @@
 * `is_idle(server)`, `wait_until_idle(server)`: no call is running or waiting.
 * `FakeTimeLoop`: an event loop in which hours pass at once, for tests of time-outs, deadlines and pauses.
 
-Fixtures (`rpc_server`, `rpc_client`, `rpc_async_client`) are in `rpcstream.pytest_plugin`, which pytest finds by itself.
+Fixtures (`rpc_server`, `rpc_client`, `rpc_async_client`) are in `rpcstream.pytest_plugin`; pytest finds them by itself.
 """
 
 from __future__ import annotations

@@ -212,6 +212,7 @@ def connection_table(server: Server) -> OpenConnections:
 
 def fail_accepts(server: Server, errors: list[OSError]) -> None:
     """Have the server's next attempts to accept a connection fail, the last error of the list first."""
+    acceptor: Any
     (acceptor,) = listener_of(server)._sources
     real: Any = acceptor._sock
 
@@ -224,7 +225,7 @@ def fail_accepts(server: Server, errors: list[OSError]) -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(real, name)
 
-    acceptor._sock = FailingSocket()  # type: ignore[assignment]
+    acceptor._sock = FailingSocket()
 
 
 def paced_transport(connection: SocketConnection) -> PacedTransport | None:
