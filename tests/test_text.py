@@ -94,6 +94,7 @@ def test_every_logger_of_the_package_has_that() -> None:
     assert len(names) > 4
     program = (
         "import logging, sys\n"
+        "import rpcstream.supervisor.run, rpcstream.supervisor.supervisor\n"
         "from rpcstream import Server, Client, AsyncClient, Hub\n"
         f"print([name for name in {names} if not logging.getLogger(name).filters])"
     )

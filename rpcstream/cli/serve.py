@@ -246,7 +246,9 @@ def _show_access_log() -> None:
     """Write the lines of the access log to standard error as they are, since each has its time in it."""
     import logging
 
-    logger = logging.getLogger("rpcstream.access")
+    from ..observe.call_log import ACCESS_LOGGER
+
+    logger = logging.getLogger(ACCESS_LOGGER)
     if not logger.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(message)s"))

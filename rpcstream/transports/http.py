@@ -44,6 +44,9 @@ _KEPT_HEADS, _KEPT_HEAD_MAX = 8, 1024
 #: What is answered to a request that has come in part when the server stops.
 NOT_READ = orjson.dumps(error_reply(None, CallCancelled(data={"executed": False, "reason": STOPPING})))
 
+#: Seconds that the rest of such a request has to come.
+REST = 0.2
+
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -511,17 +514,25 @@ class HttpConnection(HttpOutput):
     def drain(self) -> None:
         """Answer what runs, then close.
 
-        A request that has come in part, or is on its way on a connection that was used before, is told that it is not
-        carried out (RFC 9110, 15.5.9: a client may repeat a request that is answered with 408).
+        The rest of a request that has come in part is most often on its way: many clients send head and body by
+        themselves. If it does not come now the client is told that the request is not carried out; and so it is where a
+        request may be on its way on a connection that was used before (RFC 9110, 15.5.9: a client may repeat a request
+        that is answered with 408).
         """
         self.is_draining = True
         if self._exchange is None and self._task is None:
             if self._reader.is_partial:
-                self.fail(Response(503, NOT_READ, JSON, [("Retry-After", "1")]))
+                self._loop.call_later(REST, self._refuse_partial)
             else:
                 if self._kept_heads:
                     self.write(response_parts(problem(408, "the server is stopping"), Request("", ""), keeps=False))
                 self.end(lingers=False)
+
+    def _refuse_partial(self) -> None:
+        """Say that a request is not carried out of which not all has come."""
+        idle = self._exchange is None and self._task is None
+        if idle and self._transport is not None and not self._closing and self._reader.is_partial:
+            self.fail(Response(503, NOT_READ, JSON, [("Retry-After", "1")]))
 
     def probe(self) -> None:
         """As `Connection.probe`. Not needed: an HTTP client that closes one half of its connection is gone."""

@@ -84,8 +84,8 @@ class WorkersProcess:
         self.process.send_signal(number)
 
     def workers(self) -> list[dict[str, int]]:
-        """What `rpc.stats` says of the workers."""
-        with Client(self.address) as client:
+        """What `rpc.stats` says of the workers. One that was killed a moment ago may have got the connection."""
+        with Client(self.address, retries=10) as client:
             return client.call("rpc.stats")["workers"]
 
     def pids(self) -> set[int]:

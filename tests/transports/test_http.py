@@ -410,6 +410,9 @@ class Found:
             return Response(200, b"page", "text/html", [("ETag", '"1"')])
         return self if request.path == "/later" else None
 
+    def is_metrics(self, request: Request) -> bool:
+        return False
+
     def is_public(self, request: Request) -> bool:
         return self.public or request.path == "/page"
 
@@ -770,6 +773,20 @@ async def test_a_server_that_stops_answers_what_runs(service: HttpService, raw_h
     assert await streaming.chunk() == b""
     assert await streaming.rest() == b""
     assert service.begun == ["running", "streaming"]
+
+
+async def test_a_server_that_stops_takes_the_rest_of_what_came(
+    service: HttpService, raw_http: RawHttpConnection
+) -> None:
+    """Python's own client sends the body by itself, behind the head."""
+    head, end, body = post(call("add", 1, 2)).partition(b"\r\n\r\n")
+    raw_http.send(head + end)
+    await until(lambda: [type(each).__name__ for each in service.connections] == ["HttpConnection"])
+    await (await stopped(service))
+    raw_http.send(body)
+    answer = await raw_http.answer()
+    assert (answer.status, answer.json, answer.headers["connection"]) == (200, result(3), "close")
+    assert await raw_http.rest() == b""
 
 
 async def test_too_many_connections_are_told_so(serve: ServeHttp) -> None:
