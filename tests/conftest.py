@@ -20,8 +20,11 @@ from .example_count import example_count
 from .internals import forget_searches
 from .raw_connection import RawConnection
 
-#: Folders that are run where they are named, each a step of `.ci/run`.
-NAMED = [Path(__file__).parent.resolve() / name for name in ("benchmarks", "interop")]
+#: Folders that are run where they are named, in steps of `.ci/run`.
+NAMED = [
+    Path(__file__).parent.resolve() / name
+    for name in ("abuse", "benchmarks", "docs", "examples", "interop", "rolling", "supervisor")
+]
 
 #: In the place of the user's folders for configurations and caches.
 USER_FOLDER = tempfile.TemporaryDirectory(prefix="rpcstream-tests-")
@@ -54,8 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The tests of the benchmarks, and those with clients that others wrote, are run where they are named, as in
-    `.ci/run`: they build and start what a user of the package never sees, for half a minute each."""
+    """Folders whose tests start many programs, or load a server for long, are run where they are named (`.ci/run`):
+    the others together take less than three minutes."""
     if collection_path not in NAMED:
         return None
     named = [(config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args]

@@ -112,6 +112,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors",
         "limits",
         "wire",
+        "observe",
         "codec",
         "client",
         "server",

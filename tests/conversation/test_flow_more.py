@@ -17,8 +17,6 @@ from rpcstream.transports.connection import SocketConnection
 
 from .transport_matrix import Network, RawPeer, StoppableServer, notification, request, until
 
-pytestmark = pytest.mark.every_transport
-
 KILO = "x" * 1000
 
 

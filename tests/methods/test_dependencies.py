@@ -619,7 +619,7 @@ async def test_clean_up_has_all_the_time_it_wants_and_not_what_was_left_to_the_c
 
         async with AsyncClient(address) as client:
             with pytest.raises((CallTimeout, RpcError)):
-                await client.call("forever", timeout=0.05)
+                await client.call("forever", timeout=0.5)
             await noted(1)
 
 
