@@ -111,7 +111,8 @@ class ProtocolDetector(asyncio.Protocol):
         else:
             known.data_received(data)
             if self._drains:
-                known.drain()
+                # With these bytes an HTTP connection may have gone on as a WebSocket.
+                cast(ProtocolConnection, transport.get_protocol()).drain()
 
     def eof_received(self) -> bool:
         """The client sends nothing more: close. A few letters go to the line stream, which answers with an error."""

@@ -70,14 +70,19 @@ def test_a_server_that_answers_before_it_reads_on(scripted: Scripted) -> None:
 
 
 def test_a_server_that_answers_before_it_reads_on_futures(scripted: Scripted) -> None:
+    has_read = threading.Event()
+
     def script(line: Any) -> None:
         first = line.read()
+        has_read.set()
         line.answer(first, LONG * 3)
         line.answer(line.read(), "second")
         line.read()
 
     with Client(scripted(script)) as client:
-        first, second = client.submit.first(), client.submit.second(LONG * 3)
+        first = client.submit.first()
+        assert has_read.wait(20)
+        second = client.submit.second(LONG * 3)
         assert second.result() == "second"
         assert first.result() == LONG * 3
 
