@@ -53,3 +53,24 @@ async def test_a_second_stop_does_not_wait_for_that() -> None:
         with pytest.raises(ConnectionError):
             await call
     await client.close()
+
+
+async def test_a_websocket_that_is_made_while_the_server_stops_is_told_so() -> None:
+    """Its handshake comes on a connection that had sent nothing when the server began to stop."""
+    server = Server()
+    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(server.serve(port=0, on_listening=listening.set_result))
+    host, _, port = (await listening).rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    await until(lambda: server.counters.connections == 1)
+    server.stop()
+    await until(lambda: not server.addresses)
+    writer.write(
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    received = await asyncio.wait_for(reader.read(), 5)
+    assert received.startswith(b"HTTP/1.1 101 ")
+    assert b"$/goAway" in received
+    writer.close()
+    await asyncio.wait_for(serving, 5)
