@@ -423,7 +423,10 @@ async def test_a_call_that_is_cancelled_before_it_begins_holds_nothing(spans: Sp
         raw = await connect(address)
         for _ in range(3):  # the stream's name is free again, and so is the call's place in the order
             await raw.send(line(1, "consume", [{"$type": "stream", "id": "s"}]) + cancel)
-            assert (await raw.reply())["error"]["code"] == CallCancelled.CODE
+            reply = await raw.reply()
+            while "method" in reply:  # from Python 3.12 on it begins at once, and asks for items
+                reply = await raw.reply()
+            assert reply["error"]["code"] == CallCancelled.CODE
         found = await spans.wait_for(3)
     assert {attributes(span)["error.type"] for span in found} == {str(CallCancelled.CODE)}
 
