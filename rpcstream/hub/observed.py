@@ -67,20 +67,7 @@ class ObservedHubCalls(ObservedCalls, HubDispatcher):
         assert isinstance(call, ObservedRelay | HeldCall)
         if self._observer.metrics is not None:
             self._observer.metrics.of(name)  # while it is offered: its provider may be gone when the call ends
-        call.on_end = partial(self._call_ended, name, call.call_id, size, session, session.channel, began)
-
-    def _call_ended(
-        self,
-        name: Any,
-        call_id: Any,
-        size: int,
-        session: ConversationState,
-        channel: Any,
-        began: float,
-        reply: Encoded | None,
-        code: int | None,
-    ) -> None:
-        self._ended(name, call_id, size, session, channel, began, reply, code)
+        call.on_end = partial(self._ended, name, call.call_id, size, session, session.channel, began)
 
     def _replaced(self, before: ForwardedCall, call: ForwardedCall) -> None:
         assert isinstance(before, ObservedRelay | HeldCall)

@@ -144,7 +144,7 @@ class AsgiRunner:
         except BaseException as error:
             if start.done():
                 raise
-            start.set_result(error)  # whoever waits raises it
+            start.set_result(error)  # raised by the requests that wait for the start
         finally:
             self._task, self.endpoint = None, None
 

@@ -551,7 +551,7 @@ class Supervisor:
         elif is_own and not worker.is_told:
             log.info("%s was stopped by its program: stopping", worker)
             self._stopping.set()
-        elif not worker.is_told:  # by a signal of somebody else
+        elif not worker.is_told:  # by a signal that did not come from here
             worker.is_told = True
             place = self._places[worker.index]
             if place.active is worker:

@@ -53,7 +53,11 @@ def header(json_size: int, sizes: Sequence[int], offsets: Sequence[int | None] =
         sizes: bytes of each payload.
         offsets: where each stands in shared memory, None behind the JSON; empty: none stands there.
     """
-    text = b"@%d %b" % (json_size, entries(sizes, offsets or [None] * len(sizes)))
+    return _aligned(b"@%d %b" % (json_size, entries(sizes, offsets or [None] * len(sizes))), json_size)
+
+
+def _aligned(text: bytes, json_size: int) -> bytes:
+    """A header with its blanks and its line end."""
     return text + b" " * padding(len(text) + 1 + json_size) + b"\n"
 
 
@@ -83,8 +87,7 @@ def parts_of_frame(message: AttachedMessage, shared: SharedPayloads | None = Non
     """
     json, payloads = message.json, message.payloads
     if shared is None and len(payloads) == 1:  # as nearly always
-        text = b"@%d %d" % (len(json), len(payloads[0]))
-        return [b"%b%*b\n%b" % (text, padding(len(text) + 1 + len(json)), b"", json), payloads[0]]
+        return [_aligned(b"@%d %d" % (len(json), len(payloads[0])), len(json)) + json, payloads[0]]
     offsets = [None] * len(payloads) if shared is None else shared.place(payloads)
     parts: list[Any] = [header(len(json), list(map(len, payloads)), offsets) + json]
     inline = [payload for payload, offset in zip(payloads, offsets, strict=True) if offset is None]
