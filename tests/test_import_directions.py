@@ -103,7 +103,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "local_peer",
         "shared_memory",
     },
-    "supervisor": {"text", "errors", "limits", "observe", "process", "systemd", "transports", "server"},
+    "supervisor": {"text", "errors", "events", "limits", "observe", "process", "systemd", "transports", "server"},
     "testing": {"limits", "server", "client", "auth", "peer", "transports", "process"},
     "pytest_plugin": {"testing", "server", "client"},
     "cli": {

@@ -49,6 +49,10 @@ class Retained:
         self._messages[topic] = message
         self._size = size
 
+    def get(self, topic: str) -> Encoded | None:
+        """Return the last message of a topic; None if there is none."""
+        return self._messages.get(topic)
+
     def forget(self, topic: str) -> bool:
         """Remove the last message of a topic; return False if there was none."""
         message = self._messages.pop(topic, None)

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable
 from itertools import islice
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import ServerBusy
 from ..limits import Limits
@@ -63,25 +63,22 @@ class SubscribedConnection(Protocol):
     def add_lost_callback(self, function: Callable[[], object]) -> None: ...
 
 
-class Subscriber:
-    """One connection with its subscriptions.
+class Subscriptions:
+    """The topics and patterns that one connection has subscribed to.
 
     Attributes:
-        topics: the topics and patterns that it has subscribed to, each with the patterns of what is denied of it.
+        key: of the connection, in the table.
+        topics: each with the patterns of what is denied of it.
         patterns: those of them that are patterns; None as long as there are none.
-        queue: the events that wait, by the name of the subscription.
-        is_due: events wait and will be sent: soon, or when the connection takes something again.
         has_left: it is no longer in the table.
     """
 
-    __slots__ = ("connection", "has_left", "is_due", "patterns", "queue", "topics")
+    __slots__ = ("has_left", "key", "patterns", "topics")
 
-    def __init__(self, connection: SubscribedConnection, queue: EventQueue[QueuedEvent]) -> None:
-        self.connection = connection
-        self.queue = queue
+    def __init__(self, key: Any) -> None:
+        self.key = key
         self.topics: dict[str, tuple[str, ...]] = {}
         self.patterns: PatternTable[None] | None = None
-        self.is_due = False
         self.has_left = False
 
     def add(self, topic: str, denied: tuple[str, ...]) -> None:
@@ -107,6 +104,27 @@ class Subscriber:
         """Tell whether events of a topic that the pattern matches are not denied to that subscription."""
         denied = self.topics[pattern]
         return not (denied and any(matches(each, topic) for each in denied))
+
+
+class Subscriber(Subscriptions):
+    """One connection of this process with its subscriptions, and the events that wait for it.
+
+    Attributes:
+        queue: the events that wait, by the name of the subscription.
+        is_due: events wait and will be sent: soon, or when the connection takes something again.
+        holds: replies that are to be sent before its next event.
+        number: by which other processes of this server know it; 0: they do not.
+    """
+
+    __slots__ = ("connection", "holds", "is_due", "number", "queue")
+
+    def __init__(self, connection: SubscribedConnection, queue: EventQueue[QueuedEvent]) -> None:
+        super().__init__(connection)
+        self.connection = connection
+        self.queue = queue
+        self.is_due = False
+        self.holds = 0
+        self.number = 0
 
     def put_last_values(self, name: str, events: list[QueuedEvent], most: int) -> int:
         """Queue last values for a subscription, the newest for which there is room; return their number.
@@ -147,11 +165,14 @@ class Subscriber:
         return self.queue.move(ended, choose)
 
 
-class SubscriptionTable:
-    """All subscriptions of one server.
+S = TypeVar("S", bound=Subscriptions)
+
+
+class SubscriptionTable(Generic[S]):
+    """All subscriptions of one process, or those of the others of its server.
 
     Args:
-        limits: `max_subscriptions`, `max_pattern_steps` and their totals are enforced here.
+        limits: `max_subscriptions`, `max_pattern_steps` and their totals are enforced here; None: no limits.
 
     Attributes:
         by_topic: by topic and by pattern: the subscribers, each with that name, under which events wait for it.
@@ -160,17 +181,23 @@ class SubscriptionTable:
         subscribers: by connection.
         count: the number of subscriptions.
         weight: the same, but a pattern counts once for each of its levels.
+        others: counts towards the totals as well: the table of the other processes of the server.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits | None) -> None:
         self._limits = limits
-        self.by_topic: dict[str, dict[Subscriber, str]] = {}
+        self.by_topic: dict[str, dict[S, str]] = {}
         self.patterns: PatternTable[str] = PatternTable()
         self.has_patterns = False
-        self.subscribers: dict[SubscribedConnection, Subscriber] = {}
+        self.subscribers: dict[Any, S] = {}
         self.count = self.weight = 0
+        self.others: SubscriptionTable[Any] | None = None
 
-    def find(self, topic: str) -> dict[Subscriber, str]:
+    def has(self, topic: str) -> bool:
+        """Tell whether there may be subscribers of a topic; needs no lock."""
+        return topic in self.by_topic or (self.has_patterns and bool(self.patterns.find(topic)))
+
+    def find(self, topic: str) -> dict[S, str]:
         """Return the subscribers of a topic, or of patterns that match it, each with the name of one subscription."""
         exact = self.by_topic.get(topic, {})
         patterns = self.patterns.find(topic) if self.has_patterns else ()
@@ -183,25 +210,18 @@ class SubscriptionTable:
                     found[subscriber] = pattern
         return found
 
-    def add_subscriber(self, subscriber: Subscriber) -> None:
+    def add_subscriber(self, subscriber: S) -> None:
         """Add a connection that has no subscriptions yet."""
-        self.subscribers[subscriber.connection] = subscriber
+        self.subscribers[subscriber.key] = subscriber
 
-    def add(self, subscriber: Subscriber, topic: str, denied: tuple[str, ...]) -> None:
+    def add(self, subscriber: S, topic: str, denied: tuple[str, ...]) -> None:
         """Add a subscription that the subscriber does not have.
 
         Raises:
             ServerBusy: it would be one too many, or make publishing too slow; nothing has changed.
         """
-        limits = self._limits
-        if len(subscriber.topics) >= limits.max_subscriptions:
-            limit = limits.max_subscriptions
-            text = f"Server busy: this connection may have {limit} subscriptions (max_subscriptions)"
-            raise ServerBusy(text, {"limit": limit})
-        if self.weight + weight_of(topic) > limits.max_subscriptions_total:
-            limit = limits.max_subscriptions_total
-            text = f"Server busy: all connections may have {limit} subscriptions together (max_subscriptions_total)"
-            raise ServerBusy(text, {"limit": limit})
+        if self._limits is not None:
+            self._check_number(self._limits, subscriber, topic)
         subscriber.add(topic, denied)
         self.count += 1
         self.weight += weight_of(topic)
@@ -212,24 +232,35 @@ class SubscriptionTable:
                 self.patterns.add(topic, topic)
                 self.has_patterns = True
         others[subscriber] = topic
-        try:
-            self._check_steps(subscriber, topic)
-        except ServerBusy:
-            self.remove(subscriber, topic)
-            raise
+        if self._limits is not None and is_pattern(topic):
+            try:
+                self._check_steps(self._limits, subscriber)
+            except ServerBusy:
+                self.remove(subscriber, topic)
+                raise
 
-    def _check_steps(self, subscriber: Subscriber, topic: str) -> None:
-        if not is_pattern(topic):
-            return
-        own, every = self._limits.max_pattern_steps, self._limits.max_pattern_steps_total
+    def _check_number(self, limits: Limits, subscriber: S, topic: str) -> None:
+        if len(subscriber.topics) >= limits.max_subscriptions:
+            limit = limits.max_subscriptions
+            text = f"Server busy: this connection may have {limit} subscriptions (max_subscriptions)"
+            raise ServerBusy(text, {"limit": limit})
+        weight = self.weight + (self.others.weight if self.others is not None else 0)
+        if weight + weight_of(topic) > limits.max_subscriptions_total:
+            limit = limits.max_subscriptions_total
+            text = f"Server busy: all connections may have {limit} subscriptions together (max_subscriptions_total)"
+            raise ServerBusy(text, {"limit": limit})
+
+    def _check_steps(self, limits: Limits, subscriber: S) -> None:
+        own, every = limits.max_pattern_steps, limits.max_pattern_steps_total
         if subscriber.steps > own:
             text = "Server busy: too many patterns of this connection match the same topics (max_pattern_steps)"
             raise ServerBusy(text, {"limit": own})
-        if self.patterns.steps > every:
+        others = self.others.patterns.steps if self.others is not None else 0
+        if self.patterns.steps + others > every:
             text = "Server busy: too many patterns of all connections match the same topics (max_pattern_steps_total)"
             raise ServerBusy(text, {"limit": every})
 
-    def remove(self, subscriber: Subscriber, topic: str) -> None:
+    def remove(self, subscriber: S, topic: str) -> None:
         """Remove a subscription."""
         subscriber.remove(topic)
         self.count -= 1
@@ -242,11 +273,11 @@ class SubscriptionTable:
                 self.patterns.remove(topic, topic)
                 self.has_patterns = len(self.patterns) > 0
 
-    def remove_subscriber(self, subscriber: Subscriber) -> None:
+    def remove_subscriber(self, subscriber: S) -> None:
         """Remove a subscriber with all its subscriptions."""
         for topic in list(subscriber.topics):
             self.remove(subscriber, topic)
-        self.subscribers.pop(subscriber.connection, None)
+        self.subscribers.pop(subscriber.key, None)
         subscriber.has_left = True
 
 
@@ -271,7 +302,7 @@ class EventDelivery:
         self._remove = remove
         self._counters = counters
         self._max_events = max_events
-        self._log = LimitedLog(log)
+        self.log = LimitedLog(log)
         #: The subscribers that events are to be sent to.
         self.due: list[Subscriber] = []
         self._is_scheduled = False
@@ -289,6 +320,17 @@ class EventDelivery:
         """Note that events wait for a subscriber; `schedule` comes next."""
         subscriber.is_due = True
         self.due.append(subscriber)
+
+    def hold(self, subscriber: Subscriber) -> None:
+        """Send the subscriber no event until `release` is called as often."""
+        subscriber.holds += 1
+
+    def release(self, subscriber: Subscriber) -> None:
+        """Go on sending events, in the next turn of the loop."""
+        subscriber.holds -= 1
+        if not subscriber.holds and subscriber.is_due:
+            self.due.append(subscriber)
+            self.schedule()
 
     def schedule(self) -> None:
         """Send in the next turn of the loop, once for however many events; may be called in any thread."""
@@ -317,7 +359,7 @@ class EventDelivery:
     def _send_share(self, subscriber: Subscriber) -> bool:
         """Send what a subscriber takes now; return whether more is to be sent in the next turn."""
         connection, queue = subscriber.connection, subscriber.queue
-        if subscriber.has_left:
+        if subscriber.has_left or subscriber.holds:
             return False
         if queue.has_overflowed:
             self._disconnect(subscriber)
@@ -342,7 +384,7 @@ class EventDelivery:
         connection: SubscribedConnection = subscriber.connection
         reason = f"it was too slow for its events (policy 'disconnect', event_queue {self._max_events})"
         address = connection.channel.address if connection.channel is not None else "a peer"
-        self._log.warning(None, "closed the connection from %s: %s", address, reason)
+        self.log.warning(None, "closed the connection from %s: %s", address, reason)
         self._counters.closed_for_limits += 1
         self._remove(subscriber)
         connection.abort(reason)

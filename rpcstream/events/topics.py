@@ -7,25 +7,30 @@ sends. Knows neither sockets nor what a value means. (Wire page, "Members and me
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..codec import Codec
-from ..errors import InvalidParams, NotPermitted
+from ..errors import InvalidParams, NotPermitted, ServerBusy
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded, size_as_text, trimmed_message
 from .event_queue import EVENT_COST, EventQueue, Policy, QueuedEvent, QueueMemory, check_options
 from .patterns import RESERVED, fault_of_pattern, fault_of_topic, is_pattern, matches
+from .relay import EventRelay, Keep
 from .retained import Retained
 from .subscriptions import EventDelivery, SubscribedConnection, Subscriber, SubscriptionTable
 
 
 class Topics(Mapping[str, int]):
     """The topics and patterns of one server with subscriptions; a mapping to the number of connections of each.
+
+    Where a server has several processes, this is the part of one of them, and an `EventRelay` what it knows of the
+    others: numbers are of all.
 
     Args:
         limits: `max_event_size`, those of subscriptions, patterns and last values, and `max_waiting_total` are enforced
@@ -57,25 +62,43 @@ class Topics(Mapping[str, int]):
         self._is_binary = False
         #: Guards what follows, so that any thread may publish.
         self._lock = threading.Lock()
-        self._table = SubscriptionTable(limits)
+        self._table: SubscriptionTable[Subscriber] = SubscriptionTable(limits)
+        self._relay: EventRelay | None = None
         self._retained = Retained(limits.max_retained, limits.max_retained_size)
         self._delivery = EventDelivery(self._lock, self._remove, counters=counters, max_events=max_events)
 
     def __getitem__(self, topic: str) -> int:
-        return len(self._table.by_topic[topic])
+        own = self._table.by_topic
+        if self._relay is None:
+            return len(own[topic])
+        others = self._relay.table.by_topic
+        if topic not in own:
+            return len(others[topic])
+        return len(own[topic]) + len(others.get(topic, ()))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._table.by_topic))
+        own = list(self._table.by_topic)
+        return iter(own if self._relay is None else dict.fromkeys((*own, *list(self._relay.table.by_topic))))
 
     def __len__(self) -> int:
-        return len(self._table.by_topic)
+        return sum(1 for _ in self) if self._relay is not None else len(self._table.by_topic)
 
     def __repr__(self) -> str:
         return f"<topics: {dict(self)}>"
 
     def attach_payloads(self) -> None:
         """Attach large payloads to events from now on, since some peer reads binary frames; others are sent text."""
-        self._is_binary = True
+        if not self._is_binary:
+            self._is_binary = True
+            if self._relay is not None:
+                with self._lock:
+                    self._relay.attached()
+
+    def join(self, relay: EventRelay) -> None:
+        """Be the topics of one of several processes, whose events go through this object."""
+        self._relay = relay
+        self._table.others = relay.table
+        relay.join(self, self._lock)
 
     # -- publishing, in any thread ------------------------------------------------------------------------------------
 
@@ -116,11 +139,13 @@ class Topics(Mapping[str, int]):
         with self._lock:
             if retain:
                 self._retained.keep(topic, message)
-            return self._put(topic, message)
+            return self._put(topic, message, "keep" if retain else "")
 
     def forget(self, topic: str) -> bool:
         """Remove the last value of a topic, without telling subscribers; return False if there was none."""
         with self._lock:
+            if self._relay is not None:
+                self._relay.publish(topic, None, "forget")
             return self._retained.forget(topic)
 
     def _check(self, topic: str) -> None:
@@ -132,16 +157,22 @@ class Topics(Mapping[str, int]):
             raise ValueError(f"the topic {topic!r:.100} {fault}")
 
     def _publish(self, topic: str, value: Any, retain: bool) -> int:
-        table = self._table
+        table, relay = self._table, self._relay
         # The tables are only read here, each at one stroke: that needs no lock.
-        if retain or topic in table.by_topic or (table.has_patterns and table.patterns.find(topic)):
+        if (
+            retain
+            or topic in table.by_topic
+            or (table.has_patterns and table.patterns.find(topic))
+            or (relay is not None and relay.wants(topic))
+        ):
             message = self._encoded(topic, value)
+            keep: Keep = "" if not retain else "forget" if value is None else "keep"
             with self._lock:
-                if retain and value is None:
+                if keep == "forget":
                     self._retained.forget(topic)
-                elif retain:
+                elif keep:
                     self._retained.keep(topic, message)
-                return self._put(topic, message)
+                return self._put(topic, message, keep)
         with self._lock:
             self._counters.events_published += 1
         return 0
@@ -159,10 +190,15 @@ class Topics(Mapping[str, int]):
             raise envelope.oversize(size_as_text(message), self._max_size, side="server")
         return message
 
-    def _put(self, topic: str, message: Encoded) -> int:
+    def _put(self, topic: str, message: Encoded, keep: Keep) -> int:
+        """Queue an event for each subscriber, and send it to the other processes."""
+        self._counters.events_published += 1
+        count = self._put_here(topic, message)
+        return count if self._relay is None else count + self._relay.publish(topic, message, keep)
+
+    def _put_here(self, topic: str, message: Encoded) -> int:
         """Queue an event for each subscriber; even those that take events at once are sent it in the next turn."""
         counters, delivery = self._counters, self._delivery
-        counters.events_published += 1
         event = QueuedEvent(topic, message)
         size = len(event) + EVENT_COST
         count = 0
@@ -177,6 +213,38 @@ class Topics(Mapping[str, int]):
                 delivery.wake(subscriber)
         delivery.schedule()
         return count
+
+    # -- from and for other processes, in the event loop --------------------------------------------------------------
+
+    def receive(self, topic: str, message: Encoded | None, keep: Keep) -> None:
+        """Send an event that another process has published to the subscribers of this one; under the lock.
+
+        Args:
+            topic: of the event.
+            message: None: there is nothing to send.
+            keep: what becomes of the last value.
+        """
+        if keep == "forget":
+            self._retained.forget(topic)
+        elif keep and message is not None:
+            try:
+                self._retained.keep(topic, message)
+            except ServerBusy as error:
+                self._delivery.log.warning(topic, "a last value of another process is not kept: %s", error)
+        if message is not None:
+            self._put_here(topic, message)
+
+    def last_value(self, topic: str) -> Encoded | None:
+        """The message with the last value of a topic."""
+        return self._retained.get(topic)
+
+    def count_dropped(self, count: int) -> None:
+        """Count events that another process was too slow for."""
+        self._counters.events_dropped += count
+
+    def own_subscriptions(self) -> dict[int, dict[str, tuple[str, ...]]]:
+        """All subscriptions of this process, by the number of the connection."""
+        return {each.number: each.topics for each in self._table.subscribers.values() if each.number}
 
     # -- subscribing, in the event loop -------------------------------------------------------------------------------
 
@@ -212,7 +280,38 @@ class Topics(Mapping[str, int]):
                 self._table.add(subscriber, topic, denied)
                 self._counters.subscriptions = self._table.count
                 self._put_last_values(subscriber, topic, denied)
+            if self._relay is not None:
+                self._relay.subscribed(subscriber, topic, denied)
         return {"topic": topic, "queue": self._max_events, "policy": self._policy}
+
+    async def subscribe_everywhere(
+        self, connection: SubscribedConnection, topic: str, *, denied: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        """Subscribe, and return when the other processes know of it, so that none publishes past the subscriber.
+
+        Its events wait meanwhile, and until the task that handles the request has ended, so that the reply is sent
+        first.
+        """
+        is_new = topic not in self.subscriptions_of(connection)
+        result = self.subscribe(connection, topic, denied=denied)
+        subscriber = self._table.subscribers[connection]
+        if self._relay is not None:
+            self._delivery.hold(subscriber)
+            try:
+                await self._relay.settled()
+            except BaseException:
+                if is_new:
+                    self.unsubscribe(connection, topic)
+                raise
+            finally:
+                task = asyncio.current_task()
+                assert task is not None
+                task.add_done_callback(lambda _: connection.loop.call_soon(self._release, subscriber))
+        return result
+
+    def _release(self, subscriber: Subscriber) -> None:
+        with self._lock:
+            self._delivery.release(subscriber)
 
     def check_subscription(self, topic: str) -> None:
         """Raise InvalidParams unless it is a topic or a pattern that may be subscribed to."""
@@ -235,6 +334,8 @@ class Topics(Mapping[str, int]):
             dropped = subscriber.queue.dropped
             removed = subscriber.hand_on(topic)
             self._counters.events_dropped += removed + subscriber.queue.dropped - dropped
+            if self._relay is not None:
+                self._relay.unsubscribed(subscriber, topic)
             return True
 
     def subscriptions_of(self, connection: SubscribedConnection) -> dict[str, tuple[str, ...]]:
@@ -270,6 +371,8 @@ class Topics(Mapping[str, int]):
             self._counters.events_dropped += subscriber.queue.clear()
             self._table.remove_subscriber(subscriber)
             self._counters.subscriptions = self._table.count
+            if self._relay is not None:
+                self._relay.left(subscriber)
 
 
 @functools.lru_cache(maxsize=1024)  # most are published to again and again, and the check costs a quarter of an event

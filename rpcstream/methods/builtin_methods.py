@@ -107,16 +107,32 @@ def add_auth_method(registry: MethodRegistry) -> None:
 
 
 def add_event_methods(
-    registry: MethodRegistry, topics: Topics, check: Callable[[ConversationState, str], tuple[str, ...]]
+    registry: MethodRegistry,
+    topics: Topics,
+    check: Callable[[ConversationState, str], tuple[str, ...]],
+    *,
+    has_workers: bool = False,
 ) -> None:
-    """Register `rpc.subscribe` and `rpc.unsubscribe`.
+    """Register `rpc.subscribe` and `rpc.unsubscribe`; those that are registered are replaced.
 
     Args:
         registry: gets the methods.
         topics: to subscribe to.
         check: called with the session and the topic or pattern; raises if the peer may not subscribe to it, and gives
             the patterns of topics whose events it does not get.
+        has_workers: there are other processes, which are told of a subscription before its reply is sent.
     """
+
+    def checked(topic: str, ctx: CallContext) -> tuple[str, ...]:
+        """Raise unless the caller may subscribe to this now; else give what is denied of it."""
+        if ctx.in_batch:
+            # The replies of a batch come together, when the last is ready: events would overtake this one.
+            raise InvalidRequest(data={"reason": "rpc.subscribe must not stand in a batch"})
+        if not ctx.session.is_lasting:
+            reason = "events need a connection that stays: subscribe over a WebSocket or the line stream"
+            raise InvalidRequest(data={"reason": reason})
+        topics.check_subscription(topic)  # first: the rules are asked about names of bounded length only
+        return check(ctx.session, topic)
 
     def subscribe(topic: str, ctx: CallContext) -> dict[str, Any]:
         """Sends what is published to a topic from now on, as `$/event` notifications; this reply comes first.
@@ -125,18 +141,17 @@ def add_event_methods(
         reply come the last values that are kept of these topics. The reply says what becomes of events that the
         subscriber is too slow for: how many wait, and the policy then.
         """
-        if ctx.in_batch:
-            # The replies of a batch come together, when the last is ready: events would overtake this one.
-            raise InvalidRequest(data={"reason": "rpc.subscribe must not stand in a batch"})
-        if not ctx.session.is_lasting:
-            reason = "events need a connection that stays: subscribe over a WebSocket or the line stream"
-            raise InvalidRequest(data={"reason": reason})
-        topics.check_subscription(topic)  # first: the rules are asked about names of bounded length only
-        return topics.subscribe(ctx.session, topic, denied=check(ctx.session, topic))
+        return topics.subscribe(ctx.session, topic, denied=checked(topic, ctx))
+
+    async def subscribe_everywhere(topic: str, ctx: CallContext) -> dict[str, Any]:
+        return await topics.subscribe_everywhere(ctx.session, topic, denied=checked(topic, ctx))
 
     def unsubscribe(topic: str, ctx: CallContext) -> bool:
         """Sends no more of a topic or pattern, not even what waits to be sent; false if it was not subscribed to."""
         return topics.unsubscribe(ctx.session, topic)
 
-    for function in (subscribe, unsubscribe):
-        registry.add(function, name=f"rpc.{function.__name__}", reserved=True)
+    subscribe_everywhere.__doc__ = subscribe.__doc__
+    registry.add(
+        subscribe_everywhere if has_workers else subscribe, name="rpc.subscribe", reserved=True, replace=has_workers
+    )
+    registry.add(unsubscribe, name="rpc.unsubscribe", reserved=True, replace=has_workers)

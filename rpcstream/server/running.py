@@ -10,6 +10,7 @@ import asyncio
 import re
 from typing import Any, Protocol
 
+from ..events.relay import EventRelay
 from ..limits import Limits
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker
@@ -55,8 +56,10 @@ class Supervision(Protocol):
     Attributes:
         is_first: this process is the first of them; it says what is to be said once.
         hosts: at which connections are accepted, known after `listen`; None for a Unix socket.
+        relay: the way of events to and from the other processes.
     """
 
+    relay: EventRelay
     is_first: bool
     hosts: list[str | None]
 

@@ -259,7 +259,7 @@ class Server(ServerMethods):
     def take_connections_from(self, supervision: Supervision) -> None:
         """Be one of several processes whose connections a supervisor accepts, from the next start on.
 
-        `rpc.stats` speaks for all of them then.
+        `rpc.stats` speaks for all of them then, and events reach the subscribers of all.
 
         Raises:
             ValueError: it is a hub.
@@ -273,6 +273,8 @@ class Server(ServerMethods):
             return await supervision.stats()
 
         self._registry.add(stats, name="rpc.stats", reserved=True, replace=True)
+        self.topics.join(supervision.relay)
+        add_event_methods(self._registry, self.topics, self._check_subscription, has_workers=True)
 
     def stats(self) -> dict[str, Any]:
         """The counters of this process: what `rpc.stats` returns where there is one only."""

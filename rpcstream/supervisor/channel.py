@@ -1,11 +1,12 @@
 """Messages and file descriptors between a supervisor and one of its workers, over a pair of Unix sockets.
 
-Owns the framing, and what waits until the other end takes it. A message is a JSON object, with at most one descriptor.
-Knows no message.
+Owns the framing, and what waits until the other end takes it. A message is a JSON object, with at most one descriptor,
+and with bytes as its member `body` if it has such. Knows no message.
 
-Each is a length (4 bytes), 1 or 0 for whether a descriptor belongs to it, and the JSON. The system delivers a
-descriptor with the first byte that was sent with it, and ends a read there. One that it has no room for leaves a gap at
-its place, so that those behind it still belong to their messages.
+Each is the length of its JSON (4 bytes), 1 or 0 for whether a descriptor belongs to it, the length of the body (4
+bytes), the JSON and the body. The system delivers a descriptor with the first byte that was sent with it, and ends a
+read there. One that it has no room for leaves a gap at its place, so that those behind it still belong to their
+messages.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from ..errors import InternalError
 
 Message = dict[str, Any]
 
-_HEAD = struct.Struct("!IB")
+_HEAD = struct.Struct("!IBI")
 
-#: Bytes of one message. Both ends are this package, so that a longer one is a mistake in it.
+#: Bytes of the JSON of one message. Both ends are this package, so that a longer one is a mistake in it.
 MAX_SIZE = 64 * 1024 * 1024
 
 #: Bytes of one read.
@@ -40,8 +41,9 @@ _RETRY = 0.05
 #: Errors of a socket whose other end is gone.
 _GONE = frozenset((errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF))
 
-#: Messages that are handled in one turn of the event loop.
+#: Reads in one turn of the event loop at most, and the seconds after which no further one is begun in it.
 _BURST = 64
+_TURN = 0.005
 
 
 class Channel:
@@ -74,6 +76,8 @@ class Channel:
         self._descriptors: deque[int] = deque()
         #: Messages that the system has not taken: bytes, the descriptor that goes with the first one, and the message.
         self._waiting: deque[tuple[memoryview, int | None, Message]] = deque()
+        #: Bytes of these messages.
+        self.waiting_size = 0
         self._is_writing = self._has_ended = False
         self.is_open = True
 
@@ -114,6 +118,7 @@ class Channel:
             if descriptor >= 0:
                 os.close(descriptor)
         self._waiting.clear()
+        self.waiting_size = 0
         self._descriptors.clear()
 
     # -- sending ----------------------------------------------------------------------------------------------------
@@ -124,7 +129,9 @@ class Channel:
             if descriptor is not None:
                 os.close(descriptor)
             return
-        self._waiting.append((memoryview(_packed(message, descriptor is not None)), descriptor, message))
+        data = _packed(message, descriptor is not None)
+        self._waiting.append((memoryview(data), descriptor, message))
+        self.waiting_size += len(data)
         if len(self._waiting) == 1:
             self._write()
 
@@ -137,6 +144,7 @@ class Channel:
                 self._waiting.append((data, None, message))
             else:
                 taken.append((message, descriptor))
+                self.waiting_size -= len(data)
         return taken
 
     def _write(self) -> None:
@@ -156,6 +164,7 @@ class Channel:
                 return  # where the other end is gone, that is read as well
             if descriptor is not None:
                 os.close(descriptor)
+            self.waiting_size -= sent
             if sent == len(data):
                 self._waiting.popleft()
             else:
@@ -179,7 +188,10 @@ class Channel:
 
         Also to be called for those that came before the end of the process, or before that of this one's work.
         """
-        for _ in range(_BURST):
+        end = self._loop.time() + _TURN
+        for number in range(_BURST):
+            if number and self._loop.time() > end:
+                break
             if not self.is_open or self._has_ended or not self._may_receive():
                 return False
             try:
@@ -206,12 +218,18 @@ class Channel:
         received = self._received
         at = 0
         while len(received) - at >= _HEAD.size:
-            length, has_descriptor = _HEAD.unpack_from(received, at)
-            if len(received) - at - _HEAD.size < length:
+            length, has_descriptor, body_length = _HEAD.unpack_from(received, at)
+            start = at + _HEAD.size
+            end = start + length + body_length
+            if len(received) < end:
                 break
-            body = bytes(memoryview(received)[at + _HEAD.size : at + _HEAD.size + length])
-            at += _HEAD.size + length
-            self._on_message(orjson.loads(body), self._descriptors.popleft() if has_descriptor else None)
+            view = memoryview(received)
+            message = orjson.loads(view[start : start + length])
+            if body_length:
+                message["body"] = bytes(view[start + length : end])
+            view.release()
+            at = end
+            self._on_message(message, self._descriptors.popleft() if has_descriptor else None)
             if not self.is_open:
                 return
         del received[:at]
@@ -223,8 +241,16 @@ _FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 def read_message(sock: socket.socket) -> Message | None:
     """Read one message, and not a byte more; None if the other end has closed its socket. Blocks."""
     head = _read_exactly(sock, _HEAD.size)
-    body = _read_exactly(sock, _HEAD.unpack(head)[0]) if head is not None else None
-    return None if body is None else orjson.loads(body)
+    if head is None:
+        return None
+    length, _, body_length = _HEAD.unpack(head)
+    data = _read_exactly(sock, length + body_length)
+    if data is None:
+        return None
+    message: Message = orjson.loads(memoryview(data)[:length])
+    if body_length:
+        message["body"] = data[length:]
+    return message
 
 
 def write_message(sock: socket.socket, message: Message) -> None:
@@ -237,10 +263,13 @@ def write_message(sock: socket.socket, message: Message) -> None:
 
 
 def _packed(message: Message, has_descriptor: bool) -> bytes:
-    body = orjson.dumps(message)
-    if len(body) > MAX_SIZE:
-        raise InternalError(data={"reason": f"a message between processes has {len(body)} bytes"})
-    return _HEAD.pack(len(body), has_descriptor) + body
+    body: bytes = message.get("body", b"")
+    if body:
+        message = {name: value for name, value in message.items() if name != "body"}
+    text = orjson.dumps(message)
+    if len(text) > MAX_SIZE:
+        raise InternalError(data={"reason": f"a message between processes has {len(text)} bytes"})
+    return b"".join((_HEAD.pack(len(text), has_descriptor, len(body)), text, body))
 
 
 def _read_exactly(sock: socket.socket, size: int) -> bytes | None:

@@ -7,6 +7,7 @@ Owns how the process is started, and what it inherits. Whether and when one is s
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import socket
@@ -24,6 +25,8 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 #: Reads of a channel whose process has ended.
 _LAST_READS = 100
+
+_NUMBERS = itertools.count(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +54,11 @@ class WorkerProcess:
         start: the rest of the first message; see `worker.main`.
         environment: variables in place of those of this process.
         on_message: called with this object and each message.
-        on_room: called when the worker has taken all that was passed to it.
+        on_room: called with this object when the worker has taken all that was passed to it.
         on_end: called when the channel has ended; mostly the process has ended, too.
 
     Attributes:
+        number: no other worker of this process has had it.
         loaded: done when its program has been imported.
         ready: the message in which it says that it can serve.
         exited: its exit status; 128 and the signal's number if it was killed.
@@ -72,10 +76,11 @@ class WorkerProcess:
         start: Message,
         environment: dict[str, str],
         on_message: Callable[[WorkerProcess, Message], object],
-        on_room: Callable[[], object],
+        on_room: Callable[[WorkerProcess], object],
         on_end: Callable[[WorkerProcess], object],
     ) -> None:
         loop = asyncio.get_running_loop()
+        self.number = next(_NUMBERS)
         self.index = index
         self.started = loop.time()
         self.loaded: asyncio.Future[None] = loop.create_future()
@@ -106,7 +111,10 @@ class WorkerProcess:
             theirs.close()
         self.pid = self._process.pid
         self._channel = Channel(
-            ours, lambda message, descriptor: on_message(self, message), self._channel_ended, on_room=on_room
+            ours,
+            lambda message, descriptor: on_message(self, message),
+            self._channel_ended,
+            on_room=lambda: on_room(self),
         )
         self._channel.start()
         self.send(
@@ -134,6 +142,11 @@ class WorkerProcess:
     def waiting(self) -> int:
         """Messages that it has not taken."""
         return self._channel.waiting
+
+    @property
+    def waiting_size(self) -> int:
+        """Bytes of these messages."""
+        return self._channel.waiting_size
 
     def give(self, descriptor: int, at: int, *, is_over: bool) -> None:
         """Pass on a connection; see `acceptor.Recipient`."""

@@ -37,8 +37,8 @@ def run(
     """Serve until SIGINT or SIGTERM, or until `Server.stop` is called: in this process, or in several. Blocks.
 
     With workers this process accepts the connections, and passes each to the worker with the fewest. Each worker is a
-    fresh interpreter that imports the module of the server; workers share no memory: neither `server.state` nor
-    events, subscriptions and last values of topics. SIGHUP starts new workers, and ends the old ones when all of the
+    fresh interpreter that imports the module of the server; workers share no memory, such as `server.state`. Events and
+    last values reach the subscribers of all. SIGHUP starts new workers, and ends the old ones when all of the
     new ones are ready.
 
     Args:

@@ -23,11 +23,13 @@ from dataclasses import dataclass
 from random import random
 from typing import Any
 
+from ..events.relay import KINDS as EVENT_KINDS
 from ..process import CLEAN_UP, join_names
 from ..systemd import Notifier
 from ..text import get_logger
 from .acceptor import SharedAcceptor
 from .channel import Message
+from .event_exchange import EventExchange
 from .process import Program, WorkerProcess, environment_of_workers, processors
 from .totals import Totals
 from .watch import check_installed, watched
@@ -141,6 +143,7 @@ class Supervisor:
         #: All workers whose processes have not ended.
         self._workers: set[WorkerProcess] = set()
         self._totals = Totals()
+        self._events = EventExchange()
         self._signals: list[int] = []
         self._reload: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -325,6 +328,7 @@ class Supervisor:
         limit = options.max_requests
         start: Message = {
             "is_first": index == 0 and self._is_first,
+            "place": index + 1,
             "max_requests": None if limit is None else limit + int(limit * JITTER * random()),
             "processor": self._processors[index % len(self._processors)] if options.affinity else None,
         }
@@ -334,7 +338,7 @@ class Supervisor:
             start,
             self._environment,
             self._on_message,
-            self._acceptor.refresh,
+            self._on_room,
             self._on_channel_end,
         )
         self._workers.add(worker)
@@ -407,6 +411,7 @@ class Supervisor:
                 continue
             self._workers.discard(worker)
             self._acceptor.forget(worker)
+            self._events.remove(worker)
             self._pass_on(worker)
             worker.close()
             self._totals.add_past(worker.counters)
@@ -525,10 +530,13 @@ class Supervisor:
         if kind == "open":
             worker.report(message)
             self._acceptor.refresh()
+        elif kind in EVENT_KINDS:
+            self._events.on_message(worker, message)
         elif kind == "loaded" and not worker.loaded.done():
             worker.loaded.set_result(None)
         elif kind == "ready" and not worker.ready.done():
             worker.ready.set_result(message)
+            self._events.add(worker, message["max_retained"], message["max_retained_size"])
         elif kind == "leaving":
             self._on_leaving(worker, message["is_own"])
         elif kind == "worn":
@@ -557,6 +565,10 @@ class Supervisor:
             if place.active is worker:
                 self._died(worker, place)
         self._acceptor.refresh()
+
+    def _on_room(self, worker: WorkerProcess) -> None:
+        self._acceptor.refresh()
+        self._events.on_room(worker)
 
     def _recipients(self) -> Iterator[WorkerProcess]:
         """The workers that take connections."""

@@ -18,6 +18,8 @@ import socket
 import sys
 from typing import Any
 
+from ..events.relay import KINDS as EVENT_KINDS
+from ..events.relay import EventRelay
 from ..process import replace_run
 from ..server import Server
 from ..server.running import Supervised
@@ -41,6 +43,9 @@ _LAST_TURNS = 1000
 #: Seconds that the supervisor has to tell what all workers have counted. It waits for each of them for half of that.
 STATS_TIME = 2.0
 
+#: The variable of the environment that tells a worker its place, from 1.
+PLACE = "RPCSTREAM_WORKER"
+
 #: Where the metrics stand among the counters: what was counted, and what is now.
 _METRICS = ("metrics", "metrics_present")
 
@@ -55,6 +60,7 @@ class WorkerLink:
 
     def __init__(self, sock: socket.socket, start: Message) -> None:
         self.is_first: bool = start["is_first"]
+        self.relay = EventRelay()
         self.hosts: list[str | None] = []
         self._sock = sock
         self._max_requests: int | None = start["max_requests"]
@@ -96,7 +102,11 @@ class WorkerLink:
         self._server, self._listener = server, listener
         self._listening = loop.create_future()
         self._channel = channel = Channel(
-            self._sock, self._on_message, self._on_end, may_receive=self._has_room_for_descriptor
+            self._sock,
+            self._on_message,
+            self._on_end,
+            on_room=self.relay.on_room,
+            may_receive=self._has_room_for_descriptor,
         )
         channel.start()
         path = where["unix"]
@@ -107,8 +117,11 @@ class WorkerLink:
                 "max_connections": server.limits.max_connections,
                 "drain_delay": server.drain_delay,
                 "time_to_stop": server.time_to_stop,
+                "max_retained": server.limits.max_retained,
+                "max_retained_size": server.limits.max_retained_size,
             }
         )
+        self.relay.start(channel.send, lambda: channel.waiting_size)
         answer = await self._listening
         if answer["type"] == "refused":
             raise OSError(answer["errno"], answer["text"])
@@ -166,6 +179,8 @@ class WorkerLink:
         if kind == "connection":
             self._received += 1
             self._take(message, descriptor)
+        elif kind in EVENT_KINDS:
+            self.relay.on_message(message)
         elif kind in ("listening", "refused"):
             if self._listening is not None and not self._listening.done():
                 # At once: connections come behind it.
@@ -335,6 +350,7 @@ def main(number: int) -> int:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    os.environ[PLACE] = str(start["place"])
     if start["processor"] is not None:
         os.sched_setaffinity(0, {start["processor"]})
     module, _, function = start["entry"].partition(":")

@@ -118,3 +118,30 @@ def test_a_message_that_is_too_long_is_refused() -> None:
     one, other = socket.socketpair()
     with one, other, pytest.raises(InternalError, match="bytes"):
         write_message(one, {"n": "x" * MAX_SIZE})
+
+
+async def test_messages_have_bodies_of_any_size() -> None:
+    one, other = socket.socketpair()
+    bodies: list[bytes] = []
+    sent = [b"", b"\n\0", b"x" * 3_000_000, b"", os.urandom(1000)]
+    taking = Channel(other, lambda message, descriptor: bodies.append(message.get("body", b"")), lambda: None)
+    sending = Channel(one, lambda message, descriptor: None, lambda: None)
+    sending.start()
+    taking.start()
+    for body in sent:
+        sending.send({"n": 1, "body": body} if body else {"n": 1})
+    assert sending.waiting_size > 0
+    await until(lambda: len(bodies) == len(sent))
+    assert bodies == sent
+    assert sending.waiting_size == 0
+    sending.close()
+    taking.close()
+
+
+def test_a_message_with_a_body_is_read_without_a_loop() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        write_message(one, {"n": 1, "body": b"abc"})
+        write_message(one, {"n": 2})
+        assert read_message(other) == {"n": 1, "body": b"abc"}
+        assert read_message(other) == {"n": 2}

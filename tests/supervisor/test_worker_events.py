@@ -1,0 +1,167 @@
+"""Events and last values on a server with several workers, each a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+
+import numpy as np
+import pytest
+
+from rpcstream import AsyncClient
+
+from ..waiting import until_in_thread
+from .conftest import APP, StartWorkers, WorkersProcess, running
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the workers' processes are looked at")
+
+EVENTS_APP = (
+    APP
+    + """
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+
+@server
+def announce(topic: str, value: Any, retain: bool = False) -> int:
+    return server.publish(topic, value, retain=retain)
+
+@server
+def publish_many(topic: str, count: int) -> list[int]:
+    return [server.publish(topic, number) for number in range(count)]
+
+@server
+def publish_array(topic: str, side: int) -> int:
+    return server.publish(topic, np.arange(side * side, dtype=np.float64).reshape(side, side), retain=True)
+
+@server
+def topics() -> dict[str, int]:
+    return dict(server.topics)
+
+@server
+def place() -> str:
+    return os.environ["RPCSTREAM_WORKER"]
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkersProcess]:
+    with running(tmp_path_factory.mktemp("events"), "--workers", "3", app=EVENTS_APP) as program:
+        yield program
+        assert program.end() == 0, program.log
+
+
+async def one_for_each_worker(stack: AsyncExitStack, program: WorkersProcess) -> list[AsyncClient]:
+    """A client connected to each of the workers; each has one connection, so its events come from that worker."""
+    found: dict[int, AsyncClient] = {}
+    count = len(program.workers())
+    while len(found) < count:
+        client = await stack.enter_async_context(AsyncClient(program.address))
+        found.setdefault(await client.pid(), client)
+    return list(found.values())
+
+
+async def test_an_event_reaches_subscribers_at_all_workers_in_order(three: WorkersProcess) -> None:
+    async with AsyncExitStack() as stack:
+        clients = await one_for_each_worker(stack, three)
+        events = [await stack.enter_async_context(client.subscribe("news.*")) for client in clients]
+        for number, client in enumerate(clients):
+            assert await client.announce(f"news.{number}", number) == 3
+            assert await client.topics() == {"news.*": 3}
+        for each in events:
+            assert sorted([await anext(each) for _ in range(3)]) == [0, 1, 2]
+        assert await clients[0].publish_many("news.many", 200) == [3] * 200
+        for each in events:
+            assert [await anext(each) for _ in range(200)] == list(range(200))
+    async with AsyncClient(three.address) as client:
+        while await client.topics():
+            await asyncio.sleep(0.001)
+        assert await client.announce("news.1", 1) == 0
+
+
+async def test_a_subscriber_that_has_its_reply_misses_nothing_wherever_it_is_published(three: WorkersProcess) -> None:
+    async with AsyncExitStack() as stack:
+        clients = await one_for_each_worker(stack, three)
+        for number in range(60):
+            subscriber, publisher = clients[number % 3], clients[(number + 1) % 3]
+            async with subscriber.subscribe(f"once.{number}") as events:
+                assert await publisher.announce(f"once.{number}", number) == 1
+                assert await anext(events) == number
+
+
+async def test_last_values_reach_later_subscribers_at_all_workers(three: WorkersProcess) -> None:
+    async with AsyncExitStack() as stack:
+        clients = await one_for_each_worker(stack, three)
+        await clients[0].announce("state.door", "open", True)
+        await clients[1].publish_array("state.map", 300)
+        for client in clients:
+            # By now or a moment later: then it comes as an event.
+            async with client.subscribe("state.door") as events:
+                assert await anext(events) == "open"
+            async with client.subscribe("state.map", returns=np.ndarray) as events:
+                array = await anext(events)
+                assert (array.shape, array.dtype, array[299, 299]) == ((300, 300), np.float64, 89_999)
+
+
+async def test_places_are_named(three: WorkersProcess) -> None:
+    async with AsyncExitStack() as stack:
+        assert sorted([await client.place() for client in await one_for_each_worker(stack, three)]) == ["1", "2", "3"]
+
+
+async def test_a_killed_worker_and_a_reload_lose_no_last_value_and_no_other_subscriber(start: StartWorkers) -> None:
+    program = start("--workers", "2", app=EVENTS_APP)
+    async with AsyncExitStack() as stack:
+        one, two = await one_for_each_worker(stack, program)
+        await two.announce("state", "kept", True)
+        async with one.subscribe("news") as events:
+            async with AsyncClient(program.address, reconnect=False) as lost:
+                while await lost.pid() == await one.pid():
+                    lost = await stack.enter_async_context(AsyncClient(program.address, reconnect=False))
+                await stack.enter_async_context(lost.subscribe("news"))
+                assert await one.announce("news", 1) == 2
+                os.kill(await two.pid(), signal.SIGKILL)
+            program.wait_until_whole()
+            while await one.topics() != {"news": 1}:
+                await asyncio.sleep(0.001)
+            async with AsyncClient(program.address) as three:
+                assert await three.announce("news", 2) == 1
+            assert [await anext(events), await anext(events)] == [1, 2]
+        before = program.pids()
+        program.send(signal.SIGHUP)
+        until_in_thread(lambda: not before & program.pids() and None not in program.pids())
+        async with AsyncClient(program.address) as client, client.subscribe("state") as events:
+            assert await anext(events) == "kept"
+    assert program.end() == 0, program.log
+
+
+async def test_what_a_lifespan_publishes_reaches_other_workers_and_later_ones(start: StartWorkers) -> None:
+    app = EVENTS_APP.replace(
+        "server = Server(drain_timeout=5)",
+        """
+from contextlib import asynccontextmanager
+
+@asynccontextmanager
+async def life(server):
+    server.publish("boot", os.getpid())
+    server.publish(f"booted.{os.environ['RPCSTREAM_WORKER']}", True, retain=True)
+    yield
+
+server = Server(drain_timeout=5, lifespan=life)
+""",
+    )
+    program = start("--workers", "2", app=app)
+    async with AsyncClient(program.address) as client:
+        async with client.subscribe("booted.*") as events:
+            assert [await anext(events), await anext(events)] == [True, True]
+        async with client.subscribe("boot") as events:
+            own = await client.pid()
+            (other,) = program.pids() - {own}
+            os.kill(other, signal.SIGKILL)
+            assert await anext(events) not in (own, other)
+    assert program.end() == 0, program.log
