@@ -5,6 +5,7 @@ The programs lie in a temporary folder named after what is in their sources, so 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -128,6 +129,7 @@ def run_load(
     patience: float = PATIENCE,
     reconnect: bool = False,
     core: int | None = None,
+    pinned: bool = True,
 ) -> Load:
     """Load a server with calls made of these templates (see `../native/load.c`), and return the result.
 
@@ -136,6 +138,7 @@ def run_load(
         patience: seconds to wait for a reply.
         reconnect: a new connection for each call (http only).
         core: the processor for the generator; None for that of loads.
+        pinned: False: the generator may run on any processor.
 
     Raises:
         WrongReply: a reply differed from the template.
@@ -145,7 +148,8 @@ def run_load(
     command = [str(LOAD), f"--port={port}", f"--protocol={protocol}", f"--path={path}"]
     command += [f"--connections={connections}", f"--in-flight={in_flight}"]
     command += [f"--seconds={seconds}", f"--warmup={warmup}", f"--patience={patience}"] + ["--reconnect"] * reconnect
-    with tempfile.TemporaryDirectory() as folder, on_core(cores().load if core is None else core):
+    where = on_core(cores().load if core is None else core) if pinned else contextlib.nullcontext()
+    with tempfile.TemporaryDirectory() as folder, where:
         for name, template in (("request", request), ("reply", reply)):
             Path(folder, name).write_bytes(template)
             command.append(f"--{name}={Path(folder, name)}")

@@ -44,6 +44,7 @@ python benchmarks/run.py array array-unix array-hub array-memory image photo bef
 | `image` | an image of 640 x 480 by our client with default options | the load from C with bytes that are ready |
 | `photo` | a JPEG file of 12 megapixels by `Image.open(path)`, by its path | its bytes, opened by the handler or not |
 | `metrics` | small calls on a server with `metrics=True` | without |
+| `workers` | a handler of 5 ms of Python on two workers | on one |
 | `before` | small calls without arrays; only with `--against PATH` | the package of another checkout |
 """
 

@@ -101,11 +101,11 @@ def test_every_target_names_a_topic_and_contenders_that_exist(monkeypatch: pytes
         return run_case
 
     for topic, make in TOPICS.items():
-        if topic not in ("idle", "startup", "java", "array-memory"):
+        if topic not in ("idle", "startup", "java", "array-memory", "workers"):
             monkeypatch.setattr("suite.topics.run_case", remember(topic))
             make(measure.Settings(against=Path("elsewhere")))
     for one in targets.TARGETS:
-        if one.topic in ("idle", "startup", "array-memory"):
+        if one.topic in ("idle", "startup", "array-memory", "workers"):
             continue
         assert {one.entry, one.base or one.entry} <= names[one.topic, one.title], one.case
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ..contenders import Case
 from ..measure import Settings, run_case
 from ..results import Table
-from . import before, clients, conversation, hub, idle, java, large, many, memory, metrics, small, startup, web
+from . import before, clients, conversation, hub, idle, java, large, many, memory, metrics, small, startup, web, workers
 
 Topic = Callable[[Settings], Sequence[Table]]
 
@@ -43,6 +43,7 @@ TOPICS: dict[str, Topic] = {
     "idle": idle.idle,
     "startup": startup.startup,
     "metrics": _cases(metrics.metrics),
+    "workers": workers.workers,
     "http-seeds": _cases(small.http_seeds),
     "java": java.java,
     "before": lambda settings: [run_case(case, settings) for case in before.before(settings.against)],
