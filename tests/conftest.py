@@ -65,6 +65,42 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if any(path.is_relative_to(collection_path) for path in named) else True
 
 
+class SharedFolder(pytest.Dir):
+    """A folder that each process of pytest-xdist collects from another file on, so that they share the compiling.
+
+    All of them import all test files, whose assertions pytest rewrites when it compiles them: in one order, all would
+    compile the same file at the same time.
+    """
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        nodes = list(super().collect())
+        worker: dict[str, Any] = self.config.workerinput  # type: ignore[attr-defined]  # of pytest-xdist
+        first = len(nodes) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+        yield from nodes[first:] + nodes[:first]
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    return SharedFolder.from_parent(parent, path=path) if hasattr(parent.config, "workerinput") else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The order of all processes of pytest-xdist."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported and collected lasts as long as the process: no garbage collection looks at it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_report_header() -> str:
     return f"event loop: {os.environ.get('RPCSTREAM_LOOP', 'auto')}"
 
@@ -76,12 +112,10 @@ def time_for_searches() -> None:
 
 
 @pytest.fixture(scope="module")
-def fast_collections() -> Iterator[None]:
+def fast_collections() -> None:
     """Freeze the objects that exist before the tests of a module, so that each garbage collection is short."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -104,12 +104,6 @@ def errors() -> Iterator[ErrorLog]:
     errors.check()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _search_all_again() -> Iterator[None]:
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture
 def _quick_collection(errors: ErrorLog) -> None:
     """Freeze the objects that exist before the test, so that its final garbage collection is short."""
