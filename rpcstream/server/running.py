@@ -73,6 +73,9 @@ class Supervision(Protocol):
     async def stats(self) -> dict[str, Any]:
         """The result of `rpc.stats` for all processes."""
 
+    def ended(self, server: Supervised) -> None:
+        """The server has ended: what it has counted is final."""
+
     async def metrics(self) -> dict[str, Any]:
         """`Supervised.metric_numbers` of all processes together."""
 

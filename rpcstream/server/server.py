@@ -642,6 +642,8 @@ class Server(ServerMethods):
                         self._left_behind = running.left_behind
         finally:
             self._running = None
+            if self._supervision is not None:
+                self._supervision.ended(self)
             self.batches.close()
             self.routes.close()
             invoker.close()

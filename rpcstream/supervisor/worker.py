@@ -138,6 +138,9 @@ class WorkerLink:
         counted = await self._all_counted()
         return {name: counted.get(name, {}) for name in _METRICS}
 
+    def ended(self, server: Supervised) -> None:
+        self._send({"type": "counted", "id": 0, "counters": self._counted(server)})
+
     async def _all_counted(self) -> dict[str, Any]:
         if self._next_count is None:
             self._next_count = asyncio.get_running_loop().create_task(self._count(self._running_count))

@@ -185,6 +185,19 @@ class TestStats:
             assert after["connections"] == 6
             assert len(after["workers"]) == 3
 
+    def test_what_a_worker_counts_until_its_end_stays_counted(self, start: StartWorkers) -> None:
+        program = start("--workers", "2")
+        before = program.pids()
+        with ExitStack() as stack:
+            opened = clients(stack, program.address, 4)
+            for client in opened:
+                for _ in range(5):
+                    client.pid()
+        program.send(signal.SIGHUP)
+        until_in_thread(lambda: all(map(has_ended, before)))
+        with Client(program.address) as client:
+            assert client.call("rpc.stats")["requests"] > 20
+
     def test_many_questions_at_once_are_all_answered(self, three: WorkersProcess) -> None:
         with ExitStack() as stack:
             opened = clients(stack, three.address, 3)
