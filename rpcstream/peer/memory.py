@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from typing import Protocol
 
 from ..codec import payloads
+from ..observe.traffic import Traffic
 from ..shared_memory import RingBudget
 from ..wire.json_scan import values_roughly
 
@@ -74,9 +75,10 @@ class MessageMemory:
         waiting: bytes of messages that wait for room, or have come in part.
         unread: what was sent and not yet read by the peers.
         rings: the shared memory in which it stands, as much again at most.
+        traffic: counts the bytes of the connections; None: they are not counted.
     """
 
-    __slots__ = ("at_work", "half", "receiving", "rings", "unread", "waiters", "waiting")
+    __slots__ = ("at_work", "half", "receiving", "rings", "traffic", "unread", "waiters", "waiting")
 
     def __init__(self, limit: int, max_unread: int) -> None:
         self.half = limit // 2
@@ -86,6 +88,7 @@ class MessageMemory:
         self.waiters: OrderedDict[Waiter, None] = OrderedDict()
         self.unread = UnreadBytes(max_unread)
         self.rings = RingBudget(max_unread)
+        self.traffic: Traffic | None = None
 
     @property
     def is_full(self) -> bool:

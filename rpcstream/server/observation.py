@@ -27,7 +27,9 @@ from ..observe.metrics import (
     render,
     render_numbers,
 )
+from ..observe.traffic import Traffic
 from ..text import get_logger
+from ..transports.connection import SocketConnection
 from ..transports.listen import transport_of
 from .options import Metrics
 
@@ -103,6 +105,8 @@ class Observation:
         is_offered: Callable[[str], bool],
     ) -> None:
         check_options(metrics, access_log, log_slow_calls)
+        #: The bytes of connections, where these are shown.
+        self.traffic = Traffic() if metrics else None
         self.calls = CallMetrics(is_registered, BY_CODE, is_offered=is_offered) if metrics else None
         logs: list[tuple[CallLog, float]] = []
         self._access_log = None
@@ -152,6 +156,8 @@ class Observation:
             families.append(Family("access_log_dropped_total", "counter", text, [Sample(self._access_log.dropped)]))
         if running is not None:
             families += _running_families(running)
+        if self.traffic is not None:
+            families += _traffic_families(self.traffic, running)
         return families
 
 
@@ -175,6 +181,17 @@ def _counted(counters: Counters) -> list[Family]:
         text = f"Messages {way} as binary frames."
         families.append(Family(f"frames_{way}_total", "counter", text, [Sample(getattr(counters, f"frames_{way}"))]))
     return families
+
+
+def _traffic_families(traffic: Traffic, running: RunningServer | None) -> list[Family]:
+    connections = running.listener.connections if running is not None else ()
+    numbers = traffic.total(each.socket for each in connections if isinstance(each, SocketConnection))
+    return [
+        Family(
+            f"bytes_{way}_total", "counter", f"Bytes {way} on TCP connections, TLS and HTTP included.", [Sample(number)]
+        )
+        for way, number in zip(("received", "sent"), numbers, strict=True)
+    ]
 
 
 def _running_families(running: RunningServer) -> list[Family]:

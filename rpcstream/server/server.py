@@ -703,6 +703,7 @@ class Server(ServerMethods):
 
     def _make_running(self, invoker: Invoker) -> RunningServer:
         dispatcher = self._make_dispatcher(invoker)
+        self._memory.traffic = self._observation.traffic if self._observation is not None else None
         listener = Listener(
             lambda on_gone: self._make_session(dispatcher, on_gone),
             limits=self.limits,

@@ -77,7 +77,7 @@ class AsgiRequest(SocketConnection):
     ) -> None:
         super().__init__(context.limits, address)
         self.is_draining = False
-        self.unread = context.memory.unread
+        self._count_in(context.memory)
         self._context = context
         self._request = request
         self._receive = receive

@@ -92,7 +92,7 @@ class HttpConnection(HttpOutput):
         self._reader = RequestReader(limits.max_message_size)
         memory = MessageMemory(limits.max_held_total, limits.max_unread_total) if memory is None else memory
         self._reception = Reception(memory)
-        self.unread = memory.unread
+        self._count_in(memory)
         #: What is being answered: a call, or a request whose identity or page is awaited.
         self._exchange: HttpExchange | None = None
         self._task: asyncio.Task[Any] | None = None

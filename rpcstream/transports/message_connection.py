@@ -77,7 +77,7 @@ class MessageConnection(SocketConnection):
     ) -> None:
         super().__init__(limits, address)
         self.session = session
-        self.unread = session.memory.unread
+        self._count_in(session.memory)
         self._trace = trace
         self._on_open = on_open
         self._on_close = on_close
