@@ -258,7 +258,7 @@ def test_a_memory_connection_ends_as_a_socket_does() -> None:
 
 
 def waiting_server() -> tuple[Server, asyncio.Event]:
-    server, go = Server(drain_timeout=1), asyncio.Event()
+    server, go = Server(drain_timeout=1, limits=Limits(message_timeout=1)), asyncio.Event()
 
     @server
     async def wait() -> str:

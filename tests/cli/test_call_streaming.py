@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rpcstream import Context, RpcError, Server
+from rpcstream import Context, Limits, RpcError, Server
 from rpcstream.cli.call import main
 from rpcstream.testing import serve_in_thread
 
@@ -30,7 +30,8 @@ ended: queue.SimpleQueue[str] = queue.SimpleQueue()
 
 
 def make_server() -> Server:
-    server = Server(title="test", drain_timeout=0.1)
+    # A quarter of that time after a caller was killed, the server notices.
+    server = Server(title="test", drain_timeout=0.1, limits=Limits(message_timeout=2))
 
     @server
     def count(n: int, fail: bool = False) -> Iterator[int]:

@@ -14,6 +14,7 @@ import pytest
 
 from rpcstream import AsyncClient, Client, InternalError
 
+from ..example_count import IS_THOROUGH
 from ..internals import blocking_connections, free_connections, slots_of, threads_in_line
 
 Scripted = Callable[[Callable[[Any], None]], str]
@@ -61,6 +62,7 @@ def misbehave(seed: int) -> Callable[[Any], None]:
     return script
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_threads_in_chaos(scripted: Scripted, seed: int) -> None:
     address = scripted(misbehave(seed))
@@ -68,7 +70,7 @@ def test_threads_in_chaos(scripted: Scripted, seed: int) -> None:
     def work(thread: int) -> int:
         choose = random.Random(f"{seed} {thread}")
         right = 0
-        for number in range(120):
+        for number in range(120 if IS_THOROUGH else 40):
             token = f"{thread} {number}" + "x" * choose.choice((0, 10, 100_000))
             try:
                 match choose.randrange(6):

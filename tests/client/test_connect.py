@@ -199,7 +199,7 @@ def test_time_is_over(client: Any, place: Place) -> None:
     name = f"late {place.kind} {id(client)}"
     assert client.call("ended") is not None  # so that the time is not spent on connecting
     with pytest.raises((CallTimeout, DeadlineExceeded)):
-        client.call("never", name, timeout=0.5)
+        client.call("never", name, timeout=0.2)
     until_in_thread(lambda: name in client.call("ended"))
 
 

@@ -19,6 +19,8 @@ from rpcstream.codec.hints import hint_checker
 from rpcstream.methods.discovery import describe
 from rpcstream.methods.signature import Signature
 
+from ..example_count import IS_THOROUGH
+
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hints.md"
 codec = Codec()
 
@@ -146,12 +148,16 @@ def _or_lists(hint: Any) -> Any:
         return hint
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("row", TAKEN, ids=lambda row: row.hint)
 def test_inside_of_other_hints(row: Row) -> None:
+    """Of the eight outer hints, a row has three in the plain suite, in turn."""
     hint = evaluated(row.hint)
     if row.hint == "IntOrStr":
         return  # a class with such a field would be generic
-    for name, (outer, put) in around(hint).items():
+    outers = list(around(hint).items())
+    first = TAKEN.index(row)
+    for name, (outer, put) in outers if IS_THOROUGH else [outers[(first + step) % 8] for step in (0, 2, 5)]:
         compiled = signature(outer)
         for text in row.accepts:
             bound(compiled, put(evaluated(text)), by_name=True)

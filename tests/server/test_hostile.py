@@ -325,9 +325,9 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
 ) -> None:
     async with make_server(Limits(idle_timeout=0.3)).listening(port=0) as address:
         idle, busy = await connect(address), await connect(address)
-        asked = asyncio.ensure_future(busy.call("wait", [1.0]))
+        asked = asyncio.ensure_future(busy.call("wait", [0.6]))
         assert await idle.reply() is None
-        assert (await asked)["result"] == 1.0
+        assert (await asked)["result"] == 0.6
     assert "idle_timeout" in caplog.text
 
 
@@ -335,7 +335,7 @@ async def test_a_peer_that_never_reads_does_not_grow_the_memory_and_is_closed(
     connect: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It asks for 400 MB in one go; the server holds what the limit allows, and serves others meanwhile."""
-    limits = Limits(max_message_size=2_000_000, write_buffer=1_000_000, write_timeout=1.0)
+    limits = Limits(max_message_size=2_000_000, write_buffer=1_000_000, write_timeout=0.5)
     server = make_server(limits)
     async with server.listening(port=0) as address:
         greedy, other = await connect(address), await connect(address)
@@ -361,7 +361,7 @@ async def test_a_peer_that_sends_and_never_reads_is_not_read_either(connect: Any
         greedy.writer.transport.pause_reading()
         line = orjson.dumps({"jsonrpc": "2.0", "method": "echo", "params": ["x" * 50_000], "id": 1}) + b"\n"
         sending = asyncio.ensure_future(greedy.send(line * 2000))
-        done, _ = await asyncio.wait({sending}, timeout=1)
+        done, _ = await asyncio.wait({sending}, timeout=0.5)
         assert not done, "100 MB were taken from a peer that reads nothing"
         await assert_served(other)
         for stream in running_streams(server):

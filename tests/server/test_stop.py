@@ -24,12 +24,6 @@ from rpcstream.process import join_names, task_name
 if sys.platform == "win32":
     pytest.skip("signals", allow_module_level=True)
 
-LOOPS = ["asyncio"]
-with contextlib.suppress(ImportError):
-    import uvloop  # noqa: F401
-
-    LOOPS.append("uvloop")
-
 PROGRAM = """
     import asyncio, logging, sys, threading, time
     from collections.abc import AsyncIterator
@@ -41,7 +35,7 @@ PROGRAM = """
     from rpcstream import Server
 
     logging.basicConfig(level=logging.WARNING)
-    rpcstream.process.CLEAN_UP = rpcstream.server.server.CLEAN_UP = rpcstream.server.running.CLEAN_UP = 0.3
+    rpcstream.process.CLEAN_UP = rpcstream.server.server.CLEAN_UP = rpcstream.server.running.CLEAN_UP = 0.15
 
     @asynccontextmanager
     async def lifespan(server):
@@ -101,14 +95,14 @@ PROGRAM = """
             except BaseException:
                 pass
 
-    server.run(port=0, loop="{loop}", on_listening=lambda address: print(address, flush=True))
+    server.run(port=0, on_listening=lambda address: print(address, flush=True))
     print("ended", flush=True)
 """
 
 
 class Process:
-    def __init__(self, loop: str, leaving: float) -> None:
-        program = textwrap.dedent(PROGRAM).format(loop=loop, leaving=leaving)
+    def __init__(self, leaving: float) -> None:
+        program = textwrap.dedent(PROGRAM).format(leaving=leaving)
         self.popen = subprocess.Popen(
             [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -138,8 +132,8 @@ class Process:
 
 
 @contextlib.contextmanager
-def process(loop: str, leaving: float = 0) -> Iterator[Process]:
-    started = Process(loop, leaving)
+def process(leaving: float = 0) -> Iterator[Process]:
+    started = Process(leaving)
     try:
         yield started
     finally:
@@ -147,10 +141,9 @@ def process(loop: str, leaving: float = 0) -> Iterator[Process]:
             started.end(kill=True)
 
 
-@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("method", ["swallow", "stream", "batched", "page"])
-def test_handlers_that_swallow_their_cancellation_are_left_behind_and_named(loop: str, method: str) -> None:
-    with process(loop) as server:
+def test_handlers_that_swallow_their_cancellation_are_left_behind_and_named(method: str) -> None:
+    with process() as server:
         server.call(method)
         status, out, log = server.end()
     assert (status, out) == (0, "left\nended\n")
@@ -158,10 +151,9 @@ def test_handlers_that_swallow_their_cancellation_are_left_behind_and_named(loop
     assert f"left behind, since they did not end when they were cancelled: {named}" in log
 
 
-@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("method", ["thread", "to_thread"])
-def test_threads_that_do_not_end_are_left_behind_and_named(loop: str, method: str) -> None:
-    with process(loop) as server:
+def test_threads_that_do_not_end_are_left_behind_and_named(method: str) -> None:
+    with process() as server:
         server.call(method)
         status, out, log = server.end()
     assert (status, out) == (0, "left\nended\n")
@@ -169,18 +161,16 @@ def test_threads_that_do_not_end_are_left_behind_and_named(loop: str, method: st
     assert ("run_in_executor do not end, and are left: 1" in log) == (method == "to_thread")
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_a_handler_that_keeps_the_loop_is_ended_as_by_a_second_signal(loop: str) -> None:
-    with process(loop) as server:
+def test_a_handler_that_keeps_the_loop_is_ended_as_by_a_second_signal() -> None:
+    with process() as server:
         server.call("block")
         status, out, log = server.end()
     assert (status, out) == (128 + signal.SIGTERM, "left\n")
     assert "stopping now: the event loop has been blocked since the signal, by 'block'" in log
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_a_handler_that_keeps_the_loop_whatever_is_raised_does_not_keep_the_process(loop: str) -> None:
-    with process(loop) as server:
+def test_a_handler_that_keeps_the_loop_whatever_is_raised_does_not_keep_the_process() -> None:
+    with process() as server:
         server.call("keep_all")
         status, out, log = server.end()
     assert (status, out) == (128 + signal.SIGTERM, "")
@@ -189,7 +179,7 @@ def test_a_handler_that_keeps_the_loop_whatever_is_raised_does_not_keep_the_proc
 
 
 def test_a_lifespan_that_takes_its_time_is_not_cut_short() -> None:
-    with process("asyncio", leaving=2.0) as server:
+    with process(leaving=1.0) as server:
         server.call("swallow")
         assert server.end()[:2] == (0, "left\nended\n")
 
