@@ -25,7 +25,10 @@ MAX_NAME = 253
 
 #: Methods and headers that a page of an allowed origin may send.
 METHODS = "GET, HEAD, POST"
-HEADERS = "Accept, Authorization, Content-Type, Traceparent"
+HEADERS = (
+    "Accept, Authorization, Content-Type, Traceparent, "
+    "Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"  # of the Model Context Protocol
+)
 
 _LABEL = r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")

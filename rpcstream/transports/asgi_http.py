@@ -27,7 +27,7 @@ from ..wire.messages import Message
 from .asgi_transport import EventTransport, Receive, Send
 from .connection import JOIN_MAX, SocketConnection
 from .http import NOT_READ, malformed
-from .http_exchange import WRAPPING, AnsweredNotifications, CallHead, HttpExchange
+from .http_exchange import WRAPPING, AnsweredNotifications, CallHead, EndpointHead, HttpExchange
 from .http_output import ResponseSink
 from .http_router import HttpRouter, PageHead, not_authenticated, request_credentials, response_of
 from .message_connection import Trace
@@ -84,7 +84,7 @@ class AsgiRequest(SocketConnection):
         self._needs_length = needs_length
         self._events = EventTransport(send, self, address)
         self._reception = Reception(context.memory)
-        self._exchange: AsgiExchange | None = None
+        self._exchange: HttpExchange | None = None
         self._admission: FrameAdmission | None = None
         self._frame: FrameBody | None = None
         #: Set when a frame that waited may be looked at again; and why it cannot be read.
@@ -198,15 +198,17 @@ class AsgiRequest(SocketConnection):
         if message is None or self._events.is_closing():
             return
         self._is_called = True
-        exchange = self._exchange = self._exchange or self._make_exchange()
+        exchange = self._exchange = self._exchange or self._make_exchange(head)
         exchange.begin(self, head, message)
         if not self._events.is_closing():
             self._watcher = self._loop.create_task(self._watch())
 
-    def _make_exchange(self) -> AsgiExchange:
-        context = self._context
+    def _make_exchange(self, head: CallHead) -> HttpExchange:
+        context, identity = self._context, self._request.identity
+        if isinstance(head, EndpointHead):
+            return head.endpoint.make_exchange(identity, self.address, context.answered, context.trace, is_asgi=True)
         session = context.new_session()
-        session.set_identity(self._request.identity)
+        session.set_identity(identity)
         return AsgiExchange(session, self.address, context.answered, context.trace)
 
     async def _read_body(self) -> bytes | None:
@@ -248,7 +250,7 @@ class AsgiRequest(SocketConnection):
         Raises:
             HttpError: it is none, or too long.
         """
-        exchange = self._exchange = self._make_exchange()
+        exchange = self._exchange = self._make_exchange(head)
         self._admission = FrameAdmission(exchange.session, self._go_on)
         max_size = self._limits.max_message_size
         frame = self._frame = FrameBody(self._admission, max_size, self._reception)
@@ -446,9 +448,12 @@ class AsgiExchange(HttpExchange):
     __slots__ = ()
 
     def _write_reply(self, sink: ResponseSink, keeps: bool) -> None:
-        assert isinstance(sink, AsgiRequest)
         reply = self._replies[0] if self._replies else b""
-        sink.respond(Response(200, reply, JSON if reply else None))
+        self._write_response(sink, Response(200, reply, JSON if reply else None), keeps)
+
+    def _write_response(self, sink: ResponseSink, response: Response, keeps: bool) -> None:
+        assert isinstance(sink, AsgiRequest)
+        sink.respond(response)
 
     def _put_frame(self, sink: ResponseSink, message: AttachedMessage) -> None:
         sink.write_frame([part if type(part) is bytes else bytes(part) for part in parts_of_frame(message)], message)
@@ -458,7 +463,7 @@ class AsgiExchange(HttpExchange):
         assert isinstance(sink, AsgiRequest)
         if not self._begun:
             self._begun = True
-            sink.begin(Response(200, type=self._response_type, headers=[("Cache-Control", "no-store")]), None)
+            sink.begin(Response(200, type=self._response_type, headers=self.STREAM_HEADERS), None)
         before, behind = WRAPPING[self._response_type]
         parts: list[bytes] = []
         for message in messages:

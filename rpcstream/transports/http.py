@@ -30,7 +30,7 @@ from ..wire.http_parser import HEAD_MAX, RequestReader
 from ..wire.messages import Message
 from ..wire.upgrade import accept_upgrade
 from .connection import Connection
-from .http_exchange import AnsweredNotifications, CallHead, HttpExchange
+from .http_exchange import AnsweredNotifications, CallHead, EndpointHead, HttpExchange
 from .http_output import HttpOutput, response_parts
 from .http_router import HttpRouter, PageHead, not_authenticated, request_credentials, response_of
 from .message_connection import STOPPING, Trace
@@ -218,6 +218,8 @@ class HttpConnection(HttpOutput):
                 self._identify(asked, partial(self._begin_body, asked))
         elif isinstance(asked, PageHead):
             self._take_page(asked)
+        else:
+            self._take_message(asked)
         return True
 
     def _take_page(self, page: PageHead) -> None:
@@ -233,6 +235,16 @@ class HttpConnection(HttpOutput):
             self._find(page)
         else:
             self._identify(page, partial(self._find, page))
+
+    def _take_message(self, head: CallHead) -> None:
+        """Begin a request for an endpoint: it has an exchange of its own kind."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.lost()
+        if self._authenticator is None:
+            self._begin_body(head)
+        else:
+            self._identify(head, partial(self._begin_body, head))
 
     def _route(self, head: bytes) -> CallHead | PageHead:
         """What a head asks for that is not among those kept. Raises as `HttpRouter.route`."""
@@ -414,6 +426,9 @@ class HttpConnection(HttpOutput):
         exchange.begin(self, head, body)
 
     def _make_exchange(self, head: CallHead) -> HttpExchange:
+        if isinstance(head, EndpointHead):
+            make, identity = head.endpoint.make_exchange, head.request.identity
+            return make(identity, self.address, self._answered_notifications, self._trace, is_asgi=False)
         session = self._new_session()
         session.set_identity(head.request.identity)
         return HttpExchange(session, self.address, self._answered_notifications, self._trace)

@@ -7,7 +7,7 @@ how requests are read nor what a message says, but for whether it is a reply.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from ..errors import ConnectionLost
 from ..limits import Limits
@@ -100,6 +100,37 @@ class CallHead:
         self.prefix = _PREFIX if not more and not request.is_http10 else _prefix(request, more)
 
 
+class Endpoint(Protocol):
+    """A protocol other than calls, at a path of its own: each POST there is one exchange."""
+
+    def make_exchange(
+        self, identity: Any, address: str, answered: AnsweredNotifications, trace: Trace | None, *, is_asgi: bool
+    ) -> HttpExchange:
+        """Make the exchange for one POST, with a session of its own.
+
+        Args:
+            identity: of the caller, as authentication found.
+            is_asgi: the response is written as events of ASGI.
+        """
+
+
+class EndpointHead(CallHead):
+    """The head of a POST at the path of an endpoint.
+
+    Attributes:
+        endpoint: what the body is for.
+    """
+
+    __slots__ = ("endpoint",)
+
+    def __init__(
+        self, request: Request, length: int | None, more: list[tuple[str, str]], *, endpoint: Endpoint
+    ) -> None:
+        super().__init__(request, length, more, reads_frames=False)
+        self.response_type = JSON
+        self.endpoint = endpoint
+
+
 def _prefix(request: Request, more: list[tuple[str, str]]) -> bytes:
     head = Response(200, type=JSON).head(0, keep_alive=True, is_http10=request.is_http10, more=more)
     return head.replace(b"Content-Length: 0\r\n", b"").removesuffix(b"\r\n") + b"Content-Length: "
@@ -174,6 +205,9 @@ class HttpExchange:
         answered: the notifications of the connection that still run.
         trace: sees every message.
     """
+
+    #: Headers of a response in several messages.
+    STREAM_HEADERS: ClassVar[list[tuple[str, str]]] = [("Cache-Control", "no-store")]
 
     __slots__ = (
         "_answered",
@@ -336,8 +370,11 @@ class HttpExchange:
             else:
                 sink.write((b"%b%d\r\n%b\r\n" % (head.prefix, size, date_line()), reply))
         else:
-            response = Response(200, reply, JSON if reply else None)
-            sink.write(response_parts(response, head.request, keeps, head.more))
+            self._write_response(sink, Response(200, reply, JSON if reply else None), keeps)
+
+    def _write_response(self, sink: ResponseSink, response: Response, keeps: bool) -> None:
+        """Write a response in one piece."""
+        sink.write(response_parts(response, self._head.request, keeps, self._head.more))
 
     def _write_frame(self, message: AttachedMessage) -> None:
         """Write a reply as a binary frame at once: others may change its payloads later."""
@@ -367,7 +404,7 @@ class HttpExchange:
         if not self._begun:
             self._begun = True
             keeps = head.request.keep_alive and not sink.is_draining and not is_http10
-            response = Response(200, type=self._response_type, headers=[("Cache-Control", "no-store")])
+            response = Response(200, type=self._response_type, headers=self.STREAM_HEADERS)
             parts.append(dated(response.head(None, keeps, is_http10=is_http10, more=head.more)))
         before, behind = WRAPPING[self._response_type]
         for message in messages:

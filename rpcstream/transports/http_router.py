@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from ..peer.credentials import Credentials
@@ -16,7 +17,7 @@ from ..wire.binary_frame import HEADER_MAX
 from ..wire.http_messages import HttpError, Request, Response, problem, tokens
 from ..wire.http_parser import body_length, parse_head
 from .connection import ProtocolConnection
-from .http_exchange import CallHead, is_frame
+from .http_exchange import CallHead, Endpoint, EndpointHead, is_frame
 
 log = logging.getLogger("rpcstream.server")
 
@@ -120,10 +121,11 @@ class HttpRouter:
         websocket: makes the protocol that a connection goes on with, from a request with its identity; None: there are
             no WebSockets.
         paths: where calls are taken.
+        endpoints: what takes POST at other paths, by path.
         reads_frames: bodies may be binary frames.
     """
 
-    __slots__ = ("_access", "_paths", "_reads_frames", "_routes", "websocket")
+    __slots__ = ("_access", "_endpoints", "_paths", "_reads_frames", "_routes", "websocket")
 
     def __init__(
         self,
@@ -132,8 +134,10 @@ class HttpRouter:
         websocket: Callable[[Request], ProtocolConnection] | None = None,
         paths: CallPaths | None = None,
         *,
+        endpoints: Mapping[str, Endpoint] = MappingProxyType({}),
         reads_frames: bool = True,
     ) -> None:
+        self._endpoints = endpoints
         self._reads_frames = reads_frames
         self._access = access
         self._routes = routes
@@ -185,7 +189,18 @@ class HttpRouter:
                 return CallHead(request, length, more, reads_frames=self._reads_frames)
             except HttpError as error:
                 return PageHead(request, length, more, error.response)
+        if request.path in self._endpoints:
+            return self._endpoint_head(request, length, more)
         return PageHead(request, length, more)
+
+    def _endpoint_head(self, request: Request, length: int | None, more: list[tuple[str, str]]) -> CallHead | PageHead:
+        if request.method != "POST":
+            refusal = problem(405, "a message comes with POST", [("Allow", "POST")])
+            return PageHead(request, length, more, refusal)
+        try:
+            return EndpointHead(request, length, more, endpoint=self._endpoints[request.path])
+        except HttpError as error:
+            return PageHead(request, length, more, error.response)
 
     def websocket_refusal(self, request: Request) -> Response | None:
         """The response to a request for a WebSocket that is not permitted, or not here; None if it may be opened."""

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..auth.authenticator import Authenticator
 from ..limits import Limits
@@ -27,7 +27,7 @@ from .access import AccessRules
 from .connection import Connection, SocketConnection
 from .detect import ProtocolDetector
 from .http import HttpConnection
-from .http_exchange import HttpExchange
+from .http_exchange import Endpoint, HttpExchange
 from .http_router import CallPaths, HttpRouter, Routes
 from .message_connection import MessageConnection, Trace
 from .open_connections import OpenConnections
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from .asgi_websocket import AsgiWebSocket
 
 log = logging.getLogger("rpcstream.server")
+
+S = TypeVar("S", bound=Session)
 
 #: Seconds between two checks of the certificate's files.
 RENEWAL = 1.0
@@ -119,6 +121,8 @@ class Listener:
         self._bound: list[BoundAddress] = []
         #: Where it listens, in the form that clients take.
         self.addresses: list[str] = []
+        #: What takes POST at paths of its own, by path; to be filled before it listens.
+        self.endpoints: dict[str, Endpoint] = {}
         self._connections = OpenConnections(
             limits=limits,
             counters=counters,
@@ -202,7 +206,7 @@ class Listener:
         """
         limits = self._limits
         access = self._access.at(host)
-        router = HttpRouter(access, self._routes, self._make_websocket, self._paths, reads_frames=self._binary)
+        router = self._make_router(access, self._make_websocket)
         times = [seconds for seconds in (limits.handshake_timeout, limits.message_timeout) if seconds is not None]
         if self._authenticator is not None and limits.auth_timeout is not None:
             times.append(limits.auth_timeout)
@@ -283,7 +287,7 @@ class Listener:
         """Make what serves the connections that an ASGI server accepts."""
         from .asgi import AsgiEndpoint  # not needed by servers that listen by themselves
 
-        router = HttpRouter(self._access, self._routes, None, self._paths, reads_frames=self._binary)
+        router = self._make_router(self._access, None)
         return AsgiEndpoint(
             self._new_session,
             limits=self._limits,
@@ -292,7 +296,7 @@ class Listener:
             trace=self._trace,
             memory=self._memory,
             connections=self._connections,
-            on_close=self._message_connection_closed,
+            on_close=self.message_connection_closed,
         )
 
     def make_stream(self) -> LineStream:
@@ -322,7 +326,7 @@ class Listener:
             delimiter=self._delimiter,
             trace=self._trace,
             on_open=on_open,
-            on_close=self._message_connection_closed,
+            on_close=self.message_connection_closed,
         )
 
     def _make_http(self, router: HttpRouter) -> HttpConnection:
@@ -342,15 +346,32 @@ class Listener:
         session = self._new_session()
         session.set_request(request.identity, request.headers)
         return WebSocketStream(
-            session, limits=self._limits, client=False, trace=self._trace, on_close=self._message_connection_closed
+            session, limits=self._limits, client=False, trace=self._trace, on_close=self.message_connection_closed
         )
 
+    def _make_router(self, access: AccessRules, websocket: Callable[[Request], WebSocketStream] | None) -> HttpRouter:
+        more: dict[str, Any] = {"endpoints": self.endpoints, "reads_frames": self._binary}
+        return HttpRouter(access, self._routes, websocket, self._paths, **more)
+
     def _new_session(self) -> Session:
-        session = self._make_session(self._session_gone)
+        return self.add_session(self._make_session)
+
+    def add_session(self, make_session: Callable[[Callable[[Session], None]], S]) -> S:
+        """Make a session that this listener waits for at its end.
+
+        Args:
+            make_session: makes it; called with the function to call when it is over.
+        """
+        session = make_session(self._session_gone)
         self._sessions.add(session)
         return session
 
-    def _message_connection_closed(self, connection: LineStream | WebSocketStream | AsgiWebSocket) -> None:
+    def connection_opened(self, connection: Connection) -> None:
+        """A connection was opened that others have made."""
+        self._connections.opened(connection)
+
+    def message_connection_closed(self, connection: LineStream | WebSocketStream | AsgiWebSocket) -> None:
+        """A connection that carries one conversation is lost."""
         self._counters.replies_dropped += connection.session.pending.dropped
         self._connections.closed(connection)
 
