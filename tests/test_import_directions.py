@@ -50,7 +50,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "user_files": set(),
     "transports": {"local_peer", "shared_memory", "errors", "limits", "wire", "auth", "peer", "observe", "tls"},
     "web": {"text", "errors", "wire", "codec", "observe", "methods"},
+    "mcp": {"text", "errors", "limits", "wire", "codec", "observe", "methods", "peer", "transports", "web"},
     "server": {
+        "mcp",
         "text",
         "keyword_options",
         "errors",
@@ -108,6 +110,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {"limits", "server", "client", "auth", "peer", "transports", "process"},
     "pytest_plugin": {"testing", "server", "client"},
     "cli": {
+        "mcp",
         "text",
         "nearest",
         "errors",

@@ -19,6 +19,7 @@ from .serve_options import FUNCTIONS_PATTERN, FUNCTIONS_PORT, WORKER_OPTIONS, ma
 if TYPE_CHECKING:
     import socket
 
+    from ..mcp.stdio import StdioPipe
     from ..server import Server
     from ..supervisor.worker import WorkerLink
 
@@ -53,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         _set_up_logging(options)
     if any(getattr(options, name) for name in WORKER_OPTIONS) and (status := _supervise(options, argv)) is not None:
         return status
+    if options.mcp:
+        from ..mcp.stdio import StdioPipe
+
+        # First of all: what the target prints while it is imported must not get to standard output.
+        return _Command(options, parser.prog, pipe=StdioPipe()).run()
     return _Command(options, parser.prog).run()
 
 
@@ -99,13 +105,22 @@ class _Command:
 
     Args:
         link: to the supervisor, where this process is one of its workers.
+        pipe: standard input and output, where an agent is served on these.
 
     Attributes:
         status: the exit status of the server that the target ran itself, by `server.run()` at module level; None if it
             did not.
     """
 
-    def __init__(self, options: argparse.Namespace, prog: str, link: WorkerLink | None = None) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        prog: str,
+        link: WorkerLink | None = None,
+        *,
+        pipe: StdioPipe | None = None,
+    ) -> None:
+        self._pipe = pipe
         self.options = options
         self.prog = prog
         self.link = link
@@ -119,7 +134,7 @@ class _Command:
         from .load import passed_sockets
 
         try:
-            self._sockets = passed_sockets(self.options) if self.link is None else []
+            self._sockets = passed_sockets(self.options) if self.link is None and self._pipe is None else []
             with replace_run(self._serve_at_import):
                 server = _load(self.options)
             if self.status is None:
@@ -154,6 +169,8 @@ class _Command:
 
         options = self.options
         _set_up_logging(options)
+        if self._pipe is not None:
+            return self._serve_agent(server, self._pipe)
         default_port = DEFAULT_PORT if options.functions is None else FUNCTIONS_PORT
         where = listen_arguments(server, options, {"port": default_port, **arguments}, self._sockets)
         told = where.pop("on_listening", None)
@@ -179,6 +196,22 @@ class _Command:
             if error.strerror is None or not error.strerror.startswith("cannot listen"):
                 raise  # raised by the target's own lifespan
             print(f"{self.prog}: {error.strerror}", file=sys.stderr)
+            return FAILED
+        return OK
+
+    def _serve_agent(self, server: Server, pipe: StdioPipe) -> int:
+        """Serve an agent on standard input and output; gives the exit status."""
+        from ..errors import RegistrationError
+        from ..server.target import TargetError
+
+        try:
+            server.run_mcp(pipe=pipe)
+        except RegistrationError as error:
+            raise TargetError(str(error)) from None
+        except PermissionError as error:
+            if error.errno is not None:
+                raise  # raised by the target's own lifespan
+            print(f"{self.prog}: {error}", file=sys.stderr)
             return FAILED
         return OK
 

@@ -81,6 +81,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--log-config", metavar="FILE", help="set logging up by this file: .json, .toml, or .ini")
     add("--access-log", metavar="FORMAT", choices=("text", "json"), help="a line for each call: text or json")
     add("--log-slow-calls", metavar="SECONDS", type=parse_seconds, help="name calls that take longer")
+    add("--mcp", action="store_true", help="serve an agent (MCP) on standard input and output")
     add("--metrics", action="store_true", help="show metrics for Prometheus at /metrics")
     add("--version", action="version", version=f"rpcstream {__version__}", help="show the version")
     add("-h", "--help", action="help", help="show this")
@@ -163,6 +164,12 @@ def _parse_file_mode(text: str) -> int:
 
 def _find_conflict(options: argparse.Namespace) -> str | None:
     """The reason why these options do not go together, or None."""
+    if options.mcp:
+        listens = ("hub", "host", "port", "unix", *WORKER_OPTIONS, "certificate", "path", "token_file")
+        for name in listens:
+            if getattr(options, name) not in (None, False):
+                shown = "cert" if name == "certificate" else name.replace("_", "-")
+                return f"--{shown} does not go with --mcp, which listens nowhere"
     given = [name for name in HUB_OPTIONS if getattr(options, name) is not None]
     if given and not options.hub:
         return f"--{given[0].replace('_', '-')} goes with --hub"

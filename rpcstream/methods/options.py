@@ -23,6 +23,7 @@ class CommonOptions(TypedDict, total=False):
         check_result: check what the function returns against its return hint.
         idempotent: calling it twice does no harm: `rpc.discover` says so, and clients may repeat lost calls.
         allow: who may call it: a name, several, or a function of the identity. Others are answered with -32006.
+        mcp: it is a tool for agents, where the server has `mcp`.
         replace: take the place of a method of that name, if there is one.
     """
 
@@ -30,6 +31,7 @@ class CommonOptions(TypedDict, total=False):
     check_result: bool
     idempotent: bool
     allow: AllowRule | None
+    mcp: bool
     replace: bool
 
 
@@ -100,6 +102,7 @@ METHOD_DEFAULTS: Mapping[str, Any] = {
     "detached": False,
     "idempotent": False,
     "allow": None,
+    "mcp": True,
     "replace": False,
 }
 
@@ -116,5 +119,6 @@ MICROBATCH_DEFAULTS: Mapping[str, Any] = {
     "check_result": True,
     "idempotent": False,
     "allow": None,
+    "mcp": True,
     "replace": False,
 }

@@ -72,6 +72,7 @@ class Method:
     detached: bool
     idempotent: bool
     allow: CallerRule | None
+    mcp: bool
 
 
 class MethodRegistry(Mapping[str, Method]):
@@ -135,6 +136,8 @@ class MethodRegistry(Mapping[str, Method]):
                 f"returns what is to be sent; for the methods of an object, server.add_object({kind_of_object}(...))"
             )
         given: Any = {**METHOD_DEFAULTS, **options}
+        if reserved:
+            given["mcp"] = False
         name = name_of(function) if given["name"] is None else given["name"]
         self._check_name(name, replace=given["replace"], reserved=reserved)
         if name.partition(".")[0] in CLIENT_NAMES:
@@ -202,6 +205,7 @@ class MethodRegistry(Mapping[str, Method]):
             detached=options["detached"],
             idempotent=options["idempotent"],
             allow=None if options["allow"] is None else CallerRule(options["allow"], method=name),
+            mcp=options["mcp"],
         )
         if kind.is_generator:
             if signature.is_limited_as_a_whole:

@@ -64,6 +64,8 @@ class ServerOptions(TypedDict, total=False):
             to callers that are authenticated, with "public" to all.
         access_log: write a line for each call to the logger `rpcstream.access`: "text", or "json" for JSON lines.
         log_slow_calls: seconds; a call that takes longer from its request to its reply is named in a warning.
+        mcp: offer the methods as tools to agents, by the Model Context Protocol, to POST at "/mcp", or at another path
+            that is given here. One with `@server(mcp=False)` is left out.
         title: of the service, for `rpc.discover`.
         version: of the service, for `rpc.discover`.
     """
@@ -92,6 +94,7 @@ class ServerOptions(TypedDict, total=False):
     metrics: Metrics
     access_log: AccessLogFormat | None
     log_slow_calls: float | None
+    mcp: bool | str
     title: str
     version: str
 
@@ -122,6 +125,7 @@ DEFAULTS: Mapping[str, Any] = {
     "metrics": False,
     "access_log": None,
     "log_slow_calls": None,
+    "mcp": False,
     "title": "rpcstream server",
     "version": "0",
 }

@@ -59,6 +59,7 @@ from ..web.entries import Pending
 from ..web.paths import check_path
 from ..web.routes import Routes
 from ..wire.http_messages import NOSNIFF, Response
+from .agents import Agents, identify_starter, mcp_path
 from .methods import ServerMethods
 from .observation import Observation, check_options
 from .options import DEFAULTS, Lifespan, Metrics, ServerOptions
@@ -67,6 +68,7 @@ from .running import RunningServer, Supervision, log_message
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from ..mcp.stdio import StdioPipe
     from .asgi import Application, AsgiApplication, AsgiRunner
 
 log = get_logger("rpcstream.server")
@@ -141,6 +143,7 @@ class Server(ServerMethods):
             )
         self._access = AccessRules(hosts=given["hosts"], origins=given["origins"])
         self._paths = _checked_paths(given["path"])
+        self._mcp_path: str | None = mcp_path(given["mcp"])
         self._tls: TLS | None = given["tls"]
         # What is offered: methods, topics, web pages.
         super().__init__(given["codec"] or Codec.of(limits), knows_callers=self._authenticator is not None)
@@ -425,6 +428,52 @@ class Server(ServerMethods):
             await self._serve(where, listening, lambda: notifier.stopping("Stopping"))
         if len(signals) > 1:
             raise StopNow(signals[-1])  # uvloop does not pass on what a signal raises inside a handler
+
+    def run_mcp(self, *, loop: LoopName = "auto", pipe: StdioPipe | None = None) -> None:
+        """Serve an agent on standard input and output, by the Model Context Protocol, until its host closes them.
+
+        For a program that the host of an agent starts. Blocks, as `run` does, and ends by a signal as well. Nothing
+        else gets to standard output meanwhile: what the program prints goes to standard error. On a server with
+        authentication the token in the variable RPCSTREAM_TOKEN says who the agent is.
+
+        Args:
+            loop: as for `run`.
+            pipe: was made before, to be there when other code is imported; None: one is made now.
+
+        Raises:
+            PermissionError: the server has authentication, and the token is missing or not accepted.
+            RuntimeError: an event loop runs in this thread already.
+            SystemExit: as `run`.
+        """
+        if is_worker():
+            return
+        serve = take_replacement()
+        if serve is not None:
+            serve(self, {"loop": loop})
+            return
+        if _has_running_loop():
+            raise RuntimeError("an event loop runs in this thread already, and run_mcp() would block it")
+        from ..mcp.stdio import StdioPipe
+
+        pipe = StdioPipe() if pipe is None else pipe
+        try:
+            executor = DaemonExecutor(default_threads(), CLEAN_UP)
+            run_to_end(self._run_mcp(pipe), loop_factory(loop), executor, lambda: self._left_behind)
+        except StopNow as now:
+            raise SystemExit(128 + now.number) from None
+        finally:
+            pipe.close(CLEAN_UP)
+
+    async def _run_mcp(self, pipe: StdioPipe) -> None:
+        with stop_on_signals(self) as signals:
+            async with self._started() as running:
+                identity = None
+                if self._authenticator is not None:
+                    identity = await identify_starter(self._authenticator)
+                agents = self._agents(running.dispatcher, running.invoker)
+                await agents.talk(pipe, running, identity)
+        if len(signals) > 1:
+            raise StopNow(signals[-1])
 
     async def serve(
         self,
@@ -719,7 +768,23 @@ class Server(ServerMethods):
             memory=self._memory,
             binary=self.binary,
         )
+        if self._mcp_path is not None:
+            if self._mcp_path in (self._paths or ("/",)):
+                raise ValueError(f"mcp: {self._mcp_path} is a path for calls already")
+            listener.endpoints[self._mcp_path] = self._agents(dispatcher, invoker).endpoint(listener)
         return RunningServer(invoker, dispatcher, listener, self.routes)
+
+    def _agents(self, dispatcher: Dispatcher, invoker: Invoker) -> Agents:
+        """What serves agents, by the Model Context Protocol."""
+        return Agents(
+            dispatcher,
+            self._registry,
+            self._describe,
+            options=self._session_options(dispatcher),
+            invoker=invoker,
+            info={"name": self.title, "version": self.version},
+            is_public=self._authenticator is None,
+        )
 
     def _make_dispatcher(self, invoker: Invoker) -> Dispatcher:
         options = self._dispatcher_options(invoker)

@@ -214,7 +214,7 @@ class PageRun:
 
     def _own(self, command: str) -> str:
         """The command with this Python, this source tree and a free port."""
-        port = "" if re.search(r"--uri|--unix| -p |--port|--help", command) else f" -p {self._port}"
+        port = "" if re.search(r"--uri|--unix| -p |--port|--help|--mcp", command) else f" -p {self._port}"
         for name, module in (("rpcstream-server", "rpcstream.cli.serve"), ("rpcstream", "rpcstream.cli.call")):
             command = re.sub(rf"(^|\| ){name}(?= )", rf"\1{sys.executable} -m {module}{port}", command)
         return re.sub(r"(^|\| )python(?= )", rf"\1{sys.executable}", self._with_free_ports(command))

@@ -1,0 +1,120 @@
+"""The session of a connection, or of one POST, on which MCP is spoken.
+
+Owns how the progress of calls is told in MCP. Everything else is as in other sessions, except that nothing is asked of
+the client: MCP has no calls back.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import orjson
+
+from ..codec.payloads import with_strings
+from ..peer import incoming
+from ..peer.session import Session
+from ..peer.state import ConversationState
+from ..peer.stream_table import reply_key
+from ..wire.buffers import Encoded
+from ..wire.envelope import PROGRESS
+
+#: What a notification begins with that is made of a progress report.
+_NOTIFICATION = b'{"jsonrpc":"2.0","method":"notifications/progress","params":'
+
+#: Characters of the text of a progress report.
+_MAX_TEXT = 1000
+
+
+class Progress:
+    """What was said of the progress of one call, since each report must be greater than the one before.
+
+    Args:
+        token: that the client has given for it.
+    """
+
+    __slots__ = ("_last", "_token")
+
+    def __init__(self, token: str | int) -> None:
+        self._token = token
+        self._last: float | None = None
+
+    def notification(self, value: Any) -> bytes | None:
+        """The notification for what a handler has reported; None if it is not further than before.
+
+        A number is how far the call is; with the whole, `[done, whole]`. Of an object the members `progress`, `total`
+        and `message` count. All else is a text, and counts one further.
+        """
+        done, total, text = _read(value)
+        if done is None:
+            done = 1 if self._last is None else math.floor(self._last) + 1
+        elif self._last is not None and done <= self._last:
+            return None
+        self._last = done
+        params: dict[str, Any] = {"progressToken": self._token, "progress": done}
+        if total is not None:
+            params["total"] = total
+        if text is not None:
+            params["message"] = text[:_MAX_TEXT]
+        return _NOTIFICATION + orjson.dumps(params) + b"}"
+
+
+def _read(value: Any) -> tuple[float | None, float | None, str | None]:
+    """How far, of how much, and a text."""
+    if _is_number(value):
+        return value, None, None
+    if type(value) is list and len(value) == 2 and all(map(_is_number, value)):
+        return value[0], value[1], None
+    if type(value) is dict and (_is_number(value.get("progress")) or type(value.get("message")) is str):
+        done, total, text = value.get("progress"), value.get("total"), value.get("message")
+        return (
+            done if _is_number(done) else None,
+            total if _is_number(total) else None,
+            text if type(text) is str else None,
+        )
+    return None, None, value if type(value) is str else json.dumps(value, ensure_ascii=False)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int or type(value) is float
+
+
+def parse_long(line: bytes, state: ConversationState) -> tuple[Any, bytes]:
+    """Parse a long message, as `peer.incoming.parse_long`, with all of its strings in place."""
+    message, _ = incoming.parse_long(line, state)
+    return with_strings(message), line
+
+
+class McpSession(Session):
+    """A session on which MCP is spoken.
+
+    Attributes:
+        is_http: the session is one POST, whose headers are those of `headers`.
+        is_stateless: the request that came last is of the version 2026-07-28.
+        more_headers: of the HTTP response.
+        progress: what is told of the progress of the calls that run, by the id as text.
+    """
+
+    __slots__ = ("is_http", "is_stateless", "more_headers", "progress")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.is_http = self.is_stateless = False
+        self.more_headers: list[tuple[str, str]] = []
+        self.progress: dict[str, Progress] = {}
+        self.takes_binary = self.offers_binary = self.shares_memory = False
+        self.streaming = False
+
+    def send(self, message: Encoded) -> None:
+        """Send what a call reports of its progress, if its caller has asked for that. Nothing else is sent."""
+        if not self.progress:
+            return
+        parsed = orjson.loads(bytes(message))
+        if parsed.get("method") != PROGRESS:
+            return
+        params = parsed["params"]
+        progress = self.progress.get(reply_key(params["token"]))
+        notification = None if progress is None else progress.notification(params["value"])
+        if notification is not None:
+            super().send(notification)

@@ -1,0 +1,262 @@
+"""The tools of a server: its methods as `tools/list` describes them.
+
+Owns which methods are tools and for whom, their names and pages, and how arguments become params. Made of the document
+of `rpc.discover`; each tool when it is first asked for. Knows neither messages nor how a method is called.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, urlsafe_b64encode
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from ..errors import InvalidParams
+from ..methods.registry import Method, MethodRegistry
+from .schemas import DIALECT, AgentSchemas, Schema
+
+#: Tools, and about how many bytes of them, in one answer to `tools/list`; the rest is on the next pages.
+PAGE_TOOLS, PAGE_SIZE = 250, 512 * 1024
+
+#: Characters of a description that are sent: an agent pays for all of them with each of its steps.
+MAX_DESCRIPTION = 8000
+
+#: Names of tools as agents take them (Tools, "Tool Names").
+MAX_NAME = 128
+_UNFIT = re.compile(r"[^A-Za-z0-9_.-]")
+
+#: Characters of a cursor.
+_MAX_CURSOR = 4 * MAX_NAME
+
+
+class Tool:
+    """A method as a tool.
+
+    Args:
+        name: of the tool.
+        method: that is called.
+        described: its entry in the document of `rpc.discover`.
+        schemas: of that document.
+    """
+
+    def __init__(self, name: str, method: Method, described: Mapping[str, Any], schemas: AgentSchemas) -> None:
+        self.name = name
+        self.method = method
+        self._described = described
+        self._schemas = schemas
+        self._params: list[dict[str, Any]] = described["params"]
+        self._rest = next((each["name"] for each in self._params if each.get("x-rest") == "positional"), None)
+        self._others = next((each for each in self._params if each.get("x-rest") == "named"), None)
+        self._rich = {each["name"] for each in self._params if schemas.is_rich(each["schema"])}
+
+    @cached_property
+    def has_output_schema(self) -> bool:
+        """Whether it is known what a result looks like: it is checked, and no rich value can be in it."""
+        schema = self._described["result"]["schema"]
+        is_plain = self._schemas.is_closed(schema) and not self._schemas.is_rich(schema)
+        return is_plain and self.method.check_result is not None
+
+    @cached_property
+    def is_wrapped(self) -> bool:
+        """Whether a known result is sent as `{"result": ...}` where structured content must be an object."""
+        return not self._schemas.is_object(self._described["result"]["schema"])
+
+    @cached_property
+    def definition(self) -> bytes:
+        """The tool as JSON, for the version 2026-07-28."""
+        return orjson.dumps(self._definition(is_stateless=True))
+
+    @cached_property
+    def definition_with_handshake(self) -> bytes:
+        """The same for versions with a handshake."""
+        return orjson.dumps(self._definition(is_stateless=False))
+
+    def _definition(self, *, is_stateless: bool) -> dict[str, Any]:
+        tool: dict[str, Any] = {"name": self.name}
+        text = self._described.get("description") or self._described.get("summary") or ""
+        if self._described.get("deprecated"):
+            text = f"Deprecated. {text}"
+        if text:
+            tool["description"] = text[:MAX_DESCRIPTION]
+        tool["inputSchema"] = self._input_schema()
+        if self.has_output_schema:
+            schema = self._schemas.whole(self._described["result"]["schema"], is_result=True)
+            if not is_stateless:
+                schema = self._object_schema(schema)
+            tool["outputSchema"] = schema
+        if self.method.idempotent:
+            tool["annotations"] = {"idempotentHint": True}
+        return tool
+
+    def _input_schema(self) -> Schema:
+        properties: Schema = {}
+        required: list[str] = []
+        more: Any = False
+        for param in self._params:
+            schema = param["schema"]
+            if param.get("x-rest") == "named":
+                more = schema
+                continue
+            if param.get("x-rest") == "positional":
+                schema = {"type": "array", "items": schema}
+            elif param.get("required"):
+                required.append(param["name"])
+            text = param.get("description")
+            if text:
+                schema = {**schema, "description": text[:MAX_DESCRIPTION]}
+            properties[param["name"]] = schema
+        schema = {"$schema": DIALECT, "type": "object", "properties": properties, "additionalProperties": more}
+        if required:
+            schema["required"] = required
+        return self._schemas.whole(schema)
+
+    def _object_schema(self, schema: Schema) -> Schema:
+        if not self.is_wrapped:
+            return {"type": "object", **schema}
+        defs = schema.pop("$defs", None)
+        wrapped: Schema = {"type": "object", "properties": {"result": schema}, "required": ["result"]}
+        return {**wrapped, "$defs": defs} if defs else wrapped
+
+    def params(self, arguments: dict[str, Any]) -> dict[str, Any] | list[Any]:
+        """The arguments as the params of the method.
+
+        Raises:
+            ValueError: an argument cannot be what is wanted, whatever the method says.
+        """
+        if self._rich:
+            arguments = {name: self._value(name, value) for name, value in arguments.items()}
+        if self._rest is None or self._rest not in arguments:
+            return arguments
+        rest = arguments[self._rest]
+        if type(rest) is not list:
+            raise ValueError(f"{self._rest} must be an array")
+        if not rest:
+            return {name: value for name, value in arguments.items() if name != self._rest}
+        before = [each["name"] for each in self._params[: [p["name"] for p in self._params].index(self._rest)]]
+        missing = next((name for name in before if name not in arguments), None)
+        if missing is not None:
+            raise ValueError(f"{missing} must be given, too, where {self._rest} is")
+        if len(arguments) > len(before) + 1:
+            raise ValueError(f"{self._rest} does not go with arguments behind it")
+        return [*(arguments[name] for name in before), *rest]
+
+    def _value(self, name: str, value: Any) -> Any:
+        param = next((each for each in self._params if each["name"] == name), None) or self._others
+        if param is None or param["name"] not in self._rich:
+            return value
+        schema = param["schema"]
+        if param.get("x-rest") == "positional":
+            schema = {"type": "array", "items": schema}
+        try:
+            return self._schemas.value(value, schema)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+
+class Tools:
+    """The tools of a registry, which may change.
+
+    Args:
+        methods: those of the server.
+        describe: gives the document of `rpc.discover`.
+    """
+
+    def __init__(self, methods: MethodRegistry, describe: Callable[[], Mapping[str, Any]]) -> None:
+        self._methods = methods
+        self._describe = describe
+        self._version = -1
+        self._described: dict[str, Mapping[str, Any]] = {}
+        self._schemas = AgentSchemas({})
+        #: The names of the methods that are tools by the names of the tools, in order; and the tools that were made.
+        self._names: dict[str, str] = {}
+        self._in_order: list[str] = []
+        self._tools: dict[str, Tool] = {}
+
+    def find(self, name: str, identity: Any) -> Tool | None:
+        """The tool of this name; None if there is none that a caller with this identity may call."""
+        tool = self.by_name(name)
+        if tool is None or (tool.method.allow is not None and not tool.method.allow.permits(identity)):
+            return None
+        return tool
+
+    def by_name(self, name: str) -> Tool | None:
+        """The tool of this name, for whomever it is; None if there is none."""
+        self._refresh()
+        method_name = self._names.get(name)
+        if method_name is None:
+            return None
+        tool = self._tools.get(name)
+        if tool is None:
+            method = self._methods.by_name[method_name]
+            tool = self._tools[name] = Tool(name, method, self._described[method_name], self._schemas)
+        return tool
+
+    def page(self, cursor: str | None, identity: Any, *, is_stateless: bool) -> tuple[list[bytes], str | None]:
+        """The tools of one page, as JSON, and the cursor of the next one; None if there is no other.
+
+        Args:
+            cursor: of this page; None: the first.
+
+        Raises:
+            InvalidParams: the cursor is none that was given here.
+        """
+        self._refresh()
+        begin = 0 if cursor is None else bisect_right(self._in_order, _name_in(cursor))
+        shown: list[bytes] = []
+        size = 0
+        for at in range(begin, len(self._in_order)):
+            name = self._in_order[at]
+            tool = self.find(name, identity)
+            if tool is None:
+                continue
+            if len(shown) >= PAGE_TOOLS or size >= PAGE_SIZE:
+                return shown, urlsafe_b64encode(self._in_order[at - 1].encode()).decode()
+            definition = tool.definition if is_stateless else tool.definition_with_handshake
+            shown.append(definition)
+            size += len(definition)
+        return shown, None
+
+    @property
+    def are_for_all(self) -> bool:
+        """Whether every caller has the same tools."""
+        return all(method.allow is None for method in self._methods.by_name.values() if method.mcp)
+
+    def _refresh(self) -> None:
+        """Describe the methods anew if they have changed."""
+        if self._version == self._methods.version:
+            return
+        document = self._describe()
+        self._version = self._methods.version
+        self._described = {each["name"]: each for each in document["methods"]}
+        self._schemas = AgentSchemas(document.get("components", {}).get("schemas", {}))
+        self._tools = {}
+        self._names = {}
+        offered = [name for name, method in self._methods.by_name.items() if method.mcp and name in self._described]
+        taken: dict[str, int] = {}
+        # Names that need no change first: no other one takes theirs.
+        for name in sorted(offered, key=lambda each: (each != _fitting(each), each)):
+            shown = fitting = _fitting(name)
+            while shown in self._names:
+                taken[fitting] = taken.get(fitting, 1) + 1
+                suffix = f"_{taken[fitting]}"
+                shown = f"{fitting[: MAX_NAME - len(suffix)]}{suffix}"
+            self._names[shown] = name
+        self._in_order = sorted(self._names)
+
+
+def _fitting(name: str) -> str:
+    """A method's name with characters that the name of a tool may have."""
+    return _UNFIT.sub("_", name)[:MAX_NAME]
+
+
+def _name_in(cursor: str) -> str:
+    if len(cursor) <= _MAX_CURSOR:
+        try:
+            return b64decode(cursor, altchars=b"-_", validate=True).decode()
+        except ValueError:  # of base64 and of UTF-8 alike
+            pass
+    raise InvalidParams(data={"path": "$.cursor", "reason": "the cursor is none of this server"})

@@ -1,0 +1,75 @@
+"""A server that offers its methods to agents, and what an agent sends to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+
+from rpcstream import Server
+from tests.transports.raw_http import Answer, RawHttpConnection, post
+
+STATELESS = "2026-07-28"
+
+#: What the `_meta` of every request of that version has.
+META = {"io.modelcontextprotocol/protocolVersion": STATELESS, "io.modelcontextprotocol/clientCapabilities": {}}
+
+
+class Agent:
+    """An agent that sends each message as a POST, over one connection."""
+
+    def __init__(self, connection: RawHttpConnection, path: str) -> None:
+        self.connection = connection
+        self.path = path
+
+    async def post(self, message: Any, *lines: str) -> Answer:
+        """Send a message with these headers."""
+        accept = "Accept: application/json, text/event-stream"
+        body = message if isinstance(message, bytes) else orjson.dumps(message)
+        return await self.connection.ask(post(body, accept, *lines, target=self.path))
+
+    async def ask(self, method: str, *lines: str, meta: Any = None, **params: Any) -> Answer:
+        """Make a request of the version 2026-07-28, with its headers and these."""
+        message = request(method, meta=meta, **params)
+        named = [f"Mcp-Name: {params['name']}"] if method == "tools/call" else []
+        return await self.post(message, f"MCP-Protocol-Version: {STATELESS}", f"Mcp-Method: {method}", *named, *lines)
+
+    async def call(self, tool: str, *lines: str, meta: Any = None, **arguments: Any) -> Any:
+        """Call a tool; gives its result."""
+        answer = await self.ask("tools/call", *lines, meta=meta, name=tool, arguments=arguments)
+        assert answer.status == 200, answer
+        return answer.json["result"]
+
+    async def tools(self, *lines: str) -> list[Any]:
+        """The tools that the server has for this agent."""
+        tools: list[Any] = (await self.ask("tools/list", *lines)).json["result"]["tools"]
+        return tools
+
+
+def request(method: str, *, meta: Any = None, call_id: Any = 1, **params: Any) -> dict[str, Any]:
+    """A request of the version 2026-07-28."""
+    return {"jsonrpc": "2.0", "id": call_id, "method": method, "params": {**params, "_meta": {**META, **(meta or {})}}}
+
+
+Connect = Callable[..., Awaitable[Agent]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable[[Server], Any]]:
+    """Serve while a block runs; gives an agent that is connected."""
+
+    @asynccontextmanager
+    async def served(server: Server, path: str = "/mcp") -> AsyncIterator[Agent]:
+        async with server.listening(port=0) as address:
+            host, _, port = address.rpartition("//")[2].rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port), limit=2**26)
+            try:
+                yield Agent(RawHttpConnection(reader, writer), path)
+            finally:
+                writer.close()
+
+    return served

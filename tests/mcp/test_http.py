@@ -1,0 +1,424 @@
+"""MCP over HTTP: statuses, headers, streams of events, cancels, roles, bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import PIL.Image
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import rpcstream
+from rpcstream import Context, Limits, RpcError, Server
+from tests.asgi_driver import Driver
+from tests.transports.raw_http import post
+from tests.waiting import until
+
+from .conftest import META, STATELESS, Agent, request
+
+Serve = Callable[..., Any]
+
+VERSION = f"MCP-Protocol-Version: {STATELESS}"
+INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+
+
+def make_server(**options: Any) -> Server:
+    server = Server(**{"mcp": True, "title": "demo", "version": "1.2", **options})
+
+    @server
+    def add(a: int, b: int = 1) -> int:
+        """Adds."""
+        return a + b
+
+    @server
+    def fail() -> None:
+        raise RpcError(42, "no luck")
+
+    @server
+    def broken() -> None:
+        raise ValueError("a secret")
+
+    @server
+    async def work(steps: int, ctx: Context) -> str:
+        for done in range(steps):
+            ctx.progress([done, steps])
+            await asyncio.sleep(0)
+        return "done"
+
+    return server
+
+
+async def test_a_request_says_all_that_is_needed_to_answer_it(serve: Serve) -> None:
+    async with serve(make_server()) as agent:
+        found = (await agent.ask("server/discover")).json["result"]
+        assert found["supportedVersions"][0] == STATELESS
+        assert found["capabilities"] == {"tools": {}}
+        assert found["_meta"] == {"io.modelcontextprotocol/serverInfo": {"name": "demo", "version": "1.2"}}
+        assert (found["resultType"], found["cacheScope"]) == ("complete", "public")
+        assert [tool["name"] for tool in await agent.tools()] == ["add", "broken", "fail", "work"]
+        result = await agent.call("add", a=2)
+        assert result["structuredContent"] == 3
+        assert result["content"] == [{"type": "text", "text": "3"}]
+        assert result["isError"] is False
+
+
+async def test_errors_of_a_tool_are_results_that_the_agent_sees(serve: Serve) -> None:
+    async with serve(make_server()) as agent:
+        for tool, arguments, text in [
+            ("fail", {}, "no luck"),
+            ("broken", {}, "Internal error"),
+            ("add", {"a": "x"}, "Invalid params: a: expected an integer"),
+            ("add", {"c": 1}, "Invalid params"),
+        ]:
+            result = await agent.call(tool, **arguments)
+            assert result["isError"] is True
+            assert "structuredContent" not in result
+            assert result["content"][0]["text"].startswith(text)
+            assert "secret" not in str(result)
+
+
+async def test_what_is_no_tool_or_no_method_is_an_error_of_the_protocol(serve: Serve) -> None:
+    async with serve(make_server()) as agent:
+        answer = await agent.ask("tools/call", name="rpc.stats", arguments={})
+        assert (answer.status, answer.json["error"]["code"]) == (400, -32602)
+        answer = await agent.ask("tools/call", name="add", arguments=[1])
+        assert (answer.status, answer.json["error"]["code"]) == (400, -32602)
+        for method in ("resources/list", "initialize", "ping", "add", "rpc.discover"):
+            answer = await agent.ask(method)
+            assert (answer.status, answer.json["error"]["code"]) == (404, -32601)
+
+
+async def test_wrong_headers_are_400(serve: Serve) -> None:
+    async with serve(make_server()) as agent:
+        call = request("tools/call", name="add", arguments={"a": 1})
+        for lines, code in [
+            ((), -32020),
+            ((VERSION,), -32020),
+            ((VERSION, "Mcp-Method: tools/call"), -32020),
+            ((VERSION, "Mcp-Method: tools/call", "Mcp-Name: fail"), -32020),
+            (("MCP-Protocol-Version: 2025-11-25", "Mcp-Method: tools/call", "Mcp-Name: add"), -32020),
+        ]:
+            answer = await agent.post(call, *lines)
+            assert (answer.status, answer.json["error"]["code"], answer.json["id"]) == (400, code, 1)
+        answer = await agent.post({**call, "params": {"name": "add"}}, VERSION)
+        assert (answer.status, answer.json["error"]["code"]) == (400, -32602)
+        answer = await agent.post({**call, "params": {}}, "MCP-Protocol-Version: 1900-01-01")
+        assert (answer.status, answer.json["error"]["code"]) == (400, -32022)
+        encoded = await agent.post(call, VERSION, "Mcp-Method: tools/call", "Mcp-Name: =?base64?YWRk?=")
+        assert encoded.status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"{", -32700),
+        (b"[]", -32600),
+        (b"7", -32600),
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', -32600),
+        (b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', -32600),
+        (b'{"jsonrpc":"2.0","id":true,"method":"ping"}', -32600),
+        (b'{"id":1,"method":"ping"}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":7}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":' + b"[" * 500 + b"]" * 500 + b"}", -32600),
+    ],
+)
+async def test_what_is_no_message_is_400(serve: Serve, body: bytes, code: int) -> None:
+    async with serve(make_server()) as agent:
+        answer = await agent.post(body)
+        assert (answer.status, answer.json["error"]["code"]) == (400, code)
+        assert (await agent.call("add", a=1))["structuredContent"] == 2
+
+
+async def test_foreign_hosts_and_origins_are_refused(serve: Serve) -> None:
+    async with serve(make_server()) as agent:
+        for line in ("Origin: https://evil.example", "Origin: null"):
+            assert (await agent.ask("tools/list", line)).status == 403
+        body = orjson.dumps(request("tools/list"))
+        evil = post(body, VERSION, "Mcp-Method: tools/list", target="/mcp").replace(b"127.0.0.1", b"evil.example")
+        assert (await agent.connection.ask(evil)).status == 403
+        assert (await agent.ask("tools/list", "Origin: http://127.0.0.1")).status == 200
+
+
+async def test_only_post_is_answered_and_only_json(serve: Serve) -> None:
+    async with serve(make_server()) as agent:
+        for method in ("GET", "DELETE", "PUT"):
+            answer = await agent.connection.ask(f"{method} /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            assert (answer.status, answer.headers["allow"]) == (405, "POST")
+        refused = await agent.connection.ask(
+            post(b"{}", "Content-Type: text/plain", "Origin: http://127.0.0.1", target="/mcp", json=False)
+        )
+        assert refused.status == 415
+
+
+async def test_a_page_of_an_allowed_origin_may_send_the_headers(serve: Serve) -> None:
+    async with serve(make_server(origins=["https://example.org"])) as agent:
+        answer = await agent.connection.ask(
+            b"OPTIONS /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: https://example.org\r\n"
+            b"Access-Control-Request-Method: POST\r\n\r\n"
+        )
+        allowed = answer.headers["access-control-allow-headers"].split(", ")
+        assert {"Mcp-Method", "Mcp-Name", "Mcp-Protocol-Version", "Mcp-Session-Id"} <= set(allowed)
+
+
+async def test_progress_is_a_stream_of_events_before_the_result(serve: Serve) -> None:
+    async with serve(make_server()) as agent:
+        answer = await agent.ask("tools/call", meta={"progressToken": "t"}, name="work", arguments={"steps": 3})
+        assert answer.headers["content-type"] == "text/event-stream"
+        assert answer.headers["x-accel-buffering"] == "no"
+        events = [orjson.loads(line.removeprefix("data: ")) for line in answer.body.decode().split("\n\n") if line]
+        *reports, reply = events
+        assert reply["result"]["structuredContent"] == "done"
+        assert {report["method"] for report in reports} == {"notifications/progress"}
+        assert [report["params"]["progress"] for report in reports] == [0, 1, 2]
+        assert reports[0]["params"] == {"progressToken": "t", "progress": 0, "total": 3}
+        # Without a token, or without somebody who reads events, the result comes alone.
+        assert (await agent.call("work", steps=3))["structuredContent"] == "done"
+        body = orjson.dumps(request("tools/call", meta={"progressToken": 1}, name="work", arguments={"steps": 3}))
+        lines = ("Accept: application/json", VERSION, "Mcp-Method: tools/call", "Mcp-Name: work")
+        answer = await agent.connection.ask(post(body, *lines, target="/mcp"))
+        assert answer.json["result"]["structuredContent"] == "done"
+
+
+async def test_the_versions_with_a_handshake(serve: Serve) -> None:
+    async with serve(make_server()) as agent:
+        answer = await agent.post({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": INITIALIZE})
+        assert answer.json["result"] == {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "demo", "version": "1.2"},
+        }
+        lines = (f"Mcp-Session-Id: {answer.headers['mcp-session-id']}", "MCP-Protocol-Version: 2025-11-25")
+        done = await agent.post({"jsonrpc": "2.0", "method": "notifications/initialized"}, *lines)
+        assert (done.status, done.body) == (202, b"")
+        assert (await agent.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}, *lines)).json["result"] == {}
+        call = {"name": "add", "arguments": {"a": 1}}
+        result = await agent.post({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}, *lines)
+        assert result.json["result"] == {
+            "content": [{"type": "text", "text": "2"}],
+            "isError": False,
+            "structuredContent": {"result": 2},
+        }
+        # An error of a method is no failure of the connection, as clients of these versions take other statuses.
+        unknown = await agent.post({"jsonrpc": "2.0", "id": 3, "method": "nope"}, *lines)
+        assert (unknown.status, unknown.json["error"]["code"]) == (200, -32601)
+        older = {**INITIALIZE, "protocolVersion": "2024-11-05"}
+        answer = await agent.post({"jsonrpc": "2.0", "id": 4, "method": "initialize", "params": older})
+        assert answer.json["result"]["protocolVersion"] == "2025-11-25"
+        reply = await agent.post({"jsonrpc": "2.0", "id": 4, "result": {}}, *lines)
+        assert (reply.status, reply.body) == (202, b"")
+
+
+class Waiting:
+    """A method that waits until it is cancelled."""
+
+    def __init__(self, server: Server) -> None:
+        self.begun = self.cancelled = 0
+
+        @server
+        async def hold() -> None:
+            self.begun += 1
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+
+
+async def test_a_call_ends_when_its_connection_is_closed(serve: Serve) -> None:
+    server = make_server()
+    waiting = Waiting(server)
+    async with serve(server) as agent:
+        body = orjson.dumps(request("tools/call", name="hold", arguments={}))
+        agent.connection.send(post(body, VERSION, "Mcp-Method: tools/call", "Mcp-Name: hold", target="/mcp"))
+        await until(lambda: waiting.begun == 1)
+        agent.connection.writer.close()
+        await until(lambda: waiting.cancelled == 1)
+
+
+async def test_a_client_with_a_session_cancels_by_another_post_and_no_other_one_can(serve: Serve) -> None:
+    server = make_server()
+    waiting = Waiting(server)
+    async with serve(server) as agent:
+        lines = ("Mcp-Session-Id: mine", "MCP-Protocol-Version: 2025-11-25")
+        call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "hold"}}
+        port = agent.connection.writer.get_extra_info("peername")[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        other = Agent(type(agent.connection)(reader, writer), "/mcp")
+        held = asyncio.ensure_future(agent.post(call, *lines))
+        await until(lambda: waiting.begun == 1)
+        cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+        for own in ("Mcp-Session-Id: other", "X-Nothing: 1"):
+            assert (await other.post(cancel, own)).status == 202
+        assert not waiting.cancelled
+        assert (await other.post(cancel, *lines)).status == 202
+        result = (await held).json["result"]
+        assert result["isError"]
+        assert waiting.cancelled == 1
+        writer.close()
+
+
+async def test_a_caller_sees_and_calls_what_its_roles_permit(serve: Serve) -> None:
+    users = {"a": {"roles": ["admin"]}, "b": {"roles": []}}
+    server = make_server(authenticate=lambda credentials: users.get(credentials.token))
+
+    @server(allow="admin")
+    def delete() -> bool:
+        return True
+
+    async with serve(server) as agent:
+        assert (await agent.ask("tools/list")).status == 401
+        as_admin, as_other = "Authorization: Bearer a", "Authorization: Bearer b"
+        assert "delete" in [tool["name"] for tool in await agent.tools(as_admin)]
+        assert "delete" not in [tool["name"] for tool in await agent.tools(as_other)]
+        assert (await agent.call("delete", as_admin))["structuredContent"] is True
+        refused = await agent.ask("tools/call", as_other, name="delete", arguments={})
+        assert (refused.status, refused.json["error"]["code"]) == (400, -32602)
+        assert (await agent.call("add", as_other, a=1))["structuredContent"] == 2
+        assert (await agent.ask("tools/list", as_admin)).json["result"]["cacheScope"] == "private"
+
+
+async def test_the_trace_in_meta_is_continued(serve: Serve) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    async with serve(make_server(tracing=provider)) as agent:
+        await agent.call("add", meta={"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "tracestate": "x=1"}, a=1)
+        await agent.call("add", meta={"traceparent": 7}, a=1)
+    first, second = exporter.get_finished_spans()
+    assert (first.name, f"{first.context.trace_id:032x}") == ("add", trace)
+    assert first.parent is not None
+    assert first.context.trace_state.get("x") == "1"
+    assert second.parent is None
+    provider.shutdown()
+
+
+async def test_a_handler_sees_the_meta_of_its_call(serve: Serve) -> None:
+    server = make_server()
+    seen: list[Any] = []
+
+    @server
+    def look(ctx: Context) -> None:
+        seen.append(ctx.metadata["_meta"])
+
+    async with serve(server) as agent:
+        await agent.call("look", meta={"example.com/user": "u"})
+    assert seen == [{**META, "example.com/user": "u"}]
+
+
+async def test_integers_beyond_64_bits_are_exact(serve: Serve) -> None:
+    server = make_server()
+
+    @server
+    def next_one(n: int) -> int:
+        return n + 1
+
+    async with serve(server) as agent:
+        big = 10**30
+        call = {"jsonrpc": "2.0", "id": big, "method": "tools/call"}
+        answer = await agent.post(
+            json.dumps({**call, "params": {"name": "next_one", "arguments": {"n": big}}}).encode()
+        )
+        assert f'"id":{big}'.encode() in answer.body
+        assert f'"text":"{big + 1}"'.encode() in answer.body
+
+
+async def test_images_beyond_64_kib_go_in_and_out(serve: Serve) -> None:
+    server = make_server()
+
+    @server
+    def turned(picture: PIL.Image.Image) -> PIL.Image.Image:
+        return picture.rotate(180)
+
+    picture = PIL.Image.effect_noise((400, 400), 50)
+    file = io.BytesIO()
+    picture.save(file, "png")
+    assert file.tell() > 65536
+    content = {"type": "image", "data": base64.b64encode(file.getvalue()).decode(), "mimeType": "image/png"}
+    async with serve(server) as agent:
+        [block] = (await agent.call("turned", picture=content))["content"]
+    back = PIL.Image.open(io.BytesIO(base64.b64decode(block["data"])))
+    assert back.tobytes() == picture.rotate(180).tobytes()
+
+
+async def test_limits_hold(serve: Serve) -> None:
+    server = make_server(limits=Limits(max_message_size=65536))
+
+    @server
+    def blow(size: int) -> str:
+        return "x" * size
+
+    async with serve(server) as agent:
+        result = await agent.call("blow", size=60_000)  # as text and as structured content: twice
+        assert result["isError"]
+        assert "limit is 65536 bytes" in result["content"][0]["text"]
+        assert (await agent.post(b"x" * 65537)).status == 413
+
+
+async def test_calls_and_messages_go_over_one_connection_by_turns(serve: Serve) -> None:
+    async with serve(make_server()) as agent:
+        for _ in range(3):
+            answer = await agent.connection.ask(post(b'{"jsonrpc":"2.0","id":1,"method":"add","params":[1,2]}'))
+            assert answer.json.get("result") == 3, answer
+            assert (await agent.call("add", a=5))["structuredContent"] == 6
+
+
+async def test_another_path_and_none(serve: Serve) -> None:
+    async with serve(make_server(mcp="/agents"), path="/agents") as agent:
+        assert await agent.tools()
+    async with serve(make_server(mcp=False)) as agent:
+        assert (await agent.ask("tools/list")).status == 404
+    with pytest.raises(ValueError, match="mcp: "):
+        Server(mcp="agents")
+    with pytest.raises(ValueError, match="mcp: /mcp is a path for calls already"):
+        async with Server(mcp=True, path="/mcp").listening(port=0):
+            raise AssertionError
+
+
+async def test_it_is_served_in_an_asgi_server() -> None:
+    server = make_server()
+    call = request("tools/call", meta={"progressToken": 1}, name="work", arguments={"steps": 2})
+    headers = {
+        "content-type": "application/json",
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": STATELESS,
+        "mcp-method": "tools/call",
+        "mcp-name": "work",
+        "host": "localhost",
+    }
+    for message, status, kind in [(call, 200, "text/event-stream"), ({**call, "method": "x"}, 400, "application/json")]:
+        body = orjson.dumps(message)
+        pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/mcp",
+            "http_version": "1.1",
+            "headers": [*pairs, (b"content-length", str(len(body)).encode())],
+        }
+        app = server.asgi()
+        async with app.lifespan():
+            driver = Driver(app, scope)
+            driver.body(body)
+            await asyncio.wait_for(driver.task, 20)
+        assert driver.sent[0]["status"] == status
+        assert dict(driver.sent[0]["headers"])[b"content-type"] == kind.encode()
+        text = b"".join(event.get("body", b"") for event in driver.sent)
+        assert (b'"structuredContent":"done"' in text) is (status == 200)
+
+
+def test_a_server_without_it_imports_nothing_of_it() -> None:
+    package = Path(rpcstream.__file__).parent
+    for path in package.rglob("*.py"):
+        if path.parent.name != "mcp":  # what is imported with the module itself stands at the beginning of a line
+            assert re.search(r"^(from|import) [\w.]*\bmcp\b", path.read_text(), re.MULTILINE) is None, path

@@ -1,0 +1,114 @@
+"""MCP on standard input and output."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rpcstream import Credentials
+from rpcstream.auth.authenticator import Authenticator
+from rpcstream.cli.serve import main
+from rpcstream.observe.counters import Counters
+from rpcstream.server.agents import identify_starter
+
+PROGRAM = """
+import asyncio, os
+from rpcstream import Context, Server
+
+print("while it is imported")
+server = Server(authenticate=lambda credentials: {"t": "me"}.get(credentials.token))
+
+@server
+async def add(a: int, b: int, ctx: Context) -> str:
+    print("in a handler")
+    os.system("echo in another program")
+    input_is_empty = os.read(0, 1) == b""
+    ctx.progress("half")
+    await asyncio.sleep(0.01)
+    return f"{a + b} {ctx.identity} {input_is_empty}"
+
+@server
+async def hold(ctx: Context) -> None:
+    try:
+        await asyncio.sleep(60)
+    finally:
+        print("hold has ended")
+"""
+
+
+def talk(folder: Path, *lines: Any, token: str | None = "t") -> tuple[list[Any], str, int]:
+    """Send these lines; gives what comes on standard output, as JSON, and on standard error, and the exit status."""
+    file = folder / "app.py"
+    file.write_text(PROGRAM)
+    text = "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines)
+    environment = {name: value for name, value in os.environ.items() if name != "RPCSTREAM_TOKEN"}
+    if token is not None:
+        environment["RPCSTREAM_TOKEN"] = token
+    command = [sys.executable, "-m", "rpcstream.cli.serve", "--mcp", str(file)]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, env=environment)
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr, done.returncode
+
+
+def request(call_id: int, method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": call_id, "method": method, "params": params}
+
+
+def test_messages_and_nothing_else_come_on_standard_output(tmp_path: Path) -> None:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "progressToken": "p",
+    }
+    said, logged, status = talk(
+        tmp_path,
+        request(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={}),
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        request(2, "tools/call", name="hold"),
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}},
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}},
+        request(3, "tools/call", name="add", arguments={"a": 1, "b": 2}, _meta=meta),
+        "no JSON",
+        [],
+        request(4, "ping"),
+    )
+    assert status == 0
+    by_id = {message.get("id"): message for message in said if "method" not in message}
+    assert by_id[1]["result"]["protocolVersion"] == "2025-06-18"
+    assert by_id[3]["result"]["structuredContent"] == "3 me True"
+    assert by_id[3]["result"]["resultType"] == "complete"
+    assert by_id[4]["result"] == {}
+    assert 2 not in by_id  # a call that was cancelled is not answered
+    assert [message["error"]["code"] for message in said if "error" in message] == [-32700, -32600]
+    [progress] = [message for message in said if "method" in message]
+    assert progress["params"] == {"progressToken": "p", "progress": 1, "message": "half"}
+    for text in ("while it is imported", "in a handler", "in another program"):
+        assert text in logged
+
+
+@pytest.mark.parametrize(("token", "reason"), [(None, "is not set"), ("wrong", "is not accepted")])
+async def test_a_server_with_authentication_asks_for_a_token(
+    monkeypatch: pytest.MonkeyPatch, token: str | None, reason: str
+) -> None:
+    async def look_up(credentials: Credentials) -> str | None:
+        return {"t": "me"}.get(credentials.token or "")
+
+    authenticator = Authenticator(authenticate=look_up, timeout=None, counters=Counters())
+    monkeypatch.setenv("RPCSTREAM_TOKEN", "t")
+    assert await identify_starter(authenticator) == "me"
+    monkeypatch.delenv("RPCSTREAM_TOKEN")
+    if token is not None:
+        monkeypatch.setenv("RPCSTREAM_TOKEN", token)
+    with pytest.raises(PermissionError, match=f"the token in RPCSTREAM_TOKEN {reason}"):
+        await identify_starter(authenticator)
+
+
+@pytest.mark.parametrize("option", ["--hub", "--port=1", "--host=x", "--unix=x", "--workers=2", "--path=/x"])
+def test_options_for_listening_do_not_go_with_it(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--mcp", "app.py", option]) == 2
+    assert f"{option.partition('=')[0]} does not go with --mcp" in capsys.readouterr().err
