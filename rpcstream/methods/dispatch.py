@@ -308,10 +308,7 @@ class Dispatcher:
             hold = Hold(session)
         elif collects:
             collected = self._new_collection(method, session, call_id is not NO_ID, [])
-        make_runner: Callable[..., CallRunner] = CallRunner
-        if method.dependencies is not None:
-            make_runner = functools.partial(DependencyRunner, method.dependencies, self.clean_ups)
-        runner = make_runner(
+        runner = self._runner_of(method)(
             self._invoker,
             context or self._context(method, message, timeout, session),
             slices=self._slices,
@@ -323,6 +320,12 @@ class Dispatcher:
             hold=hold,
         )
         return self._call_later(runner, method, call_id, args, kwargs, TimeLimit.of(timeout, session.loop), session)
+
+    def _runner_of(self, method: Method) -> Callable[..., CallRunner]:
+        """What makes the runner of a call that does not begin at once."""
+        if method.dependencies is None:
+            return CallRunner
+        return functools.partial(DependencyRunner, method.dependencies, self.clean_ups)
 
     def _context(
         self, method: Method, message: dict[str, Any], timeout: float | None, session: ConversationState

@@ -6,6 +6,7 @@ middleware knows nothing of it: a `MiddlewareDispatcher` takes its place, whose 
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
@@ -14,16 +15,13 @@ from typing import Any
 from ..codec.image_budget import INLINE_PIXELS
 from ..errors import RegistrationError
 from ..peer.context import CallContext, Context
-from ..peer.deadline import TimeLimit
-from ..peer.interfaces import Later
 from ..peer.state import ConversationState
-from ..wire.buffers import Encoded
 from .dependency_call import DependencyRunner
-from .dispatch import Dispatcher, wanted_credit
+from .dispatch import Dispatcher
 from .injection import Injection
 from .introspect import holds
 from .registry import RESERVED, Method
-from .replies import NO_ID
+from .stream_call import CallRunner
 
 #: Goes on with a call: the next middleware, in the end the handler. Gives the result.
 CallNext = Callable[["MethodCall"], Awaitable[Any]]
@@ -188,7 +186,7 @@ def _awaited(method: Method) -> Method:
         return method
     # The images of its arguments are kept for as long as the middleware waits, so their memory is counted.
     method.signature.decode_images(here=0 if method.offload else INLINE_PIXELS, reports=True)
-    return replace(method, inline=False, injection=method.injection or _NOTHING_INJECTED)
+    return replace(method, inline=False, begins_now=False, injection=method.injection or _NOTHING_INJECTED)
 
 
 def _is_own(method: Method) -> bool:
@@ -209,39 +207,10 @@ class MiddlewareDispatcher(Dispatcher):
         self._methods = _AwaitedMethods(self._methods)
         self._for_all = _AwaitedMethods(self._for_all)
 
-    def _call_in_conversation(
-        self,
-        method: Method,
-        message: dict[str, Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        timeout: float | None,
-        session: ConversationState,
-    ) -> Encoded | Later | None:
+    def _runner_of(self, method: Method) -> Callable[..., CallRunner]:
         if _is_own(method):
-            return super()._call_in_conversation(method, message, args, kwargs, timeout, session)
-        call_id = message.get("id", NO_ID)
-        credit = wanted_credit(method, message, session)
-        collects = method.stream is not None and credit is None
-        assert method.injection is not None
-        context = self._context(method, message, timeout, session)
-        (args, kwargs), tokens = method.injection.fill((args, kwargs), context, session, self._invoker.images)
-        if credit is not None:
-            assert method.stream is not None
-            method = method.stream
-        runner = MiddlewareRunner(
-            self._chain,
-            method.dependencies,
-            self.clean_ups,
-            self._invoker,
-            context,
-            slices=self._slices,
-            credit=credit,
-            tokens=tokens,
-            ordered=method.ordered,
-            collected=self._new_collection(method, session, call_id is not NO_ID, []) if collects else None,
-        )
-        return self._call_later(runner, method, call_id, args, kwargs, TimeLimit.of(timeout, session.loop), session)
+            return super()._runner_of(method)
+        return functools.partial(MiddlewareRunner, self._chain, method.dependencies, self.clean_ups)
 
     def _context(
         self, method: Method, message: dict[str, Any], timeout: float | None, session: ConversationState

@@ -140,13 +140,15 @@ class Observation:
             "metrics_present": numbers_of([*(family for family in families if family.kind == "gauge"), *own]),
         }
 
-    def text_of(
-        self, counters: Counters, running: RunningServer | None, numbers: Mapping[str, Mapping[str, Any]]
-    ) -> str:
-        """The text of such numbers of all processes."""
+    def text_of(self, counters: Counters, running: RunningServer | None, numbers: Mapping[str, Any]) -> str:
+        """The text of such numbers of all processes, and of the processes themselves."""
         found = {**numbers["metrics"], **numbers["metrics_present"]}
         text = render_numbers(self._families(counters, running), found, prefix=PREFIX)
-        return text + render_numbers(process_families(), found)
+        return (
+            text
+            + render(_worker_families(numbers["workers"]), prefix=PREFIX)
+            + render_numbers(process_families(), found)
+        )
 
     def _families(self, counters: Counters, running: RunningServer | None) -> list[Family]:
         families: list[Family] = [] if self.calls is None else self.calls.families()
@@ -181,6 +183,16 @@ def _counted(counters: Counters) -> list[Family]:
         text = f"Messages {way} as binary frames."
         families.append(Family(f"frames_{way}_total", "counter", text, [Sample(getattr(counters, f"frames_{way}"))]))
     return families
+
+
+def _worker_families(workers: Iterable[Mapping[str, Any]]) -> list[Family]:
+    workers = list(workers)
+    running = sum(each["pid"] is not None for each in workers)
+    restarts = sum(each["restarts"] for each in workers)
+    return [
+        Family("workers", "gauge", "Workers that serve; another one starts where one has died.", [Sample(running)]),
+        Family("worker_restarts_total", "counter", "Workers that have died and were replaced.", [Sample(restarts)]),
+    ]
 
 
 def _traffic_families(traffic: Traffic, running: RunningServer | None) -> list[Family]:

@@ -77,7 +77,7 @@ class Supervision(Protocol):
         """The server has ended: what it has counted is final."""
 
     async def metrics(self) -> dict[str, Any]:
-        """`Supervised.metric_numbers` of all processes together."""
+        """`Supervised.metric_numbers` of all processes together, and `workers` as in `stats`."""
 
 
 class RunningServer:

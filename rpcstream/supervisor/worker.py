@@ -136,7 +136,7 @@ class WorkerLink:
 
     async def metrics(self) -> dict[str, Any]:
         counted = await self._all_counted()
-        return {name: counted.get(name, {}) for name in _METRICS}
+        return {**{name: counted.get(name, {}) for name in _METRICS}, "workers": counted.get("workers", [])}
 
     def ended(self, server: Supervised) -> None:
         self._send({"type": "counted", "id": 0, "counters": self._counted(server)})

@@ -423,6 +423,7 @@ def test_metrics_are_those_of_all_workers_and_of_those_that_have_ended(start: St
         assert value(text, "rpcstream_calls_total", method="pid", code="0") == 4
         assert value(text, "rpcstream_call_duration_seconds_bucket", method="pid", le="+Inf") == 4
         assert value(text, "rpcstream_connections", transport="tcp") == 4
+        assert (value(text, "rpcstream_workers"), value(text, "rpcstream_worker_restarts_total")) == (2, 0)
         for pid in pids:
             assert (value(text, "process_resident_memory_bytes", pid=str(pid)) or 0) > 1_000_000
         check_with_promtool(text)
@@ -430,3 +431,5 @@ def test_metrics_are_those_of_all_workers_and_of_those_that_have_ended(start: St
         os.kill(pids.pop(), signal.SIGKILL)
         until_in_thread(lambda: all(f'pid="{pid}"' in shown() for pid in program.pids() - {None}))
         assert value(shown(), "rpcstream_calls_total", method="pid", code="0") == 4
+        until_in_thread(lambda: value(shown(), "rpcstream_workers") == 2)
+        assert value(shown(), "rpcstream_worker_restarts_total") == 1
