@@ -12,5 +12,5 @@ IS_THOROUGH = bool(os.environ.get("RPCSTREAM_THOROUGH"))
 
 
 def example_count(thorough: int) -> int:
-    """For `max_examples`: this many in a thorough run, else a third of them, though at least 30."""
-    return thorough if IS_THOROUGH else min(thorough, max(30, thorough // 3))
+    """For `max_examples`: this many in a thorough run, else a fifth of them, though at least 20."""
+    return thorough if IS_THOROUGH else min(thorough, max(20, thorough // 5))

@@ -63,10 +63,10 @@ ENDLESS = 10**12
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("to", [0, 1, 31, 32, 33, 255, 256, 257, 5000])
-async def test_all_items_come_whatever_their_number(network: Network, kind: str, to: int) -> None:
+async def test_all_items_come_whatever_their_number(network: Network, kind: str) -> None:
     async with network.client(Counting().server) as client:
-        assert await client.call(kind, to) == list(range(to))
+        for to in (0, 1, 31, 32, 33, 255, 256, 257, 5000):
+            assert await client.call(kind, to) == list(range(to))
 
 
 @pytest.mark.parametrize("kind", KINDS)

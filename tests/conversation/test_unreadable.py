@@ -65,17 +65,17 @@ def filled(form: bytes, call_id: bytes, bad: bytes) -> bytes:
     return form % ({b"id": call_id, b"bad": bad} if b"%(" in form else (call_id, bad))
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("bad", BAD)
-async def test_the_error_has_the_id_of_the_request(network: Network, bad: str, form: str) -> None:
+async def test_the_error_has_the_id_of_the_request(network: Network, bad: str) -> None:
     if bad == "half a character" and type(network.transport).__name__ == "WebSocket":
         return  # it ends the connection there (RFC 6455, 8.1)
     async with connected(network) as (echo, raw):
-        for call_id, written in ((7, b"7"), ("ä", rb'"\u00e4"'), (1.5, b"1.50")):
-            raw.send(filled(FORMS[form], written, BAD[bad]))
-            reply = await raw.reply()
-            assert (reply["id"], reply["error"]["code"]) == (call_id, -32700)
-            assert reply["error"]["data"]["reason"]
+        for form, text in FORMS.items():
+            for call_id, written in ((7, b"7"), ("ä", rb'"\u00e4"'), (1.5, b"1.50")):
+                raw.send(filled(text, written, BAD[bad]))
+                reply = await raw.reply()
+                assert (reply["id"], reply["error"]["code"]) == (call_id, -32700), form
+                assert reply["error"]["data"]["reason"]
         assert not echo.carried_out
         assert await raw.result("echo", 1) == [1]
 

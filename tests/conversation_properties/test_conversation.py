@@ -16,6 +16,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, rule
 
+from ..example_count import example_count
 from ..random_runs import RandomRun, run_settings
 from .networks import MemoryNetwork, TcpNetwork
 from .reference_model import ExpectedCall
@@ -25,7 +26,7 @@ from .simulation import Simulation
 
 pytestmark = pytest.mark.usefixtures("fast_collections")
 
-EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", example_count(60)))
 STEPS = int(os.environ.get("RPCSTREAM_STEPS", "30"))
 
 clients = st.sampled_from("ab")

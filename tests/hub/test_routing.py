@@ -14,12 +14,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
+from ..example_count import example_count
 from ..random_runs import RandomRun, run_settings
 from .simulation import MANNERS, NAMES, RIGHT, HubSimulation
 
 pytestmark = pytest.mark.usefixtures("fast_collections")
 
-EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", example_count(40)))
 STEPS = int(os.environ.get("RPCSTREAM_STEPS", "40"))
 
 #: Ids as JSON: several callers have the same, and so has one caller for several calls at once.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import io
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -28,6 +29,11 @@ def wire(image: Image.Image, name: str = "png") -> dict[str, Any]:
     file = io.BytesIO()
     image.save(file, name)
     return {"$type": "image", "format": name, "data": base64.b64encode(file.getvalue()).decode()}
+
+
+@functools.cache
+def too_many_pixels() -> dict[str, Any]:
+    return wire(Image.new("L", (70_000, 1000)))
 
 
 def request(method: str, *params: Any, call_id: Any = 1, **members: Any) -> dict[str, Any]:
@@ -329,7 +335,7 @@ async def test_what_is_wrong_with_an_image_is_said_as_ever(method: str, address:
     raw = await connect(address)
     broken = wire(LARGE)
     broken["data"] = broken["data"][:100]
-    for image in (broken, wire(Image.new("L", (70_000, 1000))), 5, {"$type": "bytes", "data": ""}):
+    for image in (broken, too_many_pixels(), 5, {"$type": "bytes", "data": ""}):
         answer = await raw.call(method, [image])
         assert answer["error"]["code"] == -32602
         assert answer["error"]["data"]["parameter"].startswith("image")

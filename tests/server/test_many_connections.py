@@ -16,7 +16,7 @@ import pytest
 from ..example_count import IS_THOROUGH
 
 CONNECTIONS = 1000
-CALLS = 100 if IS_THOROUGH else 20
+CALLS = 100 if IS_THOROUGH else 10
 
 PROGRAM = """
     import asyncio, gc, resource, sys
