@@ -48,7 +48,7 @@ def mcp_path(option: bool | str) -> str | None:
 
 
 async def identify_starter(authenticator: Authenticator) -> Any:
-    """The identity of whoever has started this program: by the token in a variable, or as its user.
+    """The identity of the user who has started this program: by the token in a variable, or by the user id.
 
     Raises:
         PermissionError: it is not accepted.
