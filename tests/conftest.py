@@ -23,7 +23,7 @@ from .raw_connection import RawConnection
 #: Folders that are run where they are named, in steps of `.ci/run`.
 NAMED = [
     Path(__file__).parent.resolve() / name
-    for name in ("abuse", "benchmarks", "docs", "examples", "interop", "rolling", "supervisor")
+    for name in ("abuse", "benchmarks", "docs", "examples", "interop", "javascript", "rolling", "supervisor")
 ]
 
 #: In the place of the user's folders for configurations and caches.

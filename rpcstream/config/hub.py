@@ -74,6 +74,7 @@ HUB = Schema(
         Option(name="title", type=TEXT),
         Option(name="debug", type=FLAG),
         Option(name="metrics", type=METRICS),
+        Option(name="javascript", type=FLAG),
         Option(name="access_log", type=choice("text", "json")),
         Option(name="log_slow_calls", type=SECONDS_OR_NONE),
         Option(name="log_level", type=choice(*LOG_LEVELS)),

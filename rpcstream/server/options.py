@@ -66,6 +66,7 @@ class ServerOptions(TypedDict, total=False):
         log_slow_calls: seconds; a call that takes longer from its request to its reply is named in a warning.
         mcp: offer the methods as tools to agents, by the Model Context Protocol, to POST at "/mcp", or at another path
             that is given here. One with `@server(mcp=False)` is left out.
+        javascript: answer `/rpcstream.js` with the JavaScript client, for web pages; without authentication, too.
         title: of the service, for `rpc.discover`.
         version: of the service, for `rpc.discover`.
     """
@@ -95,6 +96,7 @@ class ServerOptions(TypedDict, total=False):
     access_log: AccessLogFormat | None
     log_slow_calls: float | None
     mcp: bool | str
+    javascript: bool
     title: str
     version: str
 
@@ -126,6 +128,7 @@ DEFAULTS: Mapping[str, Any] = {
     "access_log": None,
     "log_slow_calls": None,
     "mcp": False,
+    "javascript": False,
     "title": "rpcstream server",
     "version": "0",
 }

@@ -16,7 +16,7 @@ from ..text import get_logger
 from ..wire.http_messages import Request, Response, problem
 from .handlers import DeferredResponse, Handler, error_response
 from .paths import PathPattern
-from .static import Content, File, Folder, Read, SingleFile
+from .static import Content, File, Folder, PackedContent, Read, SingleFile
 
 log = get_logger("rpcstream.web")
 
@@ -82,7 +82,7 @@ class MetricsRoute(Route):
 class StaticRoute(Route):
     """Bytes that are served as they are."""
 
-    def __init__(self, path: str, is_public: bool, content: Content) -> None:
+    def __init__(self, path: str, is_public: bool, content: Content | PackedContent) -> None:
         super().__init__(path, is_public)
         self._content = content
 

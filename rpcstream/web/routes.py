@@ -5,8 +5,10 @@ Owns their registration and their order: the first that matches answers. Knows n
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from ..codec import Codec
@@ -21,7 +23,7 @@ from .handlers import Handler
 from .html import Html
 from .paths import PathPattern, check_path
 from .responses import HTML, check_headers
-from .static import Content, Folder, Headers, SingleFile, type_of
+from .static import Content, Folder, Headers, PackedContent, SingleFile, type_of
 
 log = get_logger("rpcstream.web")
 
@@ -29,6 +31,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: The path of the metrics.
 METRICS = "/metrics"
+
+#: The path of the JavaScript client.
+JAVASCRIPT = "/rpcstream.js"
 
 #: Headers that are made for all static content.
 _OF_CONTENT = frozenset({"etag", "last-modified", "x-content-type-options"})
@@ -62,7 +67,7 @@ class Routes:
         own = [NOSNIFF, ("Cache-Control", "no-store")]
         self._ok = Response(200, b"ok", _TEXT, own)
         self._draining = Response(503, b"draining", _TEXT, own)
-        #: Health checks, unless another route has their path.
+        #: Pages of the server itself, such as health checks, unless another route has their path.
         self._health: dict[str, Route] = {
             "/healthz": HealthRoute("/healthz", lambda: self._ok),
             "/readyz": HealthRoute("/readyz", lambda: self._draining if self.is_draining else self._ok),
@@ -247,6 +252,15 @@ class Routes:
         if response is not None:
             self._health[METRICS] = MetricsRoute(METRICS, public, response)
 
+    def show_javascript(self, shown: bool = True) -> None:
+        """Answer `/rpcstream.js` with the JavaScript client, unless another route has that path; False: do not.
+
+        It is for callers that are not authenticated, too: a browser sends no token for a script.
+        """
+        self._health.pop(JAVASCRIPT, None)
+        if shown:
+            self._health[JAVASCRIPT] = StaticRoute(JAVASCRIPT, True, javascript_client())
+
     def open(self, invoker: Invoker) -> None:
         """The server starts. Until `close`, this invoker runs offloaded handlers and reads files.
 
@@ -309,3 +323,9 @@ class Routes:
         if self._invoker is None:
             raise RuntimeError("the server of these routes is not running")
         return self._invoker
+
+
+@functools.cache
+def javascript_client() -> PackedContent:
+    """The JavaScript client, read from the package."""
+    return PackedContent(Path(__file__).with_name("client.js").read_bytes(), type_of(JAVASCRIPT), [])

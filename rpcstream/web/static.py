@@ -7,9 +7,11 @@ and again when it was changed, which is checked once a second at most. Knows no 
 from __future__ import annotations
 
 import functools
+import gzip
 import hashlib
 import mimetypes
 import os
+import re
 import stat
 from collections import OrderedDict
 from collections.abc import Callable
@@ -102,6 +104,33 @@ class Content:
         if since is not None and self._modified is not None and _is_since(since, self._modified):
             return self.not_modified
         return self.response
+
+
+class PackedContent:
+    """Text that is sent compressed to clients that read gzip (RFC 9110, 8.4.1 and 12.5.3), each form with its own tag.
+
+    Args:
+        body, type, headers: as for `Content`.
+    """
+
+    def __init__(self, body: bytes, type: str, headers: Headers) -> None:
+        varies = [*headers, ("Vary", "Accept-Encoding")]
+        self._plain = Content(body, type, varies)
+        self._packed = Content(gzip.compress(body, mtime=0), type, [*varies, ("Content-Encoding", "gzip")])
+
+    def answer(self, request: Request) -> Response:
+        """The response to GET or HEAD."""
+        packed = _reads_gzip(request.headers.get("accept-encoding", ""))
+        return (self._packed if packed else self._plain).answer(request)
+
+
+def _reads_gzip(said: str) -> bool:
+    """Whether a header Accept-Encoding names gzip, without `q=0`."""
+    for each in said.split(","):
+        name, *parameters = (part.strip().lower() for part in each.split(";"))
+        if name == "gzip":
+            return not any(re.fullmatch(r"q=0(\.0*)?", parameter) for parameter in parameters)
+    return False
 
 
 def _is_tag(said: str, tag: str) -> bool:
