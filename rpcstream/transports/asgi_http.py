@@ -24,7 +24,7 @@ from ..wire.buffers import AttachedMessage, Encoded, ReceiveBuffer, parts_of
 from ..wire.frame_messages import FrameBody
 from ..wire.http_messages import FRAME, JSON, HttpError, Request, Response, problem, too_long
 from ..wire.messages import Message
-from .asgi_transport import EventTransport, Receive, Send
+from .asgi_transport import EventTransport, FrameWait, Receive, Send
 from .connection import JOIN_MAX, SocketConnection
 from .http import NOT_READ, malformed
 from .http_exchange import WRAPPING, AnsweredNotifications, CallHead, EndpointHead, HttpExchange
@@ -86,10 +86,6 @@ class AsgiRequest(SocketConnection):
         self._reception = Reception(context.memory)
         self._exchange: HttpExchange | None = None
         self._admission: FrameAdmission | None = None
-        self._frame: FrameBody | None = None
-        #: Set when a frame that waited may be looked at again; and why it cannot be read.
-        self._frame_news: asyncio.Future[None] | None = None
-        self._frame_error: FrameError | None = None
         #: Waits for the client to leave.
         self._watcher: asyncio.Task[None] | None = None
         #: What is asked for is not begun yet; the body is being read; a call was begun; the response's head was put.
@@ -251,9 +247,10 @@ class AsgiRequest(SocketConnection):
             HttpError: it is none, or too long.
         """
         exchange = self._exchange = self._make_exchange(head)
-        self._admission = FrameAdmission(exchange.session, self._go_on)
+        wait = FrameWait()
+        self._admission = FrameAdmission(exchange.session, wait.go_on)
         max_size = self._limits.max_message_size
-        frame = self._frame = FrameBody(self._admission, max_size, self._reception)
+        frame = FrameBody(self._admission, max_size, self._reception)
         size = 0
         try:
             while True:
@@ -266,29 +263,14 @@ class AsgiRequest(SocketConnection):
                 if size > max_size + HEADER_MAX:
                     raise HttpError(too_long(max_size))
                 frame.append(body)
-                while frame.is_waiting:
+                if frame.is_waiting:
                     self._is_reading = False  # the client need not hurry
-                    self._frame_news = self._loop.create_future()
-                    await self._frame_news
+                    await wait.memory_for(frame)
                     self._is_reading = True
-                if self._frame_error is not None:
-                    raise self._frame_error
                 if not event.get("more_body", False):
                     return frame.end()
         except FrameError as error:
             raise HttpError(malformed(error)) from None
-        finally:
-            self._frame = None
-
-    def _go_on(self) -> None:
-        """There may be memory for a frame that waits."""
-        try:
-            if self._frame is None or not self._frame.go_on():
-                return
-        except FrameError as error:
-            self._frame_error = error
-        if self._frame_news is not None and not self._frame_news.done():
-            self._frame_news.set_result(None)
 
     async def _watch(self) -> None:
         """Cancel the work on the request when its client leaves."""

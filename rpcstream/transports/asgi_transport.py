@@ -1,7 +1,7 @@
 """The events of one ASGI connection as an asyncio transport, so that connections write to it as to a socket.
 
-Owns the events that wait to be sent, how many bytes they have, and how the task that serves the connection is woken or
-interrupted. Knows neither what the events mean nor who makes them.
+Owns the events that wait to be sent, how many bytes they have, how the task that serves the connection is woken or
+interrupted, and how the task that reads waits for memory. Knows neither what the events mean nor who makes them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol, TypeVar
+
+from ..wire.binary_frame import FrameError
+from ..wire.frame_messages import FrameMessage
 
 #: As in the specification of ASGI 3.
 Scope = MutableMapping[str, Any]
@@ -26,6 +29,40 @@ class Writer(Protocol):
     def pause_writing(self) -> None: ...
 
     def resume_writing(self) -> None: ...
+
+
+class FrameWait:
+    """Where the task that reads a binary frame waits until there is memory for its payloads.
+
+    `go_on` is called by the `FrameAdmission` of the connection.
+    """
+
+    def __init__(self) -> None:
+        self._frame: FrameMessage | None = None
+        self._news: asyncio.Future[None] | None = None
+
+    async def memory_for(self, frame: FrameMessage) -> None:
+        """Wait until a frame waits no more; nothing is fed to it meanwhile.
+
+        Raises:
+            FrameError: it cannot be read.
+        """
+        self._frame, self._news = frame, asyncio.get_running_loop().create_future()
+        try:
+            await self._news
+        finally:
+            self._frame = self._news = None
+
+    def go_on(self) -> None:
+        """There may be memory for the frame that waits."""
+        frame, news = self._frame, self._news
+        if frame is None or news is None or news.done():
+            return
+        try:
+            if frame.go_on() and not frame.is_waiting:
+                news.set_result(None)
+        except FrameError as error:
+            news.set_exception(error)
 
 
 class EventTransport(asyncio.Transport):

@@ -22,7 +22,7 @@ from ..wire.envelope import error_reply
 from ..wire.frame_messages import FrameMessage
 from ..wire.frames import BAD_DATA, GOING_AWAY, NO_CODE, NORMAL, TRY_LATER, Close
 from ..wire.messages import HEAD_SIZE, Message, Oversize
-from .asgi_transport import Event, EventTransport, Receive, Send
+from .asgi_transport import Event, EventTransport, FrameWait, Receive, Send
 from .message_connection import ConnectionOptions, MessageConnection, trace_all, trace_sent
 from .websocket import DRAIN_CHECK, DRAIN_TIME
 
@@ -57,16 +57,13 @@ class AsgiWebSocket(MessageConnection):
         super().__init__(session, limits=limits, **options)
         self._receive = receive
         self._events = EventTransport(send, self, self.address)
-        self._frames = FrameAdmission(session, self._go_on)
+        self._frame_wait = FrameWait()
+        self._frames = FrameAdmission(session, self._frame_wait.go_on)
         self._max_size = limits.max_message_size
         #: Messages that have come in this turn of the loop, and their bytes; when they are handled.
         self._received: list[Message] = []
         self._received_size = 0
         self._delivery: asyncio.Handle | None = None
-        #: The binary frame that waits for memory, and is told of it; and why it cannot be read.
-        self._frame: FrameMessage | None = None
-        self._frame_news: asyncio.Future[None] | None = None
-        self._frame_error: FrameError | None = None
         self._last_word: Close | None = None
         #: Messages are not looked at any more; the session was told that it is lost.
         self._ignores_input = self._is_lost = False
@@ -165,36 +162,20 @@ class AsgiWebSocket(MessageConnection):
 
     async def _take_frame(self, data: bytes) -> None:
         """Handle a binary frame; while there is no memory for its payloads, nothing more is read."""
-        frame = self._frame = FrameMessage(self._frames, self._max_size, None)
+        frame = FrameMessage(self._frames, self._max_size, None)
         try:
             taken = frame.feed(data)
             while frame.is_waiting:
-                self._frame_news = self._loop.create_future()
-                await self._frame_news
-                if self._frame_error is not None:
-                    raise self._frame_error
+                await self._frame_wait.memory_for(frame)
                 if self._closing:
                     return
-                if not frame.is_waiting:
-                    taken = frame.feed(data, taken)
+                taken = frame.feed(data, taken)
             message = frame.end()
         except FrameError as error:
             self._deliver()
             self._refuse_frame(error)
         else:
             self._keep(message, len(data))
-        finally:
-            self._frame = None
-
-    def _go_on(self) -> None:
-        """There may be memory for a frame that waits."""
-        try:
-            if self._frame is None or not self._frame.go_on():
-                return
-        except FrameError as error:
-            self._frame_error = error
-        if self._frame_news is not None and not self._frame_news.done():
-            self._frame_news.set_result(None)
 
     async def _peer_closed(self, event: Event) -> None:
         """The client reads nothing more: what runs for it is cancelled, once what it has sent before is begun."""
