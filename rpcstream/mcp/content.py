@@ -61,8 +61,7 @@ def rich_content(raw: bytes, codec: Codec) -> list[Block]:
     writer = _ContentWriter(codec)
     value = msgspec.json.decode(raw)
     shown = writer.shown(value)
-    is_whole = type(value) is dict and TAG_KEY in value and bool(writer.blocks)
-    if is_whole:
+    if type(value) is dict and type(shown) is str:  # it is a rich value itself
         return writer.blocks
     text = shown if type(shown) is str else json.dumps(shown, ensure_ascii=False)
     return [{"type": "text", "text": text}, *writer.blocks]

@@ -199,6 +199,17 @@ class Server(ServerMethods):
             raise RuntimeError("this server is running already")
         self._paths = _checked_paths(path)
 
+    def take_agents_at(self, path: bool | str = True) -> None:
+        """Offer the methods to agents by HTTP, or no more, before the server runs; as `mcp` of the constructor.
+
+        Raises:
+            ValueError: it is no path.
+            RuntimeError: the server is running.
+        """
+        if self._running is not None:
+            raise RuntimeError("this server is running already")
+        self._mcp_path = mcp_path(path)
+
     def trace_calls(self, tracing: bool | TracerProvider = True) -> None:
         """Make spans of the calls, or none, from the next start of the server on; as `tracing` of the constructor.
 

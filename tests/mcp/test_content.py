@@ -15,6 +15,12 @@ from rpcstream.codec import Codec
 from rpcstream.mcp import content
 
 
+class Pair:
+    """A type that is registered with a codec."""
+
+    parts = (2, 1)
+
+
 def shown(value: Any, codec: Codec | None = None) -> list[Any]:
     """The content for a result that is written as on the wire."""
     codec = codec or Codec()
@@ -70,6 +76,14 @@ def test_parts_of_a_result_are_named_in_its_text() -> None:
     assert (image["type"], npy["type"], raw["type"]) == ("image", "resource", "resource")
     assert array["text"].startswith("array 2: int64, shape (2,)")
     assert (size["text"], file_in(raw).read()) == ("bytes 3: 3 bytes", b"abc")
+
+
+def test_a_type_of_the_user_is_shown_with_its_parts_taken_out() -> None:
+    codec = Codec()
+    codec.register(Pair, "pair", encode=lambda pair: {"parts": np.array(pair.parts)}, decode=lambda parts: Pair())
+    text, _, resource = shown(Pair(), codec)
+    assert text["text"] == '{"$type": "pair", "parts": "[array 1]"}'
+    np.testing.assert_array_equal(np.load(file_in(resource)), [2, 1])
 
 
 def test_a_string_is_its_own_text_and_other_values_are_json() -> None:
