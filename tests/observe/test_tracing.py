@@ -37,6 +37,7 @@ from rpcstream import (
 )
 from rpcstream.config import client_options, hub_options
 from rpcstream.testing import drop_connections, memory_client, serve_in_thread
+from tests.asgi_driver import call, connected, post
 from tests.raw_connection import RawConnection
 from tests.waiting import until
 
@@ -327,6 +328,27 @@ async def test_calls_that_a_hub_holds_go_on_in_their_trace(spans: Spans, connect
         assert (await caller.reply())["result"] == 5
         found = await spans.wait_for(2)
     assert tree(found) == {("jsonrpc SERVER",), ("jsonrpc SERVER", "later CLIENT")}
+
+
+async def test_calls_through_an_asgi_server_are_spans_of_their_callers_traces(spans: Spans) -> None:
+    server = make_server(spans)
+    app = server.asgi()
+    answer = await post(app, call("current", id=5, traceparent=PARENT))
+    websocket = await connected(app)
+    websocket.text(call("fail", id=6, traceparent=PARENT))
+    await until(lambda: websocket.messages)
+    websocket.close()
+    await websocket.ended()
+    first, second = await spans.wait_for(2)
+    assert answer.json["result"] == format(id_of(first), "016x")
+    for span, name in ((first, "current"), (second, "fail")):
+        assert span.parent is not None
+        assert format(span.parent.span_id, "016x") == SPAN
+        assert (span.name, span.kind, format(span.parent.trace_id, "032x")) == (name, SpanKind.SERVER, TRACE)
+        assert attributes(span)["network.peer.address"] == "127.0.0.1"
+    assert (attributes(first)["jsonrpc.request.id"], attributes(second)["error.type"]) == ("5", "7")
+    server.stop()
+    await until(lambda: not server.is_running)
 
 
 # -- what a span says -------------------------------------------------------------------------------------------------

@@ -21,10 +21,12 @@ from rpcstream.observe.metrics import MAX_OWN_CODES, OTHER, UNKNOWN
 from rpcstream.testing import drop_connections, memory_client, serve_in_thread, wait_until_idle
 from rpcstream.wire import envelope
 
+from ..asgi_driver import Driver, call, connected, http_scope, post
 from ..certificates import authority, server_tls
 from ..methods.worker_functions import add as add_elsewhere
 from ..observe.reading import check_with_promtool, outcomes, value
 from ..raw_connection import raw_connections
+from ..waiting import until
 
 
 def make_server(**options: Any) -> Server:
@@ -438,6 +440,34 @@ class TestTransports:
             (transport, "add", 0),
             (transport, "add_later", 0),
         ]
+
+    async def test_under_an_asgi_server(self) -> None:
+        server = make_server(access_log="json")
+        app = server.asgi()
+        with lines_of("rpcstream.access") as lines:
+            answer = await post(app, call("add", 1, 2))
+            assert answer.json["result"] == 3
+            asked = Driver(app, http_scope())
+            asked.body(orjson.dumps(call("wait")))
+            websocket = await connected(app)
+            websocket.text(call("add_later", 1, 2))
+            await until(lambda: websocket.messages and value(server.metrics_text(), "rpcstream_calls_in_flight") == 1)
+            shown = server.metrics_text()
+            asked.leave()
+            websocket.close()
+            await asyncio.gather(asked.ended(), websocket.ended())
+        assert value(shown, "rpcstream_connections", transport="http") == 1
+        assert value(shown, "rpcstream_connections", transport="websocket") == 1
+        assert value(shown, "rpcstream_connections_accepted_total") == 3
+        assert outcomes(shown) == {("add", "0"): 1, ("add_later", "0"): 1}
+        assert [(line["transport"], line["method"], line["address"]) for line in map(orjson.loads, lines)] == [
+            ("http", "add", "127.0.0.1:50412"),
+            ("websocket", "add_later", "127.0.0.1:50412"),
+            ("http", "wait", "127.0.0.1:50412"),
+        ]
+        server.stop()
+        await until(lambda: not server.is_running)
+        assert "rpcstream_connections{" not in server.metrics_text()
 
     async def test_in_memory(self) -> None:
         server = make_server(access_log="json")
