@@ -25,6 +25,7 @@ from rpcstream.server.options import DEFAULTS as SERVER_DEFAULTS
 from rpcstream.server.options import ServerOptions
 from rpcstream.testing import serve_in_thread
 
+from ..conftest import NAMED
 from .blocks import DOCS, FRONT, PAGES, README, REASONS, ROOT, RUN, blocks_of
 from .check_types import all_modules
 
@@ -166,6 +167,12 @@ def test_command_line_has_every_type_and_status() -> None:
     assert [kind for kind in items.KINDS if f"`key:{kind}=" not in text] == []
     statuses = {first for first, _ in cells_in(text) if first.isdigit()}
     assert statuses == {"0", "1", "2", "3", "4"}
+
+
+def test_folders_that_are_run_where_they_are_named() -> None:
+    rows = [first for first, _ in cells_in((ROOT / "CONTRIBUTING.md").read_text())]
+    named = [str(path.relative_to(ROOT)) for path in NAMED]
+    assert [row.strip("`") for row in rows if row.startswith("`tests/")] == named
 
 
 def test_every_public_name_is_documented() -> None:
