@@ -10,16 +10,33 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from ..transports.stream import LineStream
+from .session import McpSession
 
 #: Bytes that are copied at a time.
 _COPY = 256 * 1024
 
 
 class StdioStream(LineStream):
-    """The line stream of a program that was started by an agent's host."""
+    """The line stream of a program that was started by an agent's host.
+
+    Args:
+        on_end: called when the host sends nothing more.
+        options: as for `LineStream`.
+    """
+
+    def __init__(self, session: McpSession, *, on_end: Callable[[], object], **options: Any) -> None:
+        super().__init__(session, **options)
+        self._on_end = on_end
+
+    def eof_received(self) -> bool:
+        """The host has closed the input: what is in flight is answered, for as long as a server that stops waits."""
+        stays = super().eof_received()
+        self._on_end()
+        return stays
 
     def _connect_session(self) -> None:
         # Not lasting, as a POST is not: nothing is asked of the client, and nothing is sent that is no answer.
@@ -65,6 +82,7 @@ class StdioPipe:
         os.dup2(self._input, 0)
         os.dup2(self._output, 1)
         self._pipe.close()
+        self.sock.close()
 
     def _read(self) -> None:
         """Copy from standard input to the socket."""

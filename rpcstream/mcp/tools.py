@@ -77,7 +77,9 @@ class Tool:
 
     def _definition(self, *, is_stateless: bool) -> dict[str, Any]:
         tool: dict[str, Any] = {"name": self.name}
-        text = self._described.get("description") or self._described.get("summary") or ""
+        text, summary = self._described.get("description") or "", self._described.get("summary") or ""
+        if not text.startswith(summary):
+            text = f"{summary}\n\n{text}"
         if self._described.get("deprecated"):
             text = f"Deprecated. {text}"
         if text:

@@ -20,6 +20,7 @@ from ..peer.session import Session
 from ..text import get_logger
 from ..transports.http_exchange import Endpoint
 from ..transports.listen import Listener
+from ..transports.message_connection import Trace
 from ..web.paths import check_path
 from .running import RunningServer
 
@@ -91,6 +92,7 @@ class Agents:
         is_public: bool,
     ) -> None:
         from ..mcp.dispatch import McpDispatcher
+        from ..mcp.session import parse_long
         from ..mcp.tools import Tools
 
         self._dispatcher = McpDispatcher(
@@ -103,7 +105,7 @@ class Agents:
             instructions=lambda: describe().get("info", {}).get("description"),
             is_public=is_public,
         )
-        self._options = {**options, "on_slow": self._dispatcher.report_slow}
+        self._options = {**options, "on_slow": self._dispatcher.report_slow, "parse_long": parse_long}
 
     def endpoint(self, listener: Listener) -> Endpoint:
         """What takes POST for MCP at a listener."""
@@ -111,8 +113,8 @@ class Agents:
 
         return McpEndpoint(lambda identity: self._new_session(listener, identity))
 
-    async def talk(self, pipe: StdioPipe, running: RunningServer, identity: Any) -> None:
-        """Serve on standard input and output until these are closed, or the server is to stop."""
+    async def talk(self, pipe: StdioPipe, running: RunningServer, identity: Any, trace: Trace | None) -> None:
+        """Serve on standard input and output until the input ends, or the server is to stop."""
         from ..mcp.stdio import StdioStream
 
         self._dispatcher.answers_cancelled = False
@@ -125,8 +127,10 @@ class Agents:
         session = self._new_session(running.listener, identity)
         stream = StdioStream(
             session,
+            on_end=running.stopping.set,
             limits=self._options["limits"],
             address="stdio",
+            trace=trace,
             on_open=running.listener.connection_opened,
             on_close=on_close,
         )
@@ -141,10 +145,10 @@ class Agents:
                 end.cancel()
 
     def _new_session(self, listener: Listener, identity: Any) -> McpSession:
-        from ..mcp.session import McpSession, parse_long
+        from ..mcp.session import McpSession
 
         def make(on_gone: Callable[[Session], None]) -> McpSession:
-            return McpSession(self._dispatcher, **self._options, on_gone=on_gone, parse_long=parse_long)
+            return McpSession(self._dispatcher, **self._options, on_gone=on_gone)
 
         session = listener.add_session(make)
         session.set_identity(identity)

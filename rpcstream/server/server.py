@@ -483,7 +483,7 @@ class Server(ServerMethods):
                 if self._authenticator is not None:
                     identity = await identify_starter(self._authenticator)
                 agents = self._agents(running.dispatcher, running.invoker)
-                await agents.talk(pipe, running, identity)
+                await agents.talk(pipe, running, identity, log_message if self.debug else None)
         if len(signals) > 1:
             raise StopNow(signals[-1])
 

@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import rpcstream
-from rpcstream import Context, Limits, RpcError, Server
+from rpcstream import CallNext, Context, Hub, Limits, MethodCall, RpcError, Server
 from tests.asgi_driver import Driver
 from tests.transports.raw_http import post
 from tests.waiting import until
@@ -422,3 +423,72 @@ def test_a_server_without_it_imports_nothing_of_it() -> None:
     for path in package.rglob("*.py"):
         if path.parent.name != "mcp":  # what is imported with the module itself stands at the beginning of a line
             assert re.search(r"^(from|import) [\w.]*\bmcp\b", path.read_text(), re.MULTILINE) is None, path
+
+
+async def test_middleware_and_metrics_see_calls_of_tools_as_calls_of_their_methods(serve: Serve) -> None:
+    server = make_server(metrics=True)
+    seen: list[tuple[str, Any]] = []
+
+    @server.middleware
+    async def watch(call: MethodCall, call_next: CallNext) -> Any:
+        seen.append((call.method.name, dict(call.arguments)))
+        return await call_next(call)
+
+    async with serve(server) as agent:
+        assert (await agent.call("add", a=2, b=3))["structuredContent"] == 5
+        await agent.call("fail")
+        text = server.metrics_text()
+    assert [name for name, _ in seen] == ["add", "fail"]
+    assert 'rpcstream_calls_total{method="add",code="0"} 1' in text
+    assert 'rpcstream_calls_total{method="fail",code="42"} 1' in text
+    assert "tools/call" not in text
+
+
+async def test_a_hub_offers_its_own_methods(serve: Serve) -> None:
+    hub = Hub(mcp=True)
+
+    @hub
+    def twice(n: int) -> int:
+        return 2 * n
+
+    async with serve(hub) as agent:
+        assert [tool["name"] for tool in await agent.tools()] == ["twice"]
+        assert (await agent.call("twice", n=4))["structuredContent"] == 8
+
+
+async def test_tools_may_come_and_go_while_the_server_runs(serve: Serve) -> None:
+    server = make_server()
+    async with serve(server) as agent:
+        before = len(await agent.tools())
+        server.add(lambda: 7, name="seven")
+        assert len(await agent.tools()) == before + 1
+        assert (await agent.call("seven"))["structuredContent"] == 7
+        with pytest.raises(RuntimeError, match="running already"):
+            server.take_agents_at(False)
+
+
+async def test_too_many_calls_wait_and_are_refused_beyond_that(serve: Serve) -> None:
+    server = make_server(threads=1, limits=Limits(max_queue=1))
+    go = threading.Event()
+
+    @server(offload="thread")
+    def wait() -> str:
+        go.wait(20)
+        return "done"
+
+    async with serve(server) as agent:
+        port = agent.connection.writer.get_extra_info("peername")[1]
+        others = []
+        for _ in range(4):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            others.append(Agent(type(agent.connection)(reader, writer), "/mcp"))
+        calls = [asyncio.ensure_future(other.call("wait")) for other in others]
+        done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED, timeout=20)
+        refused = done.pop().result()
+        go.set()
+        results = [await call for call in calls]
+        for other in others:
+            other.connection.writer.close()
+    assert refused["isError"]
+    assert refused["content"][0]["text"].startswith("Server busy")
+    assert "done" in [result.get("structuredContent") for result in results]
