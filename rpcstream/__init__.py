@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     )
     from .hub import Hub, Rule, Rules
     from .limits import Limits
+    from .methods.about import Example
     from .methods.dependencies import Depends
     from .methods.middleware import CallNext, MethodCall
     from .peer.context import Context
@@ -93,6 +94,7 @@ _MODULE_OF = {
     "Context": "peer.context",
     "Credentials": "peer.credentials",
     "Depends": "methods.dependencies",
+    "Example": "methods.about",
     "Html": "web.html",
     "HttpError": "wire.http_messages",
     "Hub": "hub",
@@ -135,6 +137,7 @@ __all__ = [
     "DeadlineExceeded",
     "Depends",
     "EncodeError",
+    "Example",
     "Html",
     "HttpError",
     "Hub",

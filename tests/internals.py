@@ -21,6 +21,7 @@ from rpcstream.events.patterns import PatternTable
 from rpcstream.events.topics import Topics
 from rpcstream.hub import Hub
 from rpcstream.hub.rules import Rules
+from rpcstream.methods.document import OpenRpcDocument
 from rpcstream.methods.invoke import Invoker
 from rpcstream.methods.registry import MethodRegistry
 from rpcstream.nearest import BUDGET
@@ -87,6 +88,11 @@ def invoker_of(server: Server) -> Invoker:
 def registry_of(server: Server) -> MethodRegistry:
     """The methods of a server, those whose names begin with "rpc." as well."""
     return server._registry
+
+
+def document_of(server: Server) -> OpenRpcDocument:
+    """The document of `rpc.discover`."""
+    return server._document
 
 
 def message_memory(server: Server) -> MessageMemory:

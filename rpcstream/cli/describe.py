@@ -9,7 +9,14 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from ..client.discovery import parameters_of, signature_text, type_text, value_text
+from ..client.discovery import (
+    parameters_of,
+    rich_schemas,
+    signature_text,
+    type_text,
+    value_text,
+    with_rich_schemas,
+)
 from ..text import visible
 from .output import Terminal
 
@@ -92,6 +99,7 @@ def _named_types(method: dict[str, Any], document: Any) -> dict[str, Any]:
     components = document.get("components") if isinstance(document, dict) else None
     schemas = components.get("schemas") if isinstance(components, dict) else None
     known = dict(schemas) if isinstance(schemas, dict) else {}
+    rich = rich_schemas(document)
     for part in _objects_in(method):
         if isinstance(part.get("$defs"), dict):
             known.update(part["$defs"])
@@ -101,8 +109,8 @@ def _named_types(method: dict[str, Any], document: Any) -> dict[str, Any]:
         for part in _objects_in(waiting.pop()):
             name = str(part.get("$ref", "")).rpartition("/")[2]
             if name in known and name not in found:
-                found[name] = known[name]
-                waiting.append(known[name])
+                found[name] = with_rich_schemas(known[name], rich)
+                waiting.append(found[name])
     return dict(sorted(found.items()))
 
 

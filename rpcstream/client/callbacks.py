@@ -81,15 +81,15 @@ class Callbacks:
         """
         if self._registry is None:
             return [], {}
-        from ..methods.discovery import describe
+        from ..methods.discovery import Description
 
         wanted = {name: self._registry[name] for name in methods}
-        document = describe(wanted, codec=self._settings.codec, title="", version="")
-        described = document["methods"]
+        description = Description(self._settings.codec, len(wanted))
+        described = [description.method(wanted[name]) for name in sorted(wanted)]
         for method in described:
             if methods[method["name"]]:
                 method["shared"] = True
-        return described, document["components"]["schemas"]
+        return described, description.components()["schemas"]
 
     def close(self) -> None:
         """Let the threads end when they have finished what they run now."""
@@ -99,7 +99,9 @@ class Callbacks:
     def _get_registry(self) -> MethodRegistry:
         if self._registry is None:
             from ..methods.builtin_methods import add_hello, add_own_methods
+            from ..methods.discovery import head_of
             from ..methods.dispatch import Dispatcher
+            from ..methods.document import OpenRpcDocument
             from ..methods.invoke import Invoker, default_processes, default_threads
             from ..methods.registry import MethodRegistry
             from ..observe.counters import Counters
@@ -115,7 +117,9 @@ class Callbacks:
             )
             counters = Counters()
             add_hello(self._registry)
-            add_own_methods(self._registry, codec=codec, title="rpcstream client", version="0", stats=counters.as_dict)
+            head = partial(head_of, title="rpcstream client", version="0")
+            document = OpenRpcDocument(self._registry, codec=codec, head=head)
+            add_own_methods(self._registry, document, stats=counters.as_dict)
             make: Callable[..., Dispatcher] = Dispatcher
             if self._settings.tracing is not None:
                 from ..methods.tracing import TracingDispatcher

@@ -15,6 +15,8 @@ from ..codec import TAG_KEY
 from ..text import visible
 
 _DTYPE = re.compile(r"[<>|=]([biufc])([0-9]{1,2})")
+#: Schemas inside each other in which references are resolved.
+_MAX_DEPTH = 60
 #: Longer defaults are cut to this many characters.
 _MAX_VALUE = 40
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "null"}
@@ -31,9 +33,58 @@ _KINDS = {"positional": Parameter.VAR_POSITIONAL, "named": Parameter.VAR_KEYWORD
 
 
 def methods_of(document: Any) -> list[dict[str, Any]]:
-    """The method objects of an OpenRPC document, sorted by name; malformed ones are left out."""
+    """The method objects of an OpenRPC document, sorted by name; malformed ones are left out.
+
+    In their schemas the components of rich values (arrays, images) stand in place of the references to them.
+    """
     methods = document.get("methods") if isinstance(document, dict) else None
-    return sorted(_named(methods), key=lambda method: str(method["name"]))
+    rich = rich_schemas(document)
+    found = sorted(_named(methods), key=lambda method: str(method["name"]))
+    return [_with_rich_values(method, rich) for method in found] if rich else found
+
+
+def rich_schemas(document: Any) -> dict[str, Any]:
+    """The components of an OpenRPC document that describe rich values, by name."""
+    components = document.get("components") if isinstance(document, dict) else None
+    schemas = components.get("schemas") if isinstance(components, dict) else None
+    return {name: each for name, each in schemas.items() if _is_rich(each)} if isinstance(schemas, dict) else {}
+
+
+def _is_rich(schema: Any) -> bool:
+    if not isinstance(schema, dict):
+        return False
+    forms = schema.get("anyOf")
+    return any(_tag_of(each) for each in [schema, *(forms if isinstance(forms, list) else ())])
+
+
+def _with_rich_values(method: dict[str, Any], rich: dict[str, Any]) -> dict[str, Any]:
+    params, result = method.get("params"), method.get("result")
+    made = dict(method)
+    if isinstance(params, list):
+        made["params"] = [_content(each, rich) for each in params]
+    if isinstance(result, dict):
+        made["result"] = _content(result, rich)
+    return made
+
+
+def _content(described: Any, rich: dict[str, Any]) -> Any:
+    if not isinstance(described, dict) or not isinstance(described.get("schema"), dict):
+        return described
+    return {**described, "schema": with_rich_schemas(described["schema"], rich)}
+
+
+def with_rich_schemas(schema: Any, rich: dict[str, Any], depth: int = 0) -> Any:
+    """A schema with the components of rich values in place of the references to them, down to a depth."""
+    if depth > _MAX_DEPTH:
+        return schema
+    if isinstance(schema, list):
+        return [with_rich_schemas(each, rich, depth + 1) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    target = rich.get(str(schema["$ref"]).rpartition("/")[2]) if "$ref" in schema else None
+    if target is not None:
+        return {**target, **{name: member for name, member in schema.items() if name != "$ref"}}
+    return {name: with_rich_schemas(member, rich, depth + 1) for name, member in schema.items()}
 
 
 def default_text(schema: dict[str, Any]) -> str:

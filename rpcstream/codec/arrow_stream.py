@@ -17,6 +17,9 @@ import numpy as np
 
 from .rich_hint import shortened
 
+#: The media type of an Arrow IPC stream.
+MEDIA_TYPE = "application/vnd.apache.arrow.stream"
+
 #: Columns at any depth together: two for each list, one more for each member of a struct.
 MAX_COLUMNS = 65_536
 #: Columns inside of columns.

@@ -10,7 +10,7 @@ from typing import Any
 from . import base64
 from .encoding import Encoding
 from .payloads import Attachment, Payload
-from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, tagged_schema
+from .rich_hint import TAG_KEY, base64_of, members, mismatch, tagged_schema
 
 TAG = "bytes"
 
@@ -62,8 +62,11 @@ class BytesHint:
             return value
         raise mismatch(self.name, value)
 
+    component = "Bytes"
+
     def schema(self) -> dict[str, Any]:
-        return {"anyOf": [tagged_schema(TAG, {"data": BASE64_SCHEMA}), BASE64_SCHEMA]}
+        data = base64_of("application/octet-stream")
+        return {"x-bytes": True, "anyOf": [tagged_schema(TAG, {"data": data}), data]}
 
     def _in_kind(self, data: bytes | bytearray | memoryview) -> object:
         if type(data) is self._kind:

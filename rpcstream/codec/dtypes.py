@@ -15,6 +15,7 @@ import functools
 import re
 import types
 import typing
+from collections.abc import Iterable
 from typing import Any, Union
 
 import numpy as np
@@ -202,6 +203,19 @@ class Wanted:
         if dtype.kind == "m" and self._abstract not in (np.timedelta64, np.generic):
             return False
         return issubclass(dtype.type, typing.cast(type, self._abstract))
+
+
+def texts_of(wanted: Iterable[Wanted]) -> list[str]:
+    """What an array may have as its dtype on the wire, in little-endian order: of an abstract type the usual ones."""
+    texts: list[str] = []
+    for each in wanted:
+        if each.dtype is None:
+            texts += [text for text in (*NAMES.values(), "<M8[ns]", "<m8[ns]") if each.matches(np.dtype(text))]
+        elif is_extension(each.dtype):
+            texts.append(each.dtype.name)
+        else:
+            texts.append(to_wire(each.dtype.newbyteorder("<")))
+    return list(dict.fromkeys(texts))
 
 
 def wanted_in(hint: Any) -> tuple[Wanted, ...] | None:

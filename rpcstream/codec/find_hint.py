@@ -187,6 +187,7 @@ class RegisteredHint:
         self._registered = registered
         self._decode = decode
         self.name = type_name(registered.cls)
+        self.component = registered.cls.__name__
 
     def decode(self, value: object) -> object:
         if isinstance(value, dict) and value.get(TAG_KEY) == self._registered.tag:

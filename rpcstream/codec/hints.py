@@ -24,7 +24,8 @@ from .lowered import any_of, checked, members_of, shadow_of, told_by, union_of, 
 from .markers import Convert, Marker, check_lowered, converter, marker, name_of_hint
 from .options import is_measure
 from .registry import TAG_KEY, Codec
-from .rich_hint import RichHint
+from .rich_hint import HasSchemaParts, RichHint
+from .schema import Components
 
 #: The name of the rich hint for images.
 IMAGE = "image"
@@ -146,9 +147,8 @@ class _Lowering:
 
     def _rich(self, hint: Any, rich: RichHint) -> Any:
         decode = rich.accept if self._result else rich.decode
-        # A schema of several parts puts them where those of other classes are.
-        schema_in = getattr(rich, "schema_in", None) or (lambda _: rich.schema())
-        return marker(rich.name, decode, schema_in, kind=get_origin(hint) or hint)
+        kind = get_origin(hint) or hint
+        return marker(rich.name, decode, lambda components: _rich_schema(rich, components), kind=kind)
 
     def _annotated(self, hint: Any) -> Any:
         inner, *metadata = get_args(hint)
@@ -254,6 +254,13 @@ class _Lowering:
         made.decode = told_by(converter(hint)) if native else shadow.decode
         made.schema, made.stands_for = shadow.schema, shadow.stands_for
         return made
+
+
+def _rich_schema(rich: RichHint, components: Components) -> dict[str, Any]:
+    """The JSON schema of a rich type: a component, where it has a name for one."""
+    if isinstance(rich, HasSchemaParts):
+        return rich.schema_in(components)
+    return rich.schema() if rich.component is None else components.refer(rich.component, rich.schema())
 
 
 def _contents(hint: Any, codec: Codec, seen: set[Any]) -> Iterator[tuple[str, RichHint | None]]:

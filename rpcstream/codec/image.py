@@ -36,7 +36,7 @@ from .image_budget import COPYING, DecodeElsewhere, ImageBudget, ImageLimits, To
 from .image_source import ImageData
 from .options import ImageFile, ImageOptions, MaxSide
 from .payloads import Attachment
-from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, shortened, tagged_schema
+from .rich_hint import TAG_KEY, base64_of, members, mismatch, shortened, tagged_schema
 
 TAG = "image"
 
@@ -407,13 +407,21 @@ class ImageHint:
             raise ValueError(f"Expected `{self.name}`: {error}") from error
         return _in_file(data, None, ImageBudget(self._limits), self._wanted)
 
+    @property
+    def component(self) -> str:
+        return "Image" if self._wanted is None else f"Image_max{self._wanted.pixels}"
+
     def schema(self) -> dict[str, Any]:
         side = {"type": "integer", "minimum": 0}
         size = {"type": "array", "items": side, "minItems": 2, "maxItems": 2}
-        file = tagged_schema(TAG, {"format": {"enum": list(_FILES)}, "data": BASE64_SCHEMA})
-        pixels = {"format": {"const": "raw"}, "mode": {"enum": list(_RAW_MODES)}, "size": size, "data": BASE64_SCHEMA}
-        plain = {**BASE64_SCHEMA, "description": f"an image file ({', '.join(_FILES)}), or a data: URL of one"}
-        schema: dict[str, Any] = {"anyOf": [file, tagged_schema(TAG, pixels), plain]}
+        file = tagged_schema(TAG, {"format": {"enum": list(_FILES)}, "data": base64_of("image/*")})
+        data = base64_of("application/octet-stream")
+        pixels = {"format": {"const": "raw"}, "mode": {"enum": list(_RAW_MODES)}, "size": size, "data": data}
+        plain = base64_of("image/*", f"an image file ({', '.join(_FILES)}), or a data: URL of one")
+        schema: dict[str, Any] = {
+            "x-image": {"formats": list(_FILES), "modes": list(_RAW_MODES)},
+            "anyOf": [file, tagged_schema(TAG, pixels), plain],
+        }
         if self._wanted is not None:
             schema["x-maxSide"] = self._wanted.pixels
             schema["description"] = f"reduced to at most {self._wanted.pixels} pixels on its larger side"

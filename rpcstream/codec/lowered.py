@@ -15,7 +15,7 @@ import msgspec
 from .constraints import Constraint, kind_of
 from .fields import OPTIONAL, fields_of
 from .markers import Convert, Marker, converter, marker, name_of_hint
-from .schema import SCHEMA_REF, schema_of
+from .schema import SCHEMA_REF, Components, schema_of
 
 
 def shadow_of(hint: Any, lowered: dict[str, Any], *, checks_objects: bool) -> Any:
@@ -64,20 +64,16 @@ def shadow_of(hint: Any, lowered: dict[str, Any], *, checks_objects: bool) -> An
         except TypeError as error:  # its __post_init__ refuses it, as msgspec takes it
             raise ValueError(str(error)) from None
 
-    pending: dict[str, Any] = {}
-
-    def schema(components: dict[str, Any]) -> dict[str, Any]:
-        name = cls.__name__
-        if components.get(name) is pending:  # a field names the class itself
-            return {"$ref": SCHEMA_REF.format(name=name)}
-        before = components.get(name)
-        components[name] = pending
-        try:
-            return schema_of(shadow, components)
-        finally:
-            if components[name] is pending:
-                components.pop(name)
-                components.update({} if before is None else {name: before})
+    def schema(components: Components) -> dict[str, Any]:
+        name = components.name_of(hint)
+        if name is None:  # else it is there, or on its way: a field names the class itself
+            name = components.take(cls.__name__, hint)
+            try:
+                schema_of(shadow, components, name=name)
+            except BaseException:
+                components.give_back(hint)
+                raise
+        return {"$ref": SCHEMA_REF.format(name=name)}
 
     return marker(cls.__name__, decode, schema, kind=cls, stands_for=shadow)
 
@@ -117,7 +113,7 @@ def with_schema(lowered: Any, members: dict[str, Any]) -> Any:
         others = {name: value for name, value in members.items() if name not in known}
         return Annotated[(lowered, msgspec.Meta(**known, extra_json_schema=others or None))]
 
-    def schema(components: dict[str, Any]) -> dict[str, Any]:
+    def schema(components: Components) -> dict[str, Any]:
         inner = lowered.schema(components)
         texts = [*inner.get("x-constraints", ()), *members.get("x-constraints", ())]
         return {**inner, **members, **({"x-constraints": texts} if texts else {})}
@@ -132,7 +128,7 @@ def with_schema(lowered: Any, members: dict[str, Any]) -> Any:
     )
 
 
-def any_of(members: list[Any], components: dict[str, Any]) -> dict[str, Any]:
+def any_of(members: list[Any], components: Components) -> dict[str, Any]:
     """The JSON schema of a union of lowered hints."""
     return {"anyOf": [schema_of(member, components) for member in members]}
 

@@ -12,6 +12,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
+from .schema import Components
+
 Convert = Callable[[Any], Any]
 
 
@@ -28,7 +30,7 @@ class Marker(type):
     """
 
     decode: Convert
-    schema: Callable[[dict[str, Any]], dict[str, Any]]
+    schema: Callable[[Components], dict[str, Any]]
     kind: type | None
     stands_for: Any
     choices: tuple[Any, ...]
@@ -45,7 +47,7 @@ def dec_hook(kind: type, value: Any) -> Any:
 def marker(
     name: str,
     decode: Convert,
-    schema: Callable[[dict[str, Any]], dict[str, Any]],
+    schema: Callable[[Components], dict[str, Any]],
     *,
     kind: type | None = None,
     stands_for: Any = None,

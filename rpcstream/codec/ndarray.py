@@ -21,7 +21,7 @@ from .array_bytes import array_from_npy, array_over, byte_size
 from .encoding import INLINE, Encoding
 from .options import Shape
 from .payloads import Attachment
-from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, tagged_schema, type_name
+from .rich_hint import TAG_KEY, base64_of, members, mismatch, tagged_schema, type_name
 
 Array = np.ndarray[Any, Any]
 
@@ -154,8 +154,32 @@ class ArrayHint:
                 "maxItems": len(dims),
             }
         dtype = {"enum": texts} if self._wanted and len(exact) == len(self._wanted) else {"type": "string"}
-        tagged = tagged_schema(TAG, {"dtype": dtype, "shape": shape, "data": BASE64_SCHEMA})
-        return {"anyOf": [tagged, {**BASE64_SCHEMA, "description": "the bytes of a .npy file"}]}
+        data = base64_of("application/octet-stream")
+        tagged = tagged_schema(TAG, {"dtype": dtype, "shape": shape, "data": data})
+        return {
+            "x-ndarray": self._described(),
+            "anyOf": [tagged, base64_of("application/x-npy", "the bytes of a .npy file")],
+        }
+
+    def _described(self) -> dict[str, Any]:
+        """For programs that make or show such arrays: the dtypes, little-endian, and the shape; None for any."""
+        wanted, shape = self._wanted, self._shapes[-1].dims if self._shapes else None
+        return {
+            "dtype": None if wanted is None else dtypes.texts_of(wanted),
+            "shape": None if shape is None else ["..." if dim is Ellipsis else dim for dim in shape],
+        }
+
+    @property
+    def component(self) -> str:
+        """`NdArray_f4_Nx3`: the dtypes, and the dimensions, N for any length."""
+        parts = ["NdArray"]
+        for each in self._wanted or ():
+            has_code = each.dtype is not None and not dtypes.is_extension(each.dtype)
+            parts.append(dtypes.to_wire(each.dtype)[1:] if has_code and each.dtype is not None else each.name)
+        if self._shapes:
+            dims = ["N" if dim is None else "Etc" if dim is Ellipsis else str(dim) for dim in self._shapes[-1].dims]
+            parts.append("x".join(dims) or "0d")
+        return "_".join(parts)
 
     def _fitting(self, array: Array) -> Array:
         """The array, in native byte order, if dtype and shape are the wanted ones."""

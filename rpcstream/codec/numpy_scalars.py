@@ -66,6 +66,11 @@ class NumpyScalarHint:
     def accept(self, value: object) -> object:
         return self.decode(value if not isinstance(value, dict) else None)
 
+    @property
+    def component(self) -> str | None:
+        kind = self._wanted.dtype.kind if self._wanted.dtype is not None else ""
+        return None if kind and kind in "biu" else f"np_{self.name}"
+
     def schema(self) -> dict[str, Any]:
         dtype = self._wanted.dtype
         kind = dtype.kind if dtype is not None else ""

@@ -15,12 +15,12 @@ import numpy as np
 
 from ..errors import EncodeError
 from . import base64
-from .arrow_stream import FREE_VALUES
+from .arrow_stream import FREE_VALUES, MEDIA_TYPE
 from .encoding import Encoding
 from .image_budget import DecodeElsewhere, ImageBudget, reading
 from .pandas_columns import dictionary, frequency, from_arrow, from_dictionary, range_index, set_frequency, to_arrow
 from .pandas_objects import OBJECT_BYTES, objects_in
-from .rich_hint import BASE64_SCHEMA, TAG_KEY, described, mismatch, optional_module, shortened, type_name
+from .rich_hint import TAG_KEY, base64_of, described, mismatch, optional_module, shortened, type_name
 from .tables import read_stream, table_of, write_stream
 
 TAG = "pandas"
@@ -374,6 +374,7 @@ class PandasHint:
         self._cls = cls
         self._kind = {"DataFrame": "frame", "Series": "series"}.get(cls.__name__, "index")
         self.name = f"pandas.{cls.__name__}"
+        self.component = f"pandas_{cls.__name__}"
 
     def decode(self, value: object) -> object:
         if isinstance(value, dict) and value.get(TAG_KEY) == TAG and value.get("kind") == self._kind:
@@ -389,11 +390,11 @@ class PandasHint:
 
     def schema(self) -> dict[str, Any]:
         parts = {name: {"type": "object"} if name == "index" else {} for name in _MEMBERS[self._kind]}
-        properties = {TAG_KEY: {"const": TAG}, "kind": {"const": self._kind}, **parts, "data": BASE64_SCHEMA}
+        properties = {TAG_KEY: {"const": TAG}, "kind": {"const": self._kind}, **parts, "data": base64_of(MEDIA_TYPE)}
         tagged = {"type": "object", "properties": properties, "required": [TAG_KEY, "kind", *_MEMBERS[self._kind]]}
         if self._kind != "frame":
             return tagged
-        return {"anyOf": [tagged, {**BASE64_SCHEMA, "description": "an Arrow IPC stream"}]}
+        return {"anyOf": [tagged, base64_of(MEDIA_TYPE, "an Arrow IPC stream")]}
 
 
 def _frame_of_table(table: Any) -> Any:

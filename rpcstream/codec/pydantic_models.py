@@ -15,7 +15,7 @@ from pydantic.json_schema import models_json_schema
 from ..errors import EncodeError
 from .encoding import Encoding
 from .rich_hint import shortened, type_name
-from .schema import SCHEMA_REF
+from .schema import LOCAL_REF, Components, renamed, shortened_texts
 
 #: Faults that are named in one error; of a value with more than so many in all only their number is said.
 _NAMED, _COUNTED = 4, 1000
@@ -32,6 +32,7 @@ class ModelHint:
 
     #: Integers come as they were sent, not as floats from 64 bits on.
     needs_exact_integers = True
+    component = None
 
     def __init__(self, cls: Any) -> None:
         if cls is pydantic.BaseModel:
@@ -39,7 +40,7 @@ class ModelHint:
         self._cls = cls
         self.name = type_name(cls)
         try:
-            refs, document = models_json_schema([(cls, "validation")], ref_template=SCHEMA_REF.format(name="{model}"))
+            refs, document = models_json_schema([(cls, "validation")], ref_template=LOCAL_REF.format(name="{model}"))
         except (RuntimeError, TypeError, ValueError, NameError) as error:
             reason = str(error).partition("\n")[0]
             raise TypeError(
@@ -47,7 +48,7 @@ class ModelHint:
                 "parameters or in a dataclass"
             ) from error
         self._ref: dict[str, Any] = refs[cls, "validation"]
-        self._parts: dict[str, Any] = document.get("$defs", {})
+        self._parts: dict[str, Any] = {name: shortened_texts(part) for name, part in document.get("$defs", {}).items()}
 
     def decode(self, value: object) -> object:
         """The model for JSON data; a model as it is."""
@@ -73,17 +74,13 @@ class ModelHint:
 
     def schema(self) -> dict[str, Any]:
         """The JSON schema by itself."""
-        return {**self._ref, "$defs": self._parts}
+        components = Components()
+        return {**self.schema_in(components), "components": {"schemas": dict(components)}}
 
-    def schema_in(self, components: dict[str, Any]) -> dict[str, Any]:
+    def schema_in(self, components: Components) -> dict[str, Any]:
         """The JSON schema, with the models that it refers to among the components of the document."""
-        names: dict[str, str] = {}
-        for name in self._parts:
-            names[name] = _free_name(name, self._parts, names, components)
-        for name, part in self._parts.items():
-            components[names[name]] = _renamed(part, names)
-        renamed: dict[str, Any] = _renamed(self._ref, names)
-        return renamed
+        schema: dict[str, Any] = renamed(self._ref, components.place(self._parts))
+        return schema
 
 
 def encode_model(value: Any, _: Encoding) -> object:
@@ -121,25 +118,3 @@ def _path(steps: tuple[int | str, ...], value: Any) -> str:
             path += f".{shortened(str(step), _STEP).replace('`', '_')}"
             value = value.get(step)
     return path
-
-
-def _free_name(name: str, parts: dict[str, Any], names: dict[str, str], components: dict[str, Any]) -> str:
-    """A name for a part among the components: its own, unless another class has that."""
-    free, number = name, 1
-    while free in components and components[free] != _renamed(parts[name], {**names, name: free}):
-        number += 1
-        free = f"{name}_{number}"
-    return free
-
-
-def _renamed(schema: Any, names: dict[str, str]) -> Any:
-    """A schema whose references have other names."""
-    if isinstance(schema, dict):
-        return {key: _renamed(member, names) for key, member in schema.items()}
-    if isinstance(schema, list):
-        return [_renamed(member, names) for member in schema]
-    prefix = SCHEMA_REF.format(name="")
-    if isinstance(schema, str) and schema.startswith(prefix):
-        name = schema.removeprefix(prefix)
-        return prefix + names.get(name, name)
-    return schema

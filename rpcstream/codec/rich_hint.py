@@ -6,7 +6,9 @@ Knows no type in particular.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
+
+from .schema import Components
 
 #: The member that makes a JSON object a tagged one.
 TAG_KEY = "$type"
@@ -19,6 +21,10 @@ class RichHint(Protocol):
     @property
     def name(self) -> str:
         """The name for error messages: "float32 ndarray of shape (*, 3)", "image", "bytes"."""
+
+    @property
+    def component(self) -> str | None:
+        """The name that its schema has among the components of a document; None: it stands where it is used."""
 
     def decode(self, value: object) -> object:
         """The value that came over the wire, as the hint wants it.
@@ -39,6 +45,14 @@ class RichHint(Protocol):
 
     def schema(self) -> dict[str, Any]:
         """JSON schema (2020-12) of what is on the wire."""
+
+
+@runtime_checkable
+class HasSchemaParts(Protocol):
+    """A rich type whose schema refers to others, which must stand among the components of the document."""
+
+    def schema_in(self, components: Components) -> dict[str, Any]:
+        """The schema; those that it refers to are added to the components."""
 
 
 def mismatch(expected: str, value: object) -> ValueError:
@@ -111,3 +125,9 @@ def tagged_schema(tag: str, properties: dict[str, Any]) -> dict[str, Any]:
 
 #: JSON schema of a payload.
 BASE64_SCHEMA = {"type": "string", "contentEncoding": "base64"}
+
+
+def base64_of(media_type: str, description: str | None = None) -> dict[str, Any]:
+    """JSON schema of base64 of a content of this type."""
+    described = {} if description is None else {"description": description}
+    return {**BASE64_SCHEMA, "contentMediaType": media_type, **described}

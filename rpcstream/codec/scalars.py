@@ -41,6 +41,7 @@ class ComplexHint:
     """The hint `complex`. A plain JSON number is a complex one too."""
 
     name = "complex"
+    component = "Complex"
 
     def decode(self, value: object) -> object:
         if isinstance(value, dict) and value.get(TAG_KEY) == COMPLEX_TAG:

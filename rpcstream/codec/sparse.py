@@ -86,6 +86,7 @@ class SparseHint:
         self._formats = [form] if form in _FORMATS else list(_FORMATS)
         self._kind = "array" if cls.__name__.endswith("array") else "matrix"
         self.name = f"scipy.sparse.{cls.__name__}"
+        self.component = cls.__name__
 
     def decode(self, value: object) -> object:
         if isinstance(value, dict) and value.get(TAG_KEY) == TAG:

@@ -14,11 +14,11 @@ import numpy as np
 
 from ..errors import EncodeError
 from . import base64
-from .arrow_stream import FREE_VALUES, Column, check_stream
+from .arrow_stream import FREE_VALUES, MEDIA_TYPE, Column, check_stream
 from .encoding import Encoding
 from .image_budget import ImageBudget, ImageLimits, reading
 from .payloads import Attachment
-from .rich_hint import BASE64_SCHEMA, TAG_KEY, members, mismatch, optional_module, shortened, tagged_schema
+from .rich_hint import TAG_KEY, base64_of, members, mismatch, optional_module, shortened, tagged_schema
 
 ARROW, POLARS = "arrow", "polars"
 
@@ -325,6 +325,7 @@ class TableHint:
         self._kind = {"Table": "table", "RecordBatch": "batch", "DataFrame": "frame", "Series": "series"}[cls.__name__]
         self._tag = ARROW if package == "pyarrow" else POLARS
         self.name = f"{package}.{cls.__name__}"
+        self.component = f"{package}_{cls.__name__}"
 
     def decode(self, value: object) -> object:
         if isinstance(value, self._cls):
@@ -347,10 +348,10 @@ class TableHint:
 
     def schema(self) -> dict[str, Any]:
         kind = {"const": self._kind}
-        tagged = tagged_schema(self._tag, {"kind": kind, "data": BASE64_SCHEMA})
+        tagged = tagged_schema(self._tag, {"kind": kind, "data": base64_of(MEDIA_TYPE)})
         if self._kind == "series":
             return tagged
-        return {"anyOf": [tagged, {**BASE64_SCHEMA, "description": "an Arrow IPC stream"}]}
+        return {"anyOf": [tagged, base64_of(MEDIA_TYPE, "an Arrow IPC stream")]}
 
     def _from_stream(self, payload: object) -> Any:
         table, columns = read_stream(payload)

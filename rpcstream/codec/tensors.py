@@ -73,6 +73,10 @@ class TensorHint:
             return self._array.accept(value)
         raise mismatch(self.name, value)
 
+    @property
+    def component(self) -> str:
+        return self._array.component
+
     def schema(self) -> dict[str, Any]:
         return self._array.schema()
 

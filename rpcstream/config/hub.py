@@ -72,6 +72,8 @@ HUB = Schema(
         Option(name="shared_memory", type=FLAG),
         Option(name="tracing", type=FLAG),
         Option(name="title", type=TEXT),
+        Option(name="description", type=TEXT),
+        Option(name="public_urls", type=TEXTS),
         Option(name="debug", type=FLAG),
         Option(name="metrics", type=METRICS),
         Option(name="javascript", type=FLAG),

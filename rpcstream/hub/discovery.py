@@ -6,52 +6,78 @@ methods, `x-clients` names the clients that carry a method out, and `x-shared` m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
 
+from ..methods.document import OpenRpcDocument
+from ..methods.openrpc_compat import older_method, older_schemas
 from ..wire.buffers import trimmed
 from .directory import Directory, Route
 from .members import Member
+
+#: A schema with its name, as JSON.
+_Named = tuple[str, bytes]
 
 #: Names of members in one part.
 _NAMES = 500
 
 
-def document(own: Mapping[str, Any], directory: Directory) -> Iterator[bytes]:
-    """Write the hub's own OpenRPC document, with its members' methods among its own, sorted by name."""
-    head = {name: value for name, value in own.items() if name not in ("methods", "components")}
-    yield _dumps(head)[:-1] + b',"methods":['
+def document(own: OpenRpcDocument, directory: Directory, compat: str | None = None) -> Iterator[bytes]:
+    """Write the hub's own OpenRPC document, with its members' methods among its own, sorted by name.
+
+    Args:
+        own: of the hub's own methods.
+        directory: of its members.
+        compat: "1.2.6" for the variant that older tools read.
+    """
+    described = own.described()
+    method = older_method if compat is not None else dict
+    yield _dumps(own.head(compat))[:-1] + b',"methods":['
     between = b""
-    own_methods = [(str(method["name"]), method) for method in reversed(own["methods"])]
+    own_methods = [(str(each["name"]), each) for each in reversed(described["methods"])]
     for name in directory.listed():
         while own_methods and own_methods[-1][0] < name:
-            yield between + _dumps(own_methods.pop()[1])
+            yield between + _dumps(method(own_methods.pop()[1]))
             between = b","
         route = directory.routes.get(name)
         if route is not None:
             yield between
-            yield from _described(name, route)
+            yield from _described(name, route, compat)
             between = b","
     while own_methods:
-        yield between + _dumps(own_methods.pop()[1])
+        yield between + _dumps(method(own_methods.pop()[1]))
         between = b","
     yield b'],"components":{"schemas":{'
     between = b""
-    schemas = {name: _dumps(schema) for name, schema in own["components"]["schemas"].items()}
-    for described in (schemas, *(member.schemas for member in list(directory.by_name.values()))):
-        for name, text in list(described.items()):
+    for schemas in _schemas(described, directory, compat):
+        for name, text in schemas:
             yield b"%b%b:%b" % (between, _dumps(name), text)
             between = b","
-    yield b"}}}"
+    yield b'},"errors":%b}%b' % (_dumps(described["components"]["errors"]), own.tail())
 
 
-def _described(name: str, route: Route) -> Iterator[bytes]:
+def _schemas(described: Mapping[str, Any], directory: Directory, compat: str | None) -> Iterator[Iterable[_Named]]:
+    """The components of the hub, then those of each member, as JSON."""
+    own = described["components"]["schemas"]
+    if compat is None:
+        yield ((name, _dumps(schema)) for name, schema in own.items())
+        for member in list(directory.by_name.values()):
+            yield list(member.schemas.items())
+        return
+    yield ((name, _dumps(schema)) for name, schema in older_schemas(own))
+    for member in list(directory.by_name.values()):
+        schemas = {name: orjson.loads(text) for name, text in member.schemas.items()}
+        yield ((name, _dumps(schema)) for name, schema in older_schemas(schemas))
+
+
+def _described(name: str, route: Route, compat: str | None) -> Iterator[bytes]:
     """Write a method as its first member describes it; idempotent only if all members say so."""
     offers = [member.offers[route.method] for member in route.members]
     yield b'{"name":%b,' % _dumps(name)
-    yield offers[0].text
+    text = offers[0].text
+    yield text if compat is None else _dumps(older_method(orjson.loads(b"{%b}" % text)))[1:-1]
     yield b',"x-clients":['
     yield from _names(route.members)
     yield b"]"

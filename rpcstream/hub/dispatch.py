@@ -182,8 +182,7 @@ class HubDispatcher(Dispatcher):
             if line and type(message.get("id")) is float:
                 envelope.with_exact_ids(message, line)
             envelope.check_request(message)
-            if message.get("params"):
-                raise InvalidParams(data={"reason": "it has no parameters"})
+            listing = listing.asked_for(message.get("params"))
         except RpcError as error:
             return self._not_sent(message, error, session)
         if "id" not in message:

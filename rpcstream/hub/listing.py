@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
+from typing import Any
 
-from ..errors import RpcError
+from ..errors import InvalidParams, RpcError
 from ..wire import envelope
 from ..wire.buffers import Encoded, MessageParts
 
@@ -37,11 +38,18 @@ class Listing:
         version: returns a number that is higher after each change of the list. None: it changes all the time, and is
             written for each caller, or once for all that asked while the one before was written.
         max_size: bytes that it may have; a longer one is an error.
+        variants: other forms of the list, by the value of the parameter `compat` that asks for them.
     """
 
     def __init__(
-        self, parts: Callable[[], Iterator[bytes]], version: Callable[[], int] | None, *, max_size: int
+        self,
+        parts: Callable[[], Iterator[bytes]],
+        version: Callable[[], int] | None,
+        *,
+        max_size: int,
+        variants: Mapping[str, Listing] | None = None,
     ) -> None:
+        self._variants = variants or {}
         self._parts = parts
         self._version = itertools.count().__next__ if version is None else version
         self._keeps = version is not None
@@ -54,6 +62,27 @@ class Listing:
         self._waiters: list[asyncio.Future[tuple[int, bytes | RpcError]]] = []
         self._timer: asyncio.Handle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def asked_for(self, params: Any) -> Listing:
+        """The form of the list that a call asks for by its params.
+
+        Raises:
+            InvalidParams: the list takes no parameters, or has no such form.
+        """
+        if not params:
+            return self
+        if not self._variants:
+            raise InvalidParams(data={"reason": "it has no parameters"})
+        compat = params.get("compat") if isinstance(params, dict) else params[0]
+        if len(params) > 1 or (isinstance(params, dict) and "compat" not in params):
+            raise InvalidParams(data={"reason": "it has one parameter: compat"})
+        if compat is None:
+            return self
+        variant = self._variants.get(compat) if isinstance(compat, str) else None
+        if variant is None:
+            known = " or ".join(self._variants)
+            raise InvalidParams(data={"parameter": "compat", "path": "$.compat", "reason": f"it can be {known}"})
+        return variant
 
     def ask(self) -> int:
         """Return the version for `now` and `soon`: the list they return has all changes until now."""
@@ -84,6 +113,8 @@ class Listing:
     def forget(self) -> None:
         """Drop the list that was kept, since it has changed."""
         self._found = None
+        for variant in self._variants.values():
+            variant.forget()
 
     def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin anew if this is another event loop than before."""

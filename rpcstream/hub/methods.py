@@ -14,6 +14,8 @@ from ..errors import InvalidParams, InvalidRequest, NotPermitted
 from ..events.patterns import CLIENT_NAME, RESERVED, fault_of_topic
 from ..events.topics import Topics
 from ..limits import Limits
+from ..methods.document import OpenRpcDocument
+from ..methods.openrpc_compat import COMPAT, Compat
 from ..methods.registry import MethodRegistry
 from ..nearest import did_you_mean, nearest_for_peer
 from ..peer.context import CallContext
@@ -213,27 +215,34 @@ class HubMethods:
         """The methods that clients offer, by name, with the clients that offer each."""
         raise AssertionError("answered by a listing, which is written in slices")
 
-    def discover(self) -> dict[str, Any]:
-        """The methods of the hub and of its clients, as an OpenRPC document."""
+    def discover(self, compat: Compat | None = None) -> dict[str, Any]:
+        """The methods of the hub and of its clients, as an OpenRPC document.
+
+        Args:
+            compat: "1.2.6" for a document of this older version of OpenRPC, whose schemas are of JSON Schema draft 07
+                alone, and do not refer to themselves.
+        """
         raise AssertionError("answered by a listing, which is written in slices")
 
-    def listings(
-        self, describe_own: Callable[[], dict[str, Any]], own_version: Callable[[], int]
-    ) -> dict[str, Listing]:
+    def listings(self, document: OpenRpcDocument) -> dict[str, Listing]:
         """Return the lists that answer `rpc.methods`, `rpc.discover` and `rpc.clients`, by method.
 
         Args:
-            describe_own: returns the OpenRPC document of the hub's own methods.
-            own_version: counts the changes of that.
+            document: of the hub's own methods.
         """
+
+        def discovered(compat: str | None, **variants: Listing) -> Listing:
+            return Listing(
+                lambda: discovery.document(document, directory, compat),
+                lambda: directory.version + document.version,
+                max_size=most,
+                variants=variants,
+            )
+
         directory, most = self._directory, self._limits.max_message_size
         listings = {
             "rpc.methods": Listing(partial(discovery.methods, directory), lambda: directory.version, max_size=most),
-            "rpc.discover": Listing(
-                lambda: discovery.document(describe_own(), directory),
-                lambda: directory.version + own_version(),
-                max_size=most,
-            ),
+            "rpc.discover": discovered(None, **{COMPAT: discovered(COMPAT)}),
             "rpc.clients": Listing(partial(discovery.members, directory), None, max_size=most),
         }
         directory.on_change += [listing.forget for listing in listings.values()]

@@ -45,6 +45,9 @@ _DESCRIBED = frozenset(
         "examples",
         "tags",
         "externalDocs",
+        "x-deprecated",
+        "x-end",
+        "x-item",
         "x-stream",
     )
 )

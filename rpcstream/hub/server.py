@@ -19,7 +19,7 @@ import orjson
 
 from ..auth.authenticator import authenticate_users
 from ..config import ConfigSource, HubConfig, hub_options
-from ..errors import RegistrationError
+from ..errors import RegistrationError, RpcError
 from ..events.event_queue import QueueMemory
 from ..keyword_options import with_options
 from ..methods.dispatch import Dispatcher
@@ -155,7 +155,7 @@ class Hub(Server):
             held=self._held,
         )
         self._methods.add_to(self._registry, stats=self.stats)
-        self._listings = self._methods.listings(self._describe, lambda: self._registry.version)
+        self._listings = self._methods.listings(self._document)
         self._reader = PassThroughReader(self.directory.routes)
 
     # -- public methods -----------------------------------------------------------------------------------------------
@@ -285,8 +285,16 @@ class Hub(Server):
 
     def discover(self) -> dict[str, Any]:
         """Return the methods of the hub and of its clients as an OpenRPC document."""
-        document: dict[str, Any] = orjson.loads(b"".join(discovery.document(self._describe(), self.directory)))
+        document: dict[str, Any] = orjson.loads(b"".join(discovery.document(self._document, self.directory)))
         return document
+
+    async def _document_text(self, compat: str | None) -> bytes:
+        listing = self._listings["rpc.discover"].asked_for([compat])
+        version = listing.ask()
+        found = listing.now(version) or await listing.soon(version)
+        if isinstance(found, RpcError):
+            raise found
+        return found
 
     # -- as a server --------------------------------------------------------------------------------------------------
 
@@ -369,6 +377,7 @@ class Hub(Server):
     @asynccontextmanager
     async def _started(self) -> AsyncIterator[Any]:
         async with super()._started() as running:
+            self._listings["rpc.discover"].forget()  # the addresses in it may be others
             keeping = asyncio.ensure_future(self._keepalive.run())
             if self._held is not None:
                 self._held.begin()

@@ -5,51 +5,42 @@ Knows nothing of how they are called.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, cast
 
 import orjson
 
 from ..auth.gate import AUTHENTICATE, NOT_IN_BATCH, GatedSession
-from ..codec import Codec
 from ..errors import InvalidRequest
 from ..events.topics import Topics
 from ..peer.context import CallContext
 from ..peer.state import ConversationState
 from ..wire import envelope
-from .discovery import describe
+from .document import OpenRpcDocument
+from .openrpc_compat import Compat
 from .registry import MethodRegistry
 
 
 def add_own_methods(
-    registry: MethodRegistry, *, codec: Codec, title: str, version: str, stats: Callable[[], dict[str, Any]]
-) -> Callable[[], dict[str, Any]]:
+    registry: MethodRegistry, document: OpenRpcDocument, *, stats: Callable[[], dict[str, Any]]
+) -> None:
     """Register `rpc.discover`, `rpc.ping` and `rpc.stats`, which a server has, and a client that offers methods.
 
     Args:
-        registry: of the methods that `rpc.discover` describes.
-        codec: writes the document.
-        title: of the service, for `rpc.discover`.
-        version: the same.
+        registry: gets the methods.
+        document: what `rpc.discover` returns.
         stats: gives the result of `rpc.stats`.
-
-    Returns:
-        A function that gives the document of `rpc.discover`.
     """
 
-    @functools.lru_cache(maxsize=1)
-    def described(changes: int) -> dict[str, Any]:
-        return describe(registry, codec=codec, title=title, version=version)
+    async def discover(compat: Compat | None = None) -> dict[str, Any]:
+        """The methods that are offered here, as an OpenRPC document.
 
-    @functools.lru_cache(maxsize=1)
-    def written(changes: int) -> orjson.Fragment:
+        Args:
+            compat: "1.2.6" for a document of this older version of OpenRPC, whose schemas are of JSON Schema draft 07
+                alone, and do not refer to themselves.
+        """
         # As JSON, so that a reply costs no more than copying its bytes, however many methods there are.
-        return orjson.Fragment(codec.dumps(described(changes)))
-
-    def discover() -> dict[str, Any]:
-        """The methods that are offered here, as an OpenRPC document."""
-        return cast(dict[str, Any], written(registry.version))
+        return cast(dict[str, Any], orjson.Fragment(await document.text(compat)))
 
     def ping() -> str:
         """Answers "pong"."""
@@ -61,7 +52,6 @@ def add_own_methods(
 
     for name, function in (("discover", discover), ("ping", ping), ("stats", counted)):
         registry.add(function, name=f"rpc.{name}", reserved=True, check_result=function is not discover)
-    return lambda: described(registry.version)
 
 
 def add_hello(registry: MethodRegistry, topics: Topics | None = None) -> None:

@@ -6,10 +6,14 @@ what the options do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ..auth.allow import AllowRule
+from ..errors import RpcError
+
+if TYPE_CHECKING:
+    from .about import Example
 
 Offload = Literal["thread", "process"]
 
@@ -25,6 +29,11 @@ class CommonOptions(TypedDict, total=False):
         allow: who may call it: a name, several, or a function of the identity. Others are answered with -32006.
         mcp: it is a tool for agents, where the server has `mcp`.
         replace: take the place of a method of that name, if there is one.
+        tags: groups of methods that it belongs to, for `rpc.discover`; None: what stands before the first dot in its
+            name.
+        errors: what it raises on purpose, for `rpc.discover`: `RpcError(404, "Not found")`, or a class of them.
+        deprecated: True, or the reason: new programs should not call it; `rpc.discover` says so. One that is decorated
+            with `warnings.deprecated` is, too.
     """
 
     timeout: float | None
@@ -33,6 +42,9 @@ class CommonOptions(TypedDict, total=False):
     allow: AllowRule | None
     mcp: bool
     replace: bool
+    tags: Iterable[str] | None
+    errors: Iterable[RpcError | type[RpcError]]
+    deprecated: bool | str
 
 
 class GroupOptions(CommonOptions, total=False):
@@ -55,9 +67,12 @@ class MethodOptions(GroupOptions, total=False):
 
     Attributes:
         name: the remote name, dots allowed; None: the function's own.
+        examples: calls with their results, for `rpc.discover`: `Example({"a": 1}, 2)`. They are checked against the
+            hints.
     """
 
     name: str | None
+    examples: Iterable[Example]
 
 
 class MicrobatchOptions(CommonOptions, total=False):
@@ -71,6 +86,7 @@ class MicrobatchOptions(CommonOptions, total=False):
         offload: "thread": a sync function runs in threads of its own; None: in the event loop.
         retry_single: when a run raises, each of its items is run again, alone.
         max_queue: items that may wait; one more is answered with -32002.
+        examples: calls with their results, for `rpc.discover`: `Example({"a": 1}, 2)`.
     """
 
     name: str | None
@@ -80,6 +96,7 @@ class MicrobatchOptions(CommonOptions, total=False):
     offload: Literal["thread"] | None
     retry_single: bool
     max_queue: int
+    examples: Iterable[Example]
 
 
 class CallbackOptions(MethodOptions, total=False):
@@ -104,6 +121,10 @@ METHOD_DEFAULTS: Mapping[str, Any] = {
     "allow": None,
     "mcp": True,
     "replace": False,
+    "tags": None,
+    "errors": (),
+    "examples": (),
+    "deprecated": False,
 }
 
 #: The default of every option of `batched`.
@@ -121,4 +142,8 @@ MICROBATCH_DEFAULTS: Mapping[str, Any] = {
     "allow": None,
     "mcp": True,
     "replace": False,
+    "tags": None,
+    "errors": (),
+    "examples": (),
+    "deprecated": False,
 }

@@ -20,6 +20,7 @@ from ..errors import RegistrationError
 from ..keyword_options import check_names
 from ..peer.proxy import CLIENT_NAMES
 from ..text import get_logger
+from .about import About, about
 from .arguments import Bind
 from .dependencies import Dependencies, Overrides
 from .injection import Injection
@@ -31,6 +32,9 @@ log = get_logger("rpcstream.server")
 
 #: Names that begin with these belong to the protocol (JSON-RPC 2.0, section 4) and to rpcstream itself.
 RESERVED = ("rpc.", "$/")
+
+#: Characters of a name.
+NAME_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Method:
         stream: the same method for callers that take the items one by one; None unless it is a generator function.
         check_item: checks and converts an item of a generator; None where there is nothing to check.
         allow: who may call it; None: every caller.
+        about: what `rpc.discover` says of it besides its signature.
 
     The other attributes are those of `MethodOptions`.
     """
@@ -73,6 +78,7 @@ class Method:
     idempotent: bool
     allow: CallerRule | None
     mcp: bool
+    about: About
 
 
 class MethodRegistry(Mapping[str, Method]):
@@ -163,6 +169,8 @@ class MethodRegistry(Mapping[str, Method]):
     def _check_name(self, name: Any, *, replace: bool, reserved: bool) -> None:
         if not isinstance(name, str) or not name:
             raise RegistrationError(f"a method's name must be a string that is not empty, got {name!r}")
+        if len(name) > NAME_MAX or any("\ud800" <= letter <= "\udfff" for letter in name):
+            raise RegistrationError(f"a method's name has at most {NAME_MAX} characters of Unicode, got {name[:80]!r}")
         if name.startswith(RESERVED) and not reserved:
             raise RegistrationError(f"{name}: names that begin with {' or '.join(RESERVED)} are reserved")
         if name in self.by_name and not replace:
@@ -180,6 +188,7 @@ class MethodRegistry(Mapping[str, Method]):
         signature = Signature(
             function, method=name, codec=self._codec, namespace=namespace, in_thread=offload == "thread"
         )
+        said = about(function, signature, self._codec, options, is_generator=kind.is_generator)
         injection = Injection.of(signature, is_async=kind.is_async, offload=offload)
         dependencies = self._dependencies(signature, namespace)
         inline = not (kind.is_async or offload or kind.is_generator or injection or ordered)
@@ -206,6 +215,7 @@ class MethodRegistry(Mapping[str, Method]):
             idempotent=options["idempotent"],
             allow=None if options["allow"] is None else CallerRule(options["allow"], method=name),
             mcp=options["mcp"],
+            about=said,
         )
         if kind.is_generator:
             if signature.is_limited_as_a_whole:

@@ -324,6 +324,18 @@ class Signature:
             pass
         raise self._errors.error(params, told)
 
+    # -- for descriptions -------------------------------------------------------------------------------------------
+
+    def items_on_wire(self) -> tuple[Any, Any]:
+        """The lowered hints of what a generator gives: an item, and what it returns at its end (None: nothing)."""
+        returns = self._hints.get("return", Any)
+        plain, *_ = get_args(returns) if get_origin(returns) is Annotated else (returns,)
+        if not is_iterable_hint(plain):
+            return Any, None
+        _, *others = get_args(plain) or (Any,)
+        end = self._lowered("the return value", others[1]) if len(others) > 1 else None
+        return self._lowered("the return value", item_hint(plain)), None if end in (None, type(None)) else end
+
     # -- compiled at registration -----------------------------------------------------------------------------------
 
     def places(self, names: list[str]) -> dict[str, int | None]:

@@ -17,7 +17,7 @@ from ..codec.fields import expanded
 from ..codec.hints import item_hint, lower
 from ..codec.lowered import union_of, with_schema
 from ..codec.markers import converter, marker
-from ..codec.schema import schema_of
+from ..codec.schema import Components, schema_of
 from ..errors import InvalidParams
 from ..peer.blocking import BlockingStream, Bridge
 from ..peer.flow_control import StreamReceiver
@@ -106,7 +106,7 @@ def _lowered(hint: Any, codec: Codec) -> Any:
             raise ValueError('Expected an array, or a stream: {"$type": "stream", "id": "…"}')
         return Reference(token)
 
-    def schema(components: dict[str, Any]) -> dict[str, Any]:
+    def schema(components: Components) -> dict[str, Any]:
         return {**schema_of(items, components), "x-stream": True}
 
     return marker("stream", decode, schema)

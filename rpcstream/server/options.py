@@ -69,6 +69,9 @@ class ServerOptions(TypedDict, total=False):
         javascript: answer `/rpcstream.js` with the JavaScript client, for web pages; without authentication, too.
         title: of the service, for `rpc.discover`.
         version: of the service, for `rpc.discover`.
+        description: of the service, for `rpc.discover`; Markdown.
+        public_urls: where callers reach it, for `rpc.discover`, if that is not where it listens:
+            "https://example.org/rpc", "wss://example.org/rpc".
     """
 
     token: str | None
@@ -99,6 +102,8 @@ class ServerOptions(TypedDict, total=False):
     javascript: bool
     title: str
     version: str
+    description: str | None
+    public_urls: Iterable[str]
 
 
 #: The default of every option.
@@ -131,4 +136,6 @@ DEFAULTS: Mapping[str, Any] = {
     "javascript": False,
     "title": "rpcstream server",
     "version": "0",
+    "description": None,
+    "public_urls": (),
 }

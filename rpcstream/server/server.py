@@ -26,7 +26,9 @@ from ..events.topics import Topics
 from ..keyword_options import check_names, with_options
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from ..methods.builtin_methods import add_auth_method, add_event_methods, add_hello, add_own_methods
+from ..methods.discovery import head_of
 from ..methods.dispatch import Dispatcher
+from ..methods.document import OpenRpcDocument
 from ..methods.invoke import Invoker, check_picklable, default_processes, default_threads
 from ..methods.middleware import Middleware, MiddlewareDispatcher, checked
 from ..methods.observed import ObservedCalls, observed
@@ -55,10 +57,12 @@ from ..tls import TLS, Certificates
 from ..transports.access import AccessRules
 from ..transports.http_router import CallPaths
 from ..transports.listen import Listener
+from ..web.document import DocumentPage
 from ..web.entries import Pending
 from ..web.paths import check_path
 from ..web.routes import Routes
-from ..wire.http_messages import NOSNIFF, Response
+from ..wire.http_messages import NOSNIFF, Request, Response
+from .addresses import checked_urls, server_objects
 from .agents import Agents, identify_starter, mcp_path
 from .methods import ServerMethods
 from .observation import Observation, check_options
@@ -109,6 +113,8 @@ class Server(ServerMethods):
         self.debug: bool = given["debug"]
         self.title: str = given["title"]
         self.version: str = given["version"]
+        self.description: str | None = given["description"]
+        self._public_urls = checked_urls(given["public_urls"])
         #: For objects that the lifespan prepares and handlers use, such as a model or a database.
         self.state = types.SimpleNamespace()
         self.counters = Counters()
@@ -175,11 +181,44 @@ class Server(ServerMethods):
         """Add the methods `rpc.*`."""
         add_hello(self._registry, self.topics)
         add_event_methods(self._registry, self.topics, self._check_subscription)
-        self._describe = add_own_methods(
-            self._registry, codec=self.codec, title=self.title, version=self.version, stats=self._stats
+        #: The document of `rpc.discover` and `/openrpc.json`.
+        self._document = OpenRpcDocument(
+            self._registry, codec=self.codec, head=self._document_head, servers=self._servers
         )
+        add_own_methods(self._registry, self._document, stats=self._stats)
+        self.routes.show_document(self._document_page)
         if self._authenticator is not None:
             add_auth_method(self._registry)
+
+    # -- the document -----------------------------------------------------------------------------------------------
+
+    def _document_page(self, request: Request) -> DocumentPage:
+        return DocumentPage(request, self._document_text, self._document.tail, self._servers_at)
+
+    async def _document_text(self, compat: str | None) -> bytes:
+        """The OpenRPC document as JSON, with the servers where this one listens."""
+        return await self._document.text(compat)
+
+    def _document_head(self) -> dict[str, Any]:
+        security: list[dict[str, Any]] = []
+        if self._authenticator is not None:
+            how = "the header Authorization of each request or of the WebSocket, or the method rpc.authenticate"
+            security.append({"type": "http", "scheme": "bearer", "description": how})
+        if self._tls is not None and self._tls.client_ca is not None:
+            security.append({"type": "mutualTLS", "description": "a certificate of the client"})
+        return head_of(title=self.title, version=self.version, description=self.description, security=security)
+
+    def _servers(self) -> list[dict[str, Any]]:
+        """The Server Objects of the addresses where it listens, or of its public URLs."""
+        return server_objects(
+            self.addresses, paths=self._paths, is_encrypted=self._tls is not None, public=self._public_urls
+        )
+
+    def _servers_at(self, host: str) -> list[dict[str, Any]]:
+        """The same for a caller that has reached it by this name and port."""
+        if self._public_urls or not self.addresses or all(each.startswith("unix:") for each in self.addresses):
+            return self._servers()
+        return server_objects([host], paths=self._paths, is_encrypted=self._tls is not None)
 
     # -- who may connect --------------------------------------------------------------------------------------------
 

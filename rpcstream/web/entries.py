@@ -79,6 +79,17 @@ class MetricsRoute(Route):
         return self._response()
 
 
+class DocumentRoute(Route):
+    """The OpenRPC document, for programs that read it."""
+
+    def __init__(self, path: str, response: Callable[[Request], Response | Pending]) -> None:
+        super().__init__(path, False)
+        self._response = response
+
+    def answer(self, request: Request, parameters: Mapping[str, str]) -> Response | Pending:
+        return self._response(request)
+
+
 class StaticRoute(Route):
     """Bytes that are served as they are."""
 

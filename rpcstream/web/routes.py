@@ -18,7 +18,17 @@ from ..methods.invoke import Invoker
 from ..methods.options import Offload
 from ..text import get_logger
 from ..wire.http_messages import NOSNIFF, Request, Response, problem
-from .entries import NO_PARAMETERS, FilesRoute, HandlerRoute, HealthRoute, MetricsRoute, Pending, Route, StaticRoute
+from .entries import (
+    NO_PARAMETERS,
+    DocumentRoute,
+    FilesRoute,
+    HandlerRoute,
+    HealthRoute,
+    MetricsRoute,
+    Pending,
+    Route,
+    StaticRoute,
+)
 from .handlers import Handler
 from .html import Html
 from .paths import PathPattern, check_path
@@ -29,8 +39,9 @@ log = get_logger("rpcstream.web")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: The path of the metrics.
+#: The path of the metrics, and that of the OpenRPC document.
 METRICS = "/metrics"
+DOCUMENT = "/openrpc.json"
 
 #: The path of the JavaScript client.
 JAVASCRIPT = "/rpcstream.js"
@@ -260,6 +271,14 @@ class Routes:
         self._health.pop(JAVASCRIPT, None)
         if shown:
             self._health[JAVASCRIPT] = StaticRoute(JAVASCRIPT, True, javascript_client())
+
+    def show_document(self, response: Callable[[Request], Response | Pending]) -> None:
+        """Answer `/openrpc.json` to callers that are authenticated, unless another route has that path.
+
+        Args:
+            response: makes the response.
+        """
+        self._health[DOCUMENT] = DocumentRoute(DOCUMENT, response)
 
     def open(self, invoker: Invoker) -> None:
         """The server starts. Until `close`, this invoker runs offloaded handlers and reads files.

@@ -217,7 +217,7 @@ async def test_what_is_offered_is_described(hub: FakeHub, address: str) -> None:
         assert [parameter["name"] for parameter in add["params"]] == ["a", "b"]
         assert not {"shared", "x-idempotent"} & set(add)
         assert (described["shared"], described["x-idempotent"]) == (True, True)
-        assert list(params["components"]) == ["Reading"]
+        assert list(params["components"]) == ["NdArray_f4", "Reading"]
         assert "Reading" in str(measured)
         assert await client.ask("gpu-1", "add", [1, 5]) == 6
         assert await client.ask("gpu-1", "add", [1]) == 3

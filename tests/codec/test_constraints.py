@@ -24,7 +24,7 @@ from typing_extensions import Doc
 from rpcstream import Codec, InvalidParams, RegistrationError, Server, Shape
 from rpcstream.codec.hints import hint_checker, lower
 from rpcstream.codec.markers import convert_options
-from rpcstream.codec.schema import schema_of
+from rpcstream.codec.schema import Components, schema_of
 from rpcstream.methods.signature import Signature
 
 codec = Codec()
@@ -44,12 +44,12 @@ def refused(hint: Any, value: Any) -> str:
 
 
 def schema(hint: Any) -> dict[str, Any]:
-    return schema_of(lower(hint, codec), {})
+    return schema_of(lower(hint, codec), Components())
 
 
 def component(hint: Any) -> dict[str, Any]:
     """The schema of a class, which others refer to."""
-    components: dict[str, Any] = {}
+    components = Components()
     schema_of(lower(hint, codec), components)
     found: dict[str, Any] = components[hint.__name__]
     return found

@@ -80,7 +80,11 @@ def test_hints_for_bytes(kind: type) -> None:
             asked.decode(wrong)
     with pytest.raises(ValueError, match="Expected `bytes`, got `str`"):
         asked.accept("YWI=")
-    assert asked.schema()["anyOf"][1] == {"type": "string", "contentEncoding": "base64"}
+    assert asked.schema()["anyOf"][1] == {
+        "type": "string",
+        "contentEncoding": "base64",
+        "contentMediaType": "application/octet-stream",
+    }
 
 
 @pytest.mark.parametrize(

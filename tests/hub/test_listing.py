@@ -21,7 +21,7 @@ from rpcstream.testing import FakeTimeLoop
 from rpcstream.wire.buffers import MessageParts
 
 from ..example_count import example_count
-from ..internals import hub_methods
+from ..internals import document_of, hub_methods
 from .conftest import OpenHub, RunningHub
 
 
@@ -252,8 +252,8 @@ async def test_of_a_server_it_is_written_once() -> None:
         peer = await running_hub.peer()
         try:
             before = await peer.result("rpc.discover")
-            written = server.methods["rpc.discover"].function()
-            assert written is server.methods["rpc.discover"].function()
+            written = await document_of(server).text()
+            assert written is await document_of(server).text()
             server.add(lambda: 2, name="two")
             after = await peer.result("rpc.discover")
         finally:

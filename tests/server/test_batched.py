@@ -134,7 +134,9 @@ async def test_discovery_has_the_signature_of_one_item() -> None:
     ]
     assert shout["result"]["schema"] == {"type": "string"}
     (vector,) = methods["twice"]["params"]
-    assert vector["schema"]["anyOf"][0]["properties"]["shape"]["prefixItems"] == [{"const": 3}]
+    assert vector["schema"] == {"$ref": "#/components/schemas/NdArray_f4_3"}
+    row = document["components"]["schemas"]["NdArray_f4_3"]
+    assert row["anyOf"][0]["properties"]["shape"]["prefixItems"] == [{"const": 3}]
     assert methods["norm"]["params"][1]["schema"]["default"] == 1.0
 
 

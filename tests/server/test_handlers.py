@@ -494,7 +494,7 @@ async def test_discover(connect: Any) -> None:
     def vectorize(photo: NDArray[np.float32] | None = None) -> NDArray[np.float32]: ...  # type: ignore[empty-body]
 
     document = (await ask(server, connect, "rpc.discover"))["result"]
-    assert document["openrpc"] == "1.3.2"
+    assert document["openrpc"] == "1.4.1"
     assert document["info"] == {"title": "the service", "version": "1.2"}
     methods = {method["name"]: method for method in document["methods"]}
     own = [f"rpc.{name}" for name in ("discover", "hello", "ping", "stats", "subscribe", "unsubscribe")]
@@ -502,11 +502,12 @@ async def test_discover(connect: Any) -> None:
     described = methods["add"]
     assert (described["summary"], described["description"]) == ("Adds.", "Adds.\n\nAt length.")
     assert described["paramStructure"] == "by-name"
-    assert [parameter["name"] for parameter in described["params"]] == ["a", "b", "rest", "flag"]
-    assert [parameter["required"] for parameter in described["params"]] == [True, False, False, True]
+    assert [parameter["name"] for parameter in described["params"]] == ["a", "flag", "b", "rest"]
+    assert [parameter["required"] for parameter in described["params"]] == [True, True, False, False]
     assert described["params"][0]["schema"] == {"type": "integer"}
-    assert described["params"][1]["schema"] == {"type": "integer", "description": "more", "default": 2}
-    assert described["params"][2]["x-rest"] == "positional"
+    assert described["params"][1]["x-keyword"] is True
+    assert described["params"][2]["schema"] == {"type": "integer", "description": "more", "default": 2}
+    assert described["params"][3]["x-rest"] == "positional"
     assert described["result"] == {"name": "result", "schema": {"type": "number"}}
 
 
