@@ -57,7 +57,12 @@ def method_text(method: dict[str, Any], document: Any, terminal: Terminal) -> st
     description = method.get("description") or method.get("summary")
     if isinstance(description, str) and description.strip():
         text += "\n\n" + textwrap.indent(visible(description.strip(), keep="\n"), "    ")
-    details = [(each["name"], _details(each.get("schema"))) for each in parameters_of(method)]
+    if method.get("deprecated") is True:
+        reason = method.get("x-deprecated")
+        text += "\n\n    deprecated" + (f": {visible(reason[:_MAX_TEXT])}" if isinstance(reason, str) else "")
+    details = [(each["name"], _details(each.get("schema"), each.get("description"))) for each in parameters_of(method)]
+    if isinstance(result := method.get("result"), dict) and (said := _details({}, result.get("description"))):
+        details.append(("returns", said))
     if any(detail for _, detail in details):
         text += "\n\n" + "\n".join(f"    {visible(name)}: {detail}" for name, detail in details if detail)
     named = _named_types(method, document)
@@ -66,10 +71,10 @@ def method_text(method: dict[str, Any], document: Any, terminal: Terminal) -> st
     return text
 
 
-def _details(schema: Any) -> str:
+def _details(schema: Any, said: Any = None) -> str:
     """The constraints of a parameter and its description: ">= 0, a multiple of 2; how many"."""
     if not isinstance(schema, dict):
-        return ""
+        schema = {}
     choices = schema.get("anyOf")
     shown: list[str] = []
     for part in [schema, *(choices if isinstance(choices, list) else ())]:
@@ -84,7 +89,7 @@ def _details(schema: Any) -> str:
     details = [", ".join(dict.fromkeys(shown[:_MAX_CONSTRAINTS]))]
     if isinstance(unit := schema.get("x-unit"), str):
         details.append(f"in {visible(unit[:_MAX_TEXT])}")
-    if isinstance(description := schema.get("description"), str):
+    if isinstance(description := said or schema.get("description"), str):
         details.append(visible(" ".join(description[:_MAX_TEXT].split())))
     return "; ".join(filter(None, details))
 

@@ -67,7 +67,7 @@ def read_docstring(text: str | None, limit: int = TEXT_MAX) -> Docstring:
         if kind == "param" and described:
             for name in str(getattr(part, "arg_name", "")).split(","):
                 parameters[name.strip().replace("\\", "").lstrip("*")] = described
-        elif kind in ("returns", "yields") and described:
+        elif kind in ("return", "returns", "yield", "yields") and described:
             result = result or described
     rest = _without_sections(text) if (parameters or result) and is_whole else text
     summary = shortened_text(rest.partition("\n")[0], SUMMARY_MAX) or None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -77,6 +78,10 @@ class OpenRpcDocument:
             self._described = self.version, {"methods": methods, "components": description.components()}
         return self._described[1]
 
+    def whole(self) -> dict[str, Any]:
+        """The document as plain data, without the servers; made at once."""
+        return {**self.head(), **self.described()}
+
     async def text(self, compat: str | None = None) -> bytes:
         """The document as JSON.
 
@@ -121,7 +126,7 @@ class OpenRpcDocument:
     def _dumps(self, value: Any) -> bytes:
         try:
             return self._codec.dumps(value)
-        except EncodeError:  # half of a surrogate pair, in a Literal or in the name of a field
+        except EncodeError:  # half of a surrogate pair, in the docstring of a class
             return self._codec.dumps(_sendable(value))
 
 
@@ -147,13 +152,12 @@ class _Writer:
         if compat not in self._begun or self._begun[compat][0] != version:
             self._begun[compat] = version, self._parts(compat), []
         _, left, done = self._begun[compat]
-        loop = asyncio.get_running_loop()
-        until = loop.time() + _SLICE
+        until = perf_counter() + _SLICE
         for part in left:
             done.append(part)
-            if loop.time() > until:
+            if perf_counter() > until:
                 await asyncio.sleep(0)
-                until = loop.time() + _SLICE
+                until = perf_counter() + _SLICE
         del self._begun[compat]
         return version, b"".join(done)
 

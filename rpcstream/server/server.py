@@ -830,7 +830,7 @@ class Server(ServerMethods):
         return Agents(
             dispatcher,
             self._registry,
-            self._describe,
+            self._document.whole,
             options=self._session_options(dispatcher),
             invoker=invoker,
             info={"name": self.title, "version": self.version},
