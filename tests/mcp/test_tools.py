@@ -18,6 +18,8 @@ from rpcstream import Server, Shape
 from rpcstream.errors import InvalidParams
 from rpcstream.mcp.tools import MAX_DESCRIPTION, PAGE_TOOLS, Tool, Tools
 
+from ..internals import document_of, registry_of
+
 
 @dataclass
 class Node:
@@ -27,7 +29,7 @@ class Node:
 
 
 def tools_of(server: Server) -> Tools:
-    return Tools(server._registry, server._describe)  # noqa: SLF001 (what a server gives to its dispatcher)
+    return Tools(registry_of(server), document_of(server).whole)
 
 
 def tool_of(function: Any, **options: Any) -> Tool:
@@ -160,7 +162,7 @@ def test_the_form_of_an_array_is_told_in_words() -> None:
     def norm(v: Annotated[NDArray[np.float32], Shape(None, 3)]) -> float:
         return 0.0
 
-    described = definition(norm)["inputSchema"]["properties"]["v"]["anyOf"][0]["description"]
+    described = definition(norm)["inputSchema"]["$defs"]["NdArray_f4_Nx3"]["anyOf"][0]["description"]
     assert described.endswith("dtype <f4; shape (any, 3)")
 
 
