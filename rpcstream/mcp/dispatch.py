@@ -68,7 +68,6 @@ class McpDispatcher:
         codec, limits: of the server.
         invoker: has threads, where the content of large results is made.
         info: name and version of the server.
-        instructions: gives a text about the server for agents; None where there is none.
         is_public: every caller may have the same answers to `tools/list`, as far as the tools permit.
 
     Attributes:
@@ -84,7 +83,6 @@ class McpDispatcher:
         limits: Limits,
         invoker: Invoker,
         info: dict[str, str],
-        instructions: Callable[[], str | None],
         is_public: bool,
     ) -> None:
         self._dispatcher = dispatcher
@@ -93,7 +91,6 @@ class McpDispatcher:
         self._limits = limits
         self._invoker = invoker
         self._info = info
-        self._instructions = instructions
         self._is_public = is_public
         self.answers_cancelled = True
         self._log = LimitedLog(log)
@@ -237,7 +234,7 @@ class McpDispatcher:
         return self._with_instructions(answer)
 
     def _with_instructions(self, answer: dict[str, Any]) -> dict[str, Any]:
-        text = self._instructions()
+        text = self._tools.instructions
         return {**answer, "instructions": text} if text else answer
 
     def _list_tools(self, params: dict[str, Any], session: McpSession) -> dict[str, Any]:

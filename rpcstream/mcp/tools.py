@@ -138,7 +138,7 @@ class Tool:
             raise ValueError(f"{self._rest} must be an array")
         if not rest:
             return {name: value for name, value in arguments.items() if name != self._rest}
-        before = [each["name"] for each in self._params[: [p["name"] for p in self._params].index(self._rest)]]
+        before = [each.name for each in self.method.signature.parameters if each.by_position]
         missing = next((name for name in before if name not in arguments), None)
         if missing is not None:
             raise ValueError(f"{missing} must be given, too, where {self._rest} is")
@@ -172,6 +172,7 @@ class Tools:
         self._describe = describe
         self._version = -1
         self._described: dict[str, Mapping[str, Any]] = {}
+        self._instructions: str | None = None
         self._schemas = AgentSchemas({})
         #: The names of the methods that are tools by the names of the tools, in order; and the tools that were made.
         self._names: dict[str, str] = {}
@@ -223,6 +224,12 @@ class Tools:
         return shown, None
 
     @property
+    def instructions(self) -> str | None:
+        """What the document says of the server as a whole; None if it says nothing."""
+        self._refresh()
+        return self._instructions
+
+    @property
     def are_for_all(self) -> bool:
         """Whether every caller has the same tools."""
         return all(method.allow is None for method in self._methods.by_name.values() if method.mcp)
@@ -233,6 +240,7 @@ class Tools:
             return
         document = self._describe()
         self._version = self._methods.version
+        self._instructions = (document["info"].get("description") or "")[:MAX_DESCRIPTION] or None
         self._described = {each["name"]: each for each in document["methods"]}
         self._schemas = AgentSchemas(document.get("components", {}).get("schemas", {}))
         self._tools = {}

@@ -102,7 +102,6 @@ class Agents:
             limits=options["limits"],
             invoker=invoker,
             info=info,
-            instructions=lambda: describe().get("info", {}).get("description"),
             is_public=is_public,
         )
         self._options = {**options, "on_slow": self._dispatcher.report_slow, "parse_long": parse_long}

@@ -185,6 +185,8 @@ def test_further_positional_arguments_are_a_list() -> None:
     assert tool.params({"unit": "m", "numbers": []}) == {"unit": "m"}
     with pytest.raises(ValueError, match="unit must be given"):
         tool.params({"numbers": [1]})
+    with pytest.raises(ValueError, match="numbers does not go with"):
+        tool.params({"unit": "m", "numbers": [1], "by": 2})
     with pytest.raises(ValueError, match="numbers must be an array"):
         tool.params({"unit": "m", "numbers": 1})
 
