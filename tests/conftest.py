@@ -21,10 +21,8 @@ from .internals import forget_searches
 from .raw_connection import RawConnection
 
 #: Folders that are run where they are named, in steps of `.ci/run`.
-NAMED = [
-    Path(__file__).parent.resolve() / name
-    for name in ("abuse", "benchmarks", "docs", "examples", "interop", "javascript", "rolling", "supervisor")
-]
+_NAMES = ["abuse", "benchmarks", "docs", "examples", "explorer", "interop", "javascript", "rolling", "supervisor"]
+NAMED = [Path(__file__).parent.resolve() / name for name in _NAMES]
 
 #: In the place of the user's folders for configurations and caches.
 USER_FOLDER = tempfile.TemporaryDirectory(prefix="rpcstream-tests-")

@@ -12,7 +12,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RegistrationError
+from ..limits import DEFAULT_HOST
 from ..server import Server
+from ..server.server import is_loopback
 from ..server.target import TargetError
 from ..text import visible
 from .serve_options import HUB_OPTIONS, TLS_OPTIONS
@@ -75,6 +77,8 @@ def make_hub(options: argparse.Namespace) -> Hub:
         arguments["binary"] = False
     if options.tracing:
         arguments["tracing"] = True
+    if options.docs is not None:
+        arguments["docs"] = options.docs
     if options.debug:
         arguments.update(debug=True, log_level=options.log_level or "info")
     try:
@@ -117,6 +121,8 @@ def prepare(server: Server, options: argparse.Namespace) -> None:
             server.take_calls_at(options.path)
         if options.tracing:
             server.trace_calls()
+        if options.docs is not None:
+            server.show_docs(options.docs)
     except (ConfigError, ValueError, ImportError) as error:
         raise TargetError(str(error)) from None
     server.debug = server.debug or options.debug
@@ -181,3 +187,10 @@ def listen_arguments(
         for less in (arguments, configured):
             less.pop(name, None)
     return {**arguments, **configured, **given}
+
+
+def is_local(where: dict[str, Any]) -> bool:
+    """Tell whether only this machine can reach a server that listens there, by TCP."""
+    if where.get("unix") is not None or where.get("sockets"):
+        return False
+    return is_loopback(where.get("host", DEFAULT_HOST))

@@ -165,7 +165,7 @@ class _Command:
             arguments: for `Server.run`, from the target; options of the command come first.
         """
         from ..server.target import TargetError
-        from .load import listen_arguments
+        from .load import is_local, listen_arguments
 
         options = self.options
         _set_up_logging(options)
@@ -174,6 +174,8 @@ class _Command:
         default_port = DEFAULT_PORT if options.functions is None else FUNCTIONS_PORT
         where = listen_arguments(server, options, {"port": default_port, **arguments}, self._sockets)
         told = where.pop("on_listening", None)
+        if options.docs is None and is_local(where):
+            server.show_docs(is_default=True)
 
         link = self.link
         if link is not None:
@@ -306,7 +308,19 @@ def banner(server: Server, address: str, *, functions: bool) -> str:
 
         head = f"{'Hub listening' if is_hub(server) else 'Listening'} at {address}\nMethods:"
     lines = "".join(f"\n    - {name}" for name in names)
-    return f"{head}{lines}\nCtrl-C to stop"
+    page = _explorer_address(server) if not functions else None
+    explorer = "" if page is None else f"\nExplorer at {page}"
+    return f"{head}{lines}{explorer}\nCtrl-C to stop"
+
+
+def _explorer_address(server: Server) -> str | None:
+    """Where a browser finds the explorer; None if there is none, or none by TCP."""
+    path = server.routes.explorer_path
+    for address in server.addresses if path is not None else ():
+        scheme, _, rest = address.rpartition("://")
+        if scheme in ("", "tls"):
+            return f"{'https' if scheme else 'http'}://{rest}{path}"
+    return None
 
 
 def _say(text: str) -> None:

@@ -83,6 +83,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--log-slow-calls", metavar="SECONDS", type=parse_seconds, help="name calls that take longer")
     add("--mcp", action="store_true", help="serve an agent (MCP) on standard input and output")
     add("--metrics", action="store_true", help="show metrics for Prometheus at /metrics")
+    add("--docs", action=argparse.BooleanOptionalAction, help="the explorer at /docs (default: on loopback)")
     add("--version", action="version", version=f"rpcstream {__version__}", help="show the version")
     add("-h", "--help", action="help", help="show this")
     _add_hub_options(parser.add_argument_group("hub").add_argument)
@@ -118,10 +119,10 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
 
 
 def _add_hub_options(add: Callable[..., object]) -> None:
-    wait: dict[str, Any] = {"metavar": "SECONDS", "type": parse_seconds}
+    wait: dict[str, Any] = {"metavar": "S", "type": parse_seconds}
     add("--hub", action="store_true", help="serve a hub, which routes calls between its clients")
     add("--config", metavar="FILE", help="its options, as TOML or as JSON with comments")
-    add("--call-timeout", **wait, help="of a call with its provider (default 0: no limit)")
+    add("--call-timeout", **wait, help="seconds with its provider (default 0: no limit)")
     add("--keepalive-timeout", **wait, help="close silent connections (default 60)")
     add("--ping-interval", **wait, help="ask silent clients (default 20; 0: never)")
     add("--registration-timeout", **wait, help="close idle new connections (default 0: never)")

@@ -71,6 +71,7 @@ HUB = Schema(
         Option(name="binary", type=FLAG),
         Option(name="shared_memory", type=FLAG),
         Option(name="tracing", type=FLAG),
+        Option(name="docs", type=FLAG),
         Option(name="title", type=TEXT),
         Option(name="description", type=TEXT),
         Option(name="public_urls", type=TEXTS),

@@ -67,6 +67,8 @@ class ServerOptions(TypedDict, total=False):
         mcp: offer the methods as tools to agents, by the Model Context Protocol, to POST at "/mcp", or at another path
             that is given here. One with `@server(mcp=False)` is left out.
         javascript: answer `/rpcstream.js` with the JavaScript client, for web pages; without authentication, too.
+        docs: answer `/docs` with the explorer, a page on which people see and call the methods. The page itself is
+            shown without authentication, what it shows is not. None: no; but `rpcstream-server` shows it on loopback.
         title: of the service, for `rpc.discover`.
         version: of the service, for `rpc.discover`.
         description: of the service, for `rpc.discover`; Markdown.
@@ -100,6 +102,7 @@ class ServerOptions(TypedDict, total=False):
     log_slow_calls: float | None
     mcp: bool | str
     javascript: bool
+    docs: bool | None
     title: str
     version: str
     description: str | None
@@ -134,6 +137,7 @@ DEFAULTS: Mapping[str, Any] = {
     "log_slow_calls": None,
     "mcp": False,
     "javascript": False,
+    "docs": None,
     "title": "rpcstream server",
     "version": "0",
     "description": None,

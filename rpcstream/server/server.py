@@ -171,11 +171,18 @@ class Server(ServerMethods):
         self.static = self.routes.static
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
-        self.routes.show_javascript(given["javascript"])
+        self._add_pages(**{name: given[name] for name in ("docs", "javascript")})
         self._observation: Observation | None = None
         self._observed: dict[str, Any] = {"metrics": False, "access_log": None, "log_slow_calls": None}
         self.observe(metrics=given["metrics"], access_log=given["access_log"], log_slow_calls=given["log_slow_calls"])
         self._add_builtin_methods()
+
+    def _add_pages(self, *, docs: bool | None, javascript: bool) -> None:
+        """Add the pages of the server itself."""
+        self._docs = docs
+        self.routes.show_javascript(javascript)
+        if docs:
+            self.show_docs()
 
     def _add_builtin_methods(self) -> None:
         """Add the methods `rpc.*`."""
@@ -248,6 +255,21 @@ class Server(ServerMethods):
         if self._running is not None:
             raise RuntimeError("this server is running already")
         self._mcp_path = mcp_path(path)
+
+    def show_docs(self, shown: bool = True, *, is_default: bool = False) -> None:
+        """Answer `/docs` with the explorer, or not, before the server runs; as `docs` of the constructor.
+
+        Args:
+            shown: whether it is shown.
+            is_default: only where the constructor has not said it, and no route of this server has its path.
+
+        Raises:
+            RuntimeError: the server is running.
+        """
+        if self._running is not None:
+            raise RuntimeError("this server is running already")
+        if not is_default or self._docs is None:
+            self.routes.show_explorer((lambda: self._paths) if shown else None, is_default=is_default)
 
     def trace_calls(self, tracing: bool | TracerProvider = True) -> None:
         """Make spans of the calls, or none, from the next start of the server on; as `tracing` of the constructor.
@@ -655,7 +677,7 @@ class Server(ServerMethods):
                 hosts = [host] if unix is None else []
                 address = await running.listener.listen(host or "", port, unix, unix_mode)
             for each in hosts:
-                if self._authenticator is None and each is not None and not _is_loopback(each):
+                if self._authenticator is None and each is not None and not is_loopback(each):
                     log.warning("listening at %s, not a loopback address: there is no authentication", each)
             log.info("listening at %s", ", ".join(self.addresses))
             yield address
@@ -929,7 +951,8 @@ def _print_address(address: str) -> None:
         print(f"Listening at {address} (Ctrl-C to stop)", file=sys.stderr, flush=True)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine alone."""
     if host == "localhost":
         return True
     try:

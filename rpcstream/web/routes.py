@@ -46,6 +46,9 @@ DOCUMENT = "/openrpc.json"
 #: The path of the JavaScript client.
 JAVASCRIPT = "/rpcstream.js"
 
+#: The path of the explorer.
+EXPLORER = "/docs"
+
 #: Headers that are made for all static content.
 _OF_CONTENT = frozenset({"etag", "last-modified", "x-content-type-options"})
 _TEXT = "text/plain; charset=utf-8"
@@ -279,6 +282,31 @@ class Routes:
             response: makes the response.
         """
         self._health[DOCUMENT] = DocumentRoute(DOCUMENT, response)
+
+    def show_explorer(self, paths: Callable[[], tuple[str, ...] | None] | None, *, is_default: bool = False) -> None:
+        """Answer `/docs` with the explorer, and `/rpcstream.js` with the client that it uses.
+
+        A route of the user with one of these paths comes first.
+
+        Args:
+            paths: gives the paths that take calls, or None where any path does, for WebSockets. None: no explorer.
+            is_default: nothing was said of it, so that patterns and folders of the user come first, too.
+        """
+        from .explorer import PageRoute, explorer_routes
+
+        self._health = {path: route for path, route in self._health.items() if not isinstance(route, PageRoute)}
+        if paths is None:
+            return
+        routes = {**explorer_routes(EXPLORER, paths), JAVASCRIPT: PageRoute(JAVASCRIPT, javascript_client)}
+        if is_default and any(each.match(path) is not None for each in self._patterns for path in routes):
+            return
+        self._health = {**routes, **self._health}
+
+    @property
+    def explorer_path(self) -> str | None:
+        """Where the explorer is; None if there is none, or another route has its path."""
+        found = self._match(EXPLORER)
+        return EXPLORER if found is not None and found[0] is self._health.get(EXPLORER) else None
 
     def open(self, invoker: Invoker) -> None:
         """The server starts. Until `close`, this invoker runs offloaded handlers and reads files.

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -85,8 +86,11 @@ class TestTargets:
             "    - double",
             "    - elsewhere",
             "    - vision.look",
+            f"Explorer at http://127.0.0.1:{server.port}/docs",
             "Ctrl-C to stop",
         ]
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/docs", timeout=20) as page:
+            assert b"<!doctype html>" in page.read()
         with Client(server.address) as client:
             assert client.double(4) == 8
 

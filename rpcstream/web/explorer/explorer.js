@@ -1,0 +1,400 @@
+// The page: the list of methods, the form of one of them, its calls and their results, and the other views.
+
+import { Client, NdArray, RpcError } from "../rpcstream.js"
+import { WAYS } from "./copy.js"
+import { button, exact, h, jsonText, longText, parseJson, shown, sizeOf, uid } from "./dom.js"
+import { Invalid, methodForm, steps } from "./forms.js"
+import { ask, Events, History, Hub, Wire } from "./panels.js"
+import { picturesIn } from "./pictures.js"
+import { streamView, valueView } from "./values.js"
+
+const STEP = 200
+const at = (id) => document.getElementById(id)
+const [list, main, search, state] = ["list", "main", "search", "state"].map(at)
+const base = new URL(".", location.href.replace(/[?#].*/, ""))
+const callsAt = new URL(`.${document.documentElement.dataset.calls}`, base)
+
+let client = null
+let document_ = { methods: [] }
+let methods = new Map()
+let token = sessionStorage.getItem("rpc-token") ?? ""
+let view = null // of the method that is shown
+let limit = STEP
+let follow = null
+
+const wire = new Wire()
+const history = new History()
+const events = new Events(() => client)
+const hub = new Hub(() => client, () => later(load))
+
+let waiting = 0
+function later(work) {
+  clearTimeout(waiting)
+  waiting = setTimeout(work, 300)
+}
+
+// -- the connection ---------------------------------------------------------------------------------------------------
+
+function connect() {
+  follow?.abort()
+  client?.close()
+  client = new Client(callsAt.href.replace(/^http/, "ws"), {
+    token: token || undefined, reconnect: true, timeout: 0,
+    onMessage: (message) => wire.take(message),
+    onState: (name) => {
+      state.textContent = name
+      state.dataset.state = name
+    },
+    methods: (method) => (params, { signal }) => ask(at("asked"), method, params, RpcError, signal),
+  })
+  load()
+}
+
+/** The description of the server. Where a part of it looks like an array or a picture but is none, it is taken as JSON. */
+async function discover(asked) {
+  try {
+    return await asked.call("rpc.discover", undefined, { timeout: 60_000 })
+  } catch (error) {
+    if (!(error instanceof TypeError)) throw error
+    const headers = { "Content-Type": "application/json", ...(token && { Authorization: `Bearer ${token}` }) }
+    const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method: "rpc.discover" })
+    const reply = await (await fetch(callsAt, { method: "POST", headers, body })).json()
+    return reply.result ?? {}
+  }
+}
+
+async function load() {
+  const asked = client
+  try {
+    const found = await discover(asked)
+    if (asked !== client) return
+    document_ = found
+    methods = new Map((Array.isArray(found.methods) ? found.methods : []).filter((each) => typeof each?.name === "string").map((each) => [each.name, each]))
+    const { title = "", version = "" } = found.info ?? {}
+    document.title = shown(title, 80)
+    at("title").textContent = shown(`${title} ${version}`)
+    const isHub = methods.has("rpc.clients")
+    document.querySelector('a[href="#/hub"]').hidden = !isHub
+    if (isHub && follow?.client !== asked) {
+      follow = Object.assign(new AbortController(), { client: asked })
+      hub.follow(follow.signal)
+    }
+    showList()
+    route()
+  } catch (error) {
+    if (asked !== client) return
+    const text = shown(error.data?.reason ?? error.message, 200)
+    state.textContent = text
+    if (error.code === -32005 || error.status === 401) askToken(text)
+  }
+}
+
+function askToken(text) {
+  const dialog = at("dialog")
+  at("dialog-text").textContent = shown(text, 200)
+  at("token-text").value = token
+  if (!dialog.open) dialog.showModal()
+}
+
+at("token").onclick = () => askToken("It stays in this tab, and is sent to this server alone.")
+at("dialog").onclose = () => {
+  if (at("dialog").returnValue !== "use") return
+  token = at("token-text").value.trim()
+  sessionStorage.setItem("rpc-token", token)
+  connect()
+}
+
+// -- the list of methods ----------------------------------------------------------------------------------------------
+
+function groupOf(method) {
+  const tag = method.tags?.[0]?.name
+  if (method.name.startsWith("rpc.")) return "rpc"
+  if (typeof tag === "string") return tag
+  const dot = method.name.indexOf(".")
+  return dot > 0 ? method.name.slice(0, dot) : ""
+}
+
+function showList() {
+  const words = search.value.toLowerCase().split(/\s+/).filter(Boolean)
+  const isMatch = (each) => words.every((word) => `${each.name} ${String(each.summary ?? "").slice(0, 300)}`.toLowerCase().includes(word))
+  const groups = new Map()
+  let count = 0
+  for (const each of methods.values()) {
+    if (!isMatch(each)) continue
+    count++
+    const group = groupOf(each)
+    if (!groups.has(group)) groups.set(group, [])
+    groups.get(group).push(each)
+  }
+  const order = [...groups].sort(([a], [b]) => (a === "rpc") - (b === "rpc") || (a < b ? -1 : 1))
+  at("found").textContent = `${count.toLocaleString()} of ${methods.size.toLocaleString()} methods`
+  list.replaceChildren()
+  let left = limit
+  for (const [group, members] of order) {
+    if (left <= 0) break
+    if (order.length > 1) list.append(h("h2", null, group === "rpc" ? "of the server itself" : shown(group || "methods", 60)))
+    const shownOnes = members.slice(0, left)
+    left -= shownOnes.length
+    list.append(h("ul", null, shownOnes.map((each) => h("li", null, link(each)))))
+  }
+  if (count > limit) list.append(button(`More (${(count - limit).toLocaleString()})`, () => {
+    limit += STEP
+    showList()
+    list.querySelectorAll("a")[limit - STEP]?.focus()
+  }))
+  mark()
+}
+
+const hrefOf = (name, params) => `#/method/${encodeURIComponent(name.toWellFormed())}${params ? `?${encodeURIComponent(params)}` : ""}`
+const link = (method) => h("a", { href: hrefOf(method.name), class: method.deprecated ? "old" : null, title: shown(String(method.summary ?? ""), 200) || null }, shown(method.name))
+
+function mark() {
+  for (const each of document.querySelectorAll("nav a")) {
+    const isHere = view ? each.getAttribute("href") === view.href : location.hash.startsWith(each.getAttribute("href"))
+    if (isHere) each.setAttribute("aria-current", "page")
+    else each.removeAttribute("aria-current")
+  }
+}
+
+search.oninput = () => {
+  limit = STEP
+  showList()
+}
+
+// -- one method -------------------------------------------------------------------------------------------------------
+
+/** Values for a link: JSON, with small arrays as lists; others are left out. */
+function linkOf(values) {
+  const text = JSON.stringify(values, (_, value) => {
+    if (typeof value === "bigint") return exact(value)
+    if (value instanceof NdArray) return value.size <= 500 && !/[cMm]/.test(value.dtype) ? value.toArray() : undefined
+    return value instanceof Blob || value instanceof Uint8Array ? undefined : value
+  })
+  return text.length < 8000 ? text : ""
+}
+
+function methodView(method) {
+  const form = methodForm(method, document_.components?.schemas)
+  const outputs = h("section", { "aria-label": "results" })
+  const status = h("p", { class: "error", role: "alert" })
+  const isStream = Boolean(method["x-stream"])
+  const wants = h("input", { type: "checkbox", checked: isStream })
+  const credit = h("input", { type: "number", min: 1, max: 16, value: "16" })
+  const go = h("button", { class: "main", "aria-keyshortcuts": "Control+Enter" }, "Call")
+  const node = h("article", null,
+    h("h2", null, h("span", { class: "name" }, shown(method.name, 300))),
+    method.deprecated && h("p", { class: "error" }, "Deprecated"),
+    method["x-allow"] && h("p", { class: "note" }, "For some callers only."),
+    Array.isArray(method["x-clients"]) && h("p", { class: "note" }, `Offered by ${shown(method["x-clients"].join(", "))}`),
+    (method.description ?? method.summary) && longText(String(method.description ?? method.summary)),
+    h("form", { novalidate: true, onsubmit: (event) => {
+      event.preventDefault()
+      call()
+    } }, form.node,
+      h("div", { class: "tools" }, go, isStream && h("label", null, wants, " Item by item"), isStream && h("label", null, "Credit ", credit),
+        ...examples(method, form))),
+    status, copies(), outputs)
+
+  function read() {
+    status.textContent = ""
+    try {
+      const values = form.values()
+      return { values, params: form.params(values) }
+    } catch (error) {
+      if (!(error instanceof Invalid)) throw error
+      form.fail(error.path, error.message)
+      status.textContent = `Not called: ${shown(error.path.join("."), 100)} ${shown(error.message, 300)}`
+      return null
+    }
+  }
+
+  async function call() {
+    const given = read()
+    if (!given) return
+    const pictures = await picturesIn(given.values)
+    const card = run(method, given.params, { pictures, isStream: isStream && wants.checked, credit: Number(credit.value) || 16 }, (error) => {
+      const text = error.data?.reason ?? error.message
+      const path = steps(error.data?.path)
+      if (!path.length && error.data?.parameter !== undefined) path.push(error.data.parameter)
+      if (path.length) form.fail(path, String(text))
+    }, (outcome) => history.add({ method: method.name, link: hrefOf(method.name, linkOf(given.values)), outcome }))
+    outputs.prepend(card)
+    if (outputs.children.length > 10) outputs.lastChild.remove()
+  }
+
+  function copies() {
+    const text = h("pre", { tabindex: "0", hidden: true, "aria-label": "the call as text" })
+    const said = h("span", { class: "note", role: "status" })
+    const give = (made) => {
+      text.textContent = made
+      text.hidden = false
+      navigator.clipboard?.writeText(made).then(() => (said.textContent = "Copied"), () => (said.textContent = ""))
+    }
+    const ways = Object.entries(WAYS).map(([name, write]) => button(name, () => {
+      const given = read()
+      if (!given) return
+      const url = callsAt.href
+      const isRoot = callsAt.pathname === "/" && callsAt.protocol === "http:"
+      give(write({ method: method.name, params: given.params, address: isRoot ? callsAt.host : url, url, isStream: isStream && wants.checked, hasToken: Boolean(token) }))
+    }))
+    const own = button("Link", () => {
+      const given = read()
+      if (given) give(`${base.href.replace(/\/$/, "")}/docs${hrefOf(method.name, linkOf(given.values))}`)
+    })
+    return h("div", null, h("div", { class: "tools", role: "group", "aria-label": "copy as" }, h("span", null, "Copy as"), ways, own, said), text)
+  }
+
+  return { node, form, call, href: hrefOf(method.name) }
+}
+
+/** The view of a method; one with a form for anything where its description makes no sense. */
+function viewOf(method) {
+  try {
+    return methodView(method)
+  } catch (error) {
+    const plain = methodView({ name: method.name, params: [{ name: "params", "x-rest": "named" }] })
+    plain.node.prepend(h("p", { class: "error" }, `Its description cannot be read: ${shown(error.message, 200)}`))
+    return plain
+  }
+}
+
+function examples(method, form) {
+  const all = Array.isArray(method.examples) ? method.examples.slice(0, 8) : []
+  return all.filter((each) => Array.isArray(each?.params)).map((each) => button(`Example: ${shown(each.name ?? "", 40)}`, () =>
+    form.set(Object.fromEntries(each.params.map((one) => [one?.name, one?.value])))))
+}
+
+/** The card of one call: its state, its time, its result; a call that runs can be stopped. */
+function run(method, params, { pictures, isStream, credit }, onError, onEnd) {
+  const started = performance.now()
+  const before = { ...wire.totals }
+  const stop = new AbortController()
+  const status = h("span", { role: "status" }, "running")
+  const sizes = h("span", { class: "note" })
+  const halt = button("Stop", () => stop.abort(), { class: "stop" })
+  const bar = h("progress", { hidden: true, "aria-label": "progress" })
+  const said = h("span", { class: "note" })
+  const output = h("div", { class: "output" })
+  const id = uid()
+  const node = h("section", { class: "card", "aria-labelledby": id }, h("div", { class: "tools" }, h("h3", { id }, shown(method.name)), status, sizes, halt, bar, said), output)
+  const onProgress = (value) => {
+    const { done, of, total = of } = value ?? {}
+    const part = typeof value === "number" ? value : Number(done) / Number(total)
+    bar.hidden = false
+    if (part >= 0 && part <= 1) bar.value = part
+    said.textContent = jsonText(value, 0, 200)
+  }
+  const end = (text) => {
+    const time = performance.now() - started
+    const { in: came, out: went, messages } = wire.totals
+    status.textContent = text
+    sizes.textContent = `${time < 10_000 ? `${time.toFixed(1)} ms` : `${(time / 1000).toFixed(1)} s`} · ${sizeOf(went - before.out)} sent · ${sizeOf(came - before.in)} received · ${messages - before.messages} messages`
+    halt.remove()
+    bar.hidden = true
+    node.dataset.state = text
+    onEnd(`${text}, ${sizes.textContent}`)
+  }
+  const work = async () => {
+    const env = { pictures }
+    if (!isStream) return void output.append(valueView(await client.call(method.name, params, { signal: stop.signal, onProgress }), env))
+    const items = streamView(env)
+    output.append(items.node)
+    const options = { credit, signal: stop.signal, onProgress, onCredit: (left) => items.credit(left) }
+    const stream = client.stream(method.name, params, options)[Symbol.asyncIterator]()
+    for (;;) {
+      const { value, done } = await stream.next()
+      if (!done) items.add(value)
+      else if (value == null) return
+      else return void output.append(h("h3", null, "Result"), valueView(value, env))
+    }
+  }
+  work().then(() => end("done"), (error) => {
+    if (stop.signal.aborted) return end("stopped")
+    end("failed")
+    output.append(h("p", { class: "error" }, shown(error.message, 2000)))
+    if (error.code !== undefined) output.append(h("p", { class: "note" }, `code ${error.code}`))
+    if (error.data != null) output.append(valueView(error.data))
+    onError(error)
+  })
+  return node
+}
+
+// -- which view -------------------------------------------------------------------------------------------------------
+
+const VIEWS = { events, hub, wire, history }
+
+function route() {
+  const [, name, rest = ""] = /^#\/(\w*)\/?(.*)$/s.exec(location.hash) ?? []
+  if (Object.hasOwn(VIEWS, name)) {
+    view = null
+    main.replaceChildren(VIEWS[name].node)
+    if (name === "hub") hub.refresh()
+    return mark()
+  }
+  const [path, query] = rest.split("?")
+  let wanted = ""
+  let values = null
+  try {
+    wanted = decodeURIComponent(path)
+    values = query ? parseJson(decodeURIComponent(query)) : null
+  } catch {}
+  const method = methods.get(wanted)
+  if (!method) {
+    view = null
+    const text = wanted ? `There is no method ${shown(wanted)} here.` : "Choose a method."
+    main.replaceChildren(h("p", null, text))
+  } else if (view?.href !== hrefOf(wanted) || view.described !== jsonText(method, 0, Infinity)) {
+    view = Object.assign(viewOf(method), { described: jsonText(method, 0, Infinity) })
+    main.replaceChildren(view.node)
+  }
+  if (view && values && typeof values === "object") view.form.set(values)
+  mark()
+}
+
+addEventListener("hashchange", () => {
+  route()
+  main.scrollTop = 0
+})
+
+// -- keys, paste, colours ---------------------------------------------------------------------------------------------
+
+document.addEventListener("keydown", (event) => {
+  const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)
+  if (event.key === "/" && !isTyping) {
+    event.preventDefault()
+    search.focus()
+  } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    view?.call()
+  } else if (event.key === "Escape" && !at("dialog").open) document.querySelector(".stop")?.click()
+  else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && (event.target === search || list.contains(event.target))) {
+    const links = [...list.querySelectorAll("a")]
+    const next = links.indexOf(event.target) + (event.key === "ArrowDown" ? 1 : -1)
+    event.preventDefault()
+    ;(next < 0 ? search : links[next])?.focus()
+  }
+})
+
+document.addEventListener("paste", (event) => {
+  const file = event.clipboardData?.files[0]
+  const place = document.activeElement?.closest?.(".drop") ?? main.querySelector(".drop")
+  if (!file || !place) return
+  event.preventDefault()
+  place.dispatchEvent(new CustomEvent("take", { detail: file }))
+})
+// A file that is dropped beside its place must not replace this page.
+for (const kind of ["dragover", "drop"]) document.addEventListener(kind, (event) => event.preventDefault())
+
+const theme = at("theme")
+function paint(name) {
+  const isDark = name ? name === "dark" : matchMedia("(prefers-color-scheme: dark)").matches
+  if (name) document.documentElement.dataset.theme = name
+  theme.textContent = isDark ? "Light" : "Dark"
+  theme.onclick = () => {
+    const next = isDark ? "light" : "dark"
+    localStorage.setItem("rpc-theme", next)
+    paint(next)
+  }
+}
+paint(localStorage.getItem("rpc-theme"))
+
+connect()

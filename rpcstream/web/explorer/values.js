@@ -1,0 +1,119 @@
+// Values as they are shown: pictures, arrays, tables, trees that open on demand.
+
+import { NdArray } from "../rpcstream.js"
+import { arrayView, drawLine, isDrawn, lineCanvas } from "./arrays.js"
+import { button, h, jsonText, lazily, longText, save, shown, sizeOf } from "./dom.js"
+import { pictureView } from "./pictures.js"
+
+const isPlain = (value) => typeof value === "object" && value !== null && !Array.isArray(value) && !isRich(value)
+const isRich = (value) => value instanceof Blob || value instanceof NdArray || value instanceof Uint8Array
+const isNumber = (value) => typeof value === "number" || typeof value === "bigint"
+
+const isShort = (value) =>
+  typeof value === "object" && value !== null && Object.keys(value).length < 30 && Object.values(value).every((each) => typeof each !== "object") && jsonText(value).length < 60
+
+/** A node that shows a value. `env.pictures`: what masks may lie over. */
+export function valueView(value, env = {}, level = 0) {
+  if (value instanceof Blob) return value.type.startsWith("image/") ? pictureView(value, env) : bytesView(value)
+  if (value instanceof NdArray) return arrayView(value, env)
+  if (value instanceof Uint8Array) return bytesView(new Blob([value]))
+  if (typeof value === "string") return longText(value, "pre")
+  if (level > 1 && isShort(value)) return h("code", null, jsonText(value))
+  if (Array.isArray(value)) return listView(value, env, level)
+  if (isPlain(value)) return branch(`{${Object.keys(value).length}}`, Object.entries(value), env, level)
+  return h("code", null, value === undefined ? "null" : String(value))
+}
+
+function bytesView(blob) {
+  const text = h("pre", { tabindex: "0" })
+  blob.slice(0, 256).arrayBuffer().then((head) => {
+    text.textContent = [...new Uint8Array(head)].map((each) => each.toString(16).padStart(2, "0")).join(" ") + (blob.size > 256 ? " …" : "")
+  })
+  return h("figure", null, text, h("figcaption", null, sizeOf(blob.size)), button("Save", () => save("result.bin", blob)))
+}
+
+function listView(value, env, level) {
+  if (value.length > 0 && value.slice(0, 100).every(isPlain)) return tableView(value, env, level)
+  const all = branch(`[${value.length}]`, value.map((each, at) => [at, each]), env, level)
+  if (value.length < 3 || !value.every(isNumber)) return all
+  const canvas = lineCanvas()
+  requestAnimationFrame(() => drawLine(canvas, value))
+  return h("div", null, canvas, h("pre", { tabindex: "0" }, jsonText(value.slice(0, 200)), value.length > 200 ? " …" : ""))
+}
+
+function tableView(list, env, level) {
+  const keys = [...new Set(list.slice(0, 200).flatMap((each) => Object.keys(each)))].slice(0, 40)
+  const body = h("tbody")
+  const row = (each) => h("tr", null, keys.map((key) => h("td", null, isPlain(each) && Object.hasOwn(each, key) ? valueView(each[key], env, level + 2) : "")))
+  const [, more] = lazily(body, list, row, 50)
+  const head = h("thead", null, h("tr", null, keys.map((key) => h("th", { scope: "col" }, shown(key)))))
+  return h("div", null, h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "table" }, h("table", null, head, body)), more)
+}
+
+/** The members of a list or an object, made when it is opened. */
+function branch(text, members, env, level) {
+  const leaf = (value) => (typeof value === "object" && value !== null) || String(value).length > 200
+  const item = ([key, value]) => {
+    const view = valueView(value, env, level + 1)
+    return leaf(value) ? h("li", null, h("span", { class: "key" }, shown(key)), view) : h("li", null, h("span", { class: "key" }, shown(key)), " ", h("code", null, jsonText(value)))
+  }
+  const node = h("details", { class: "tree", ontoggle: () => fill() }, h("summary", null, text))
+  let isFilled = false
+  function fill() {
+    if (isFilled || !node.open) return
+    isFilled = true
+    const list = h("ul")
+    node.append(...lazily(list, members, item))
+  }
+  node.open = level < 2 && members.length > 0 && members.length <= 100
+  fill()
+  return node
+}
+
+/** The items of a stream as they come: how many, the last ones, and a line where they are numbers. */
+export function streamView(env) {
+  const status = h("p", { class: "note" })
+  const list = h("ol", { class: "items", tabindex: "0", "aria-label": "items" })
+  const node = h("div", null, status, list)
+  const numbers = []
+  let [count, canvas, last, isDue] = [0, null, null, false]
+  function draw() {
+    isDue = false
+    status.textContent = `${count.toLocaleString()} items${credit}`
+    const isAtEnd = list.scrollTop + list.clientHeight > list.scrollHeight - 40 || count < 40
+    while (list.children.length > 100) list.firstChild.remove()
+    if (isAtEnd) list.scrollTop = list.scrollHeight
+    if (numbers.length > 1) {
+      if (!canvas) node.insertBefore((canvas = lineCanvas()), list)
+      drawLine(canvas, numbers)
+    }
+    if (last) node.insertBefore(last, list)
+  }
+  let credit = ""
+  const due = () => {
+    if (!isDue) requestAnimationFrame(draw)
+    isDue = true
+  }
+  return {
+    node,
+    add(value) {
+      count++
+      if (isNumber(value)) numbers.push(Number(value))
+      if (numbers.length > 20_000) numbers.splice(0, 10_000)
+      if (value instanceof Blob || (value instanceof NdArray && isDrawn(value) && value.data.length > 1)) {
+        // Pictures and arrays: the newest one alone, in one place.
+        if (!last) last = h("div")
+        last.replaceChildren(valueView(value, env))
+      } else list.append(h("li", { value: String(count) }, h("code", null, jsonText(value, 0, 500))))
+      if (list.children.length > 300) list.firstChild.remove()
+      due()
+    },
+    credit(left) {
+      credit = ` · credit ${left}`
+      due()
+    },
+    get count() {
+      return count
+    },
+  }
+}

@@ -1,0 +1,188 @@
+"""A server with methods of every kind that the explorer has a form or a view for."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import enum
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from rpcstream import Context, RpcError, Server
+
+
+class Colour(enum.Enum):
+    """A colour to paint with."""
+
+    RED = "red"
+    GREEN = "green"
+
+
+@dataclass
+class Box:
+    """A part of a picture, in pixels."""
+
+    x: int
+    y: int
+    label: str | None = None
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Tree:
+    """A node with its branches."""
+
+    name: str
+    branches: list[Tree] = field(default_factory=list)
+
+
+def make_server(**options: Any) -> Server:
+    """The server; `server.state.cancelled` has the numbers of the items after which streams were cancelled."""
+    server = Server(**{"title": "Pictures & numbers", "version": "3", "docs": True, **options})
+    server.state.cancelled = []
+
+    @server
+    def negative(photo: Image.Image, amount: float = 1.0) -> Image.Image:
+        """Turn the colours of a picture round.
+
+        Args:
+            photo: any picture.
+            amount: 0 leaves it as it is.
+        """
+        turned = ImageOps.invert(photo.convert("RGB"))
+        return Image.blend(photo.convert("RGB"), turned, amount)
+
+    @server
+    def bright(photo: Image.Image, least: int = 128) -> NDArray[np.bool_]:
+        """A mask of the bright parts of a picture."""
+        return np.asarray(photo.convert("L")) >= least
+
+    @server
+    def waves(height: int = 48, width: int = 64) -> NDArray[np.float32]:
+        """A map with hills, valleys and one hole (NaN)."""
+        y, x = np.mgrid[0:height, 0:width].astype(np.float32)
+        heights = np.sin(x / 7) * np.cos(y / 5)
+        heights[0, 0] = np.nan
+        return heights
+
+    @server
+    def gradient(height: int = 32, width: int = 40) -> NDArray[np.uint8]:
+        """A picture as an array, (height, width, 3)."""
+        y, x = np.mgrid[0:height, 0:width]
+        return np.stack([y * 255 // (height - 1), x * 255 // (width - 1), (x * y) % 256], axis=-1).astype(np.uint8)
+
+    @server
+    def scale(values: NDArray[np.float64], factor: float = 2.0) -> NDArray[np.float64]:
+        """Multiply an array."""
+        return values * factor
+
+    @server
+    def dtypes() -> dict[str, Any]:
+        """Arrays of several kinds."""
+        return {
+            name: np.array([0, 1, 2, 3], name)
+            for name in ("bool", "int8", "uint16", "int64", "float16", "float64", "complex64")
+        }
+
+    @server
+    def plan(
+        title: Annotated[str, Meta(max_length=20)],
+        when: datetime.date,
+        boxes: list[Box],
+        colour: Colour = Colour.RED,
+        size: int | Literal["auto"] | Box = "auto",
+        notes: dict[str, int] | None = None,
+        *,
+        urgent: bool = False,
+    ) -> dict[str, Any]:
+        """Make a plan of boxes.
+
+        Args:
+            title: at most 20 characters.
+            when: the day.
+            boxes: what is planned.
+        """
+        plan = {"title": title, "when": when, "boxes": boxes, "colour": colour}
+        return {**plan, "size": size, "notes": notes, "urgent": urgent}
+
+    @server
+    def grow(tree: Tree) -> int:
+        """The number of nodes of a tree."""
+        return 1 + sum(map(grow, tree.branches))
+
+    @server
+    def people(count: int = 3) -> list[dict[str, Any]]:
+        """A table."""
+        return [{"name": f"person {number}", "age": 20 + number, "tags": ["a", "b"]} for number in range(count)]
+
+    @server
+    def total(*numbers: float, **named: str) -> str:
+        """Sum numbers; name them as you like."""
+        return f"{sum(numbers)} {sorted(named.items())}"
+
+    @server
+    def huge(number: int) -> int:
+        """An integer of any size, plus one."""
+        return number + 1
+
+    @server
+    async def count(to: int = 1000, pause: float = 0.0) -> AsyncIterator[float]:
+        """Count, one item after the other."""
+        done = 0
+        try:
+            for number in range(to):
+                yield float(np.sin(number / 20))
+                done = number + 1
+                await asyncio.sleep(pause)
+        finally:
+            if done < to:
+                server.state.cancelled.append(done)
+
+    @server
+    async def work(ctx: Context, steps: int = 4) -> str:
+        """Work, and tell how far it is."""
+        for step in range(1, steps + 1):
+            ctx.progress({"done": step, "of": steps})
+            await asyncio.sleep(0.05)
+        return "ready"
+
+    @server
+    async def erase(name: str, ctx: Context) -> str:
+        """Erase something, if you confirm it."""
+        return f"{name} is gone" if await ctx.peer.call("confirm", question=f"Erase {name}?") else f"{name} stays"
+
+    @server
+    def announce(topic: str, value: Any) -> int:
+        """Publish an event."""
+        return server.publish(topic, value)
+
+    @server
+    def fail(text: str) -> None:
+        """Fail with a text."""
+        raise RpcError(17, text, {"html": text})
+
+    @server
+    def echo(value: Any) -> Any:
+        """Give back what it gets."""
+        return value
+
+    @server(name="files.size")
+    def size_of(data: bytes) -> int:
+        """The number of bytes."""
+        return len(data)
+
+    @server(name="files.list")
+    def names() -> Iterator[str]:
+        """Names, one by one."""
+        yield from ("one", "two", "three")
+
+    return server
+
+
+server = make_server()

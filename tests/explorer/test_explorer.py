@@ -1,0 +1,599 @@
+"""The explorer in Chromium: forms, pictures, arrays, streams, events, questions, errors, tokens, and bad documents."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rpcstream import Client, Hub, Server
+from rpcstream.testing import serve_in_thread
+
+from .service import make_server
+
+AXE = Path(__file__).parent / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+X = "\N{MULTIPLICATION SIGN}"
+STOPS = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]])
+
+
+def heat_map(values: np.ndarray) -> np.ndarray:
+    """What the explorer draws for a 2-D array: red, green, blue and alpha of each item."""
+    items = values.astype(float)
+    least, greatest = np.nanmin(items), np.nanmax(items)
+    place = np.nan_to_num((items - least) / (greatest - least) * 4)
+    stop = np.minimum(3, np.floor(place)).astype(int)
+    colours = np.floor(STOPS[stop] + (STOPS[stop + 1] - STOPS[stop]) * (place - stop)[..., None] + 0.5)
+    return np.where(np.isnan(items)[..., None], 0, np.dstack([colours, np.full(items.shape, 255)])).astype(int)
+
+
+def png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "png")
+    return file.getvalue()
+
+
+def sketch() -> Image.Image:
+    """A picture that is the same each time."""
+    y, x = np.mgrid[0:120, 0:160]
+    parts = [x * 255 // 159, y * 255 // 119, (np.hypot(x - 80, y - 60) < 40) * 255]
+    return Image.fromarray(np.stack(parts, axis=-1).astype(np.uint8))
+
+
+def given(name: str, content: bytes, kind: str = "image/png") -> dict[str, Any]:
+    return {"name": name, "mimeType": kind, "buffer": content}
+
+
+# -- methods and forms ------------------------------------------------------------------------------------------------
+
+
+def test_methods_are_grouped_and_found(explore) -> None:
+    with explore(make_server()) as explorer:
+        page = explorer.page
+        assert page.locator("#list h2").all_inner_texts() == ["methods", "files", "of the server itself"]
+        page.keyboard.press("/")
+        page.keyboard.type("table")
+        assert page.locator("#list a").all_inner_texts() == ["people"]  # by its summary
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("main h2 >> text=people")
+        page.keyboard.press("Control+Enter")
+        page.wait_for_selector("main table")
+        rows = page.locator("main tr").all_inner_texts()
+        assert rows[0].split("\t") == ["name", "age", "tags"]
+        assert rows[3].split() == ["person", "2", "22", '["a","b"]']
+        assert explorer.page.title() == "Pictures & numbers"
+
+
+def test_a_form_has_dates_lists_objects_choices_and_optional_values(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("plan")
+        explorer.field("title").fill("Monday")
+        explorer.field("when").fill("2024-02-29")
+        explorer.page.get_by_role("button", name="Add an item").first.click()
+        explorer.field("x").fill("3")
+        explorer.field("y").fill("-4")
+        explorer.field("colour").select_option(label="green")
+        explorer.page.get_by_label("send size").check()
+        explorer.page.locator("fieldset", has_text="size").get_by_label("type").first.select_option(label="integer")
+        explorer.page.locator("fieldset", has_text="size").get_by_label("value").fill("12")
+        explorer.field("urgent").select_option(label="true")
+        card = explorer.call()
+        said = card.inner_text()
+        for part in ('"Monday"', '"2024-02-29"', '"green"', "size 12", "urgent true"):
+            assert part in said, said
+        assert {"3", "-4"} <= set(said.split())
+
+
+def test_an_error_stands_at_the_field_that_its_path_names(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("plan")
+        explorer.field("title").fill("a title of more than twenty characters")
+        explorer.field("when").fill("2024-02-29")
+        explorer.call("failed")
+        assert "20" in explorer.error("title")
+        assert explorer.field("title").get_attribute("aria-invalid") == "true"
+        assert explorer.page.evaluate("document.activeElement.closest('.field').innerText").startswith("title")
+        explorer.field("title").fill("short")
+        assert explorer.field("title").get_attribute("aria-invalid") is None
+        assert explorer.error("title") == ""
+
+        # One that the form finds itself, in an item of a list: nothing is sent.
+        explorer.page.get_by_role("button", name="Add an item").first.click()
+        explorer.field("x").fill("three")
+        explorer.field("y").fill("4")
+        explorer.page.locator("main form button.main").click()
+        assert "a whole number is expected" in explorer.page.locator(".field .error:visible").inner_text()
+        assert explorer.page.locator("main .card").count() == 1
+        assert "boxes.0.x" in explorer.page.locator("main > article > .error").inner_text()
+
+
+def test_trees_numbers_of_any_size_and_further_parameters(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("grow")
+        explorer.field("name").fill("root")
+        explorer.page.get_by_label("send branches").check()
+        explorer.page.get_by_role("button", name="Add an item").first.click()
+        explorer.page.locator("fieldset fieldset").get_by_label("name", exact=True).first.fill("leaf")
+        assert "2" in explorer.call().locator(".output").inner_text()
+        explorer.choose("huge")
+        explorer.field("number").fill("123456789012345678901234567890")
+        assert "123456789012345678901234567891" in explorer.call().inner_text()
+        explorer.choose("total")
+        explorer.page.get_by_label("send numbers").check()
+        for number in (1, 2.5):
+            explorer.page.get_by_role("button", name="Add an item").click()
+            explorer.page.locator("fieldset .field input[type=text]").last.fill(str(number))
+        assert "3.5" in explorer.call().inner_text()
+
+
+# -- pictures and arrays ----------------------------------------------------------------------------------------------
+
+
+def test_a_picture_goes_in_and_comes_out(explore) -> None:
+    photo = sketch()
+    with explore(make_server()) as explorer:
+        explorer.choose("negative")
+        explorer.field("photo").set_input_files([given("photo.png", png(photo))])
+        explorer.page.wait_for_selector(f"text=160 {X} 120 · RGB")
+        card = explorer.call()
+        card.locator("figcaption", has_text=f"160 {X} 120 · RGB").wait_for()
+        drawn = card.locator("img").evaluate(
+            """image => {
+                const canvas = document.createElement("canvas")
+                canvas.width = image.naturalWidth
+                canvas.height = image.naturalHeight
+                canvas.getContext("2d").drawImage(image, 0, 0)
+                return Array.from(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data)
+            }"""
+        )
+        assert np.array_equal(np.reshape(drawn, (120, 160, 4))[..., :3], 255 - np.asarray(photo))
+
+
+def test_a_picture_is_dropped_pasted_or_taken_by_a_camera(explore) -> None:
+    with explore(make_server(), permissions=["camera"]) as explorer:
+        explorer.choose("negative")
+        content = list(png(sketch()))
+        for event, member in (("drop", "dataTransfer"), ("paste", "clipboardData")):
+            explorer.page.evaluate(
+                """([kind, member, content]) => {
+                    const given = new DataTransfer()
+                    given.items.add(new File([new Uint8Array(content)], `${kind}.png`, { type: "image/png" }))
+                    const Kind = kind === "drop" ? DragEvent : ClipboardEvent
+                    const event = new Kind(kind, { bubbles: true, cancelable: true, [member]: given })
+                    document.querySelector(kind === "drop" ? ".drop" : "body").dispatchEvent(event)
+                }""",
+                [event, member, content],
+            )
+            explorer.page.wait_for_selector(f"text={event}.png · 160 {X} 120 · RGB")
+        explorer.page.get_by_role("button", name="Camera").click()
+        explorer.page.get_by_role("button", name="Take the picture").click()
+        explorer.page.wait_for_selector(f"text=/camera.png · \\d+ {X} \\d+ · RGBA?/")
+        explorer.call()
+
+
+def test_a_mask_lies_over_the_picture(explore) -> None:
+    photo = sketch()
+    with explore(make_server()) as explorer:
+        explorer.choose("bright")
+        explorer.field("photo").set_input_files([given("photo.png", png(photo))])
+        explorer.page.wait_for_selector(f"text=160 {X} 120 · RGB")
+        card = explorer.call()
+        assert np.array_equal(explorer.pixels(card.locator("canvas")), heat_map(np.asarray(photo.convert("L")) >= 128))
+        card.get_by_label("Over the picture “photo”").check()
+        assert card.locator(".stack img").count() == 1
+        assert card.locator("canvas").evaluate("node => getComputedStyle(node).opacity") == "0.5"
+        mask = np.array(explorer.pixels(card.locator("canvas")))[..., 3]
+        assert np.array_equal(mask > 0, np.asarray(photo.convert("L")) >= 128)  # what is not in it is transparent
+        boxes = [card.locator(each).bounding_box() for each in ("canvas", ".stack img")]
+        assert boxes[0] == pytest.approx(boxes[1], abs=1)
+        explorer.keep("explorer-mask.png")
+
+
+def test_arrays_are_drawn_pixel_by_pixel_as_numpy_has_them(explore) -> None:
+    server = make_server()
+    waves = server.methods["waves"].function()
+    gradient = server.methods["gradient"].function()
+    with explore(server) as explorer:
+        explorer.choose("waves")
+        card = explorer.call()
+        assert np.array_equal(explorer.pixels(card.locator("canvas")), heat_map(waves))
+        facts = card.locator("figcaption").inner_text().split(" · ")
+        assert facts[:2] == ["dtype <f4", "shape (48, 64)"]
+        numbers = {name: float(number) for name, number in (each.split(" ") for each in facts[3:])}
+        wanted = {"min": np.nanmin(waves), "max": np.nanmax(waves), "mean": np.nanmean(waves, dtype=float), "NaN": 1}
+        assert numbers == pytest.approx(wanted, rel=1e-5)
+        with explorer.page.expect_download() as saved:
+            card.get_by_role("button", name="Save .npy").click()
+        assert np.array_equal(np.load(saved.value.path()), waves, equal_nan=True)
+
+        explorer.choose("gradient")
+        pixels = np.array(explorer.pixels(explorer.call().locator("canvas")))
+        assert np.array_equal(pixels[..., :3], gradient)
+        assert (pixels[..., 3] == 255).all()
+
+        explorer.choose("dtypes")
+        said = explorer.call().inner_text()
+        for dtype in ("|b1", "|i1", "<u2", "<i8", "<f2", "<f8", "<c8"):
+            assert f"dtype {dtype} · shape (4)" in said
+
+
+def test_an_array_is_typed_or_a_file(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("scale")
+        explorer.field("values").fill("[[1, NaN], [3, 4.5]]")
+        card = explorer.call()
+        assert "shape (2, 2)" in card.inner_text()
+        assert "min 2 · max 9 · mean 5.66667 · NaN 1" in card.inner_text()
+
+        file = io.BytesIO()
+        sent = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+        np.save(file, sent)
+        explorer.page.locator(".drop input[type=file]").set_input_files([given("sent.npy", file.getvalue(), "")])
+        explorer.page.wait_for_selector("text=sent.npy <f8 (2, 3)")
+        with explorer.page.expect_download() as saved:
+            explorer.call().get_by_role("button", name="Save .npy").click()
+        assert np.array_equal(np.load(saved.value.path()), 2 * sent)
+
+        explorer.field("values").fill("[[1, 2], [3]]")
+        explorer.page.locator("main form button.main").click()
+        assert explorer.page.locator(".field .error:visible").count() == 1
+
+
+# -- streams, progress, questions, events -----------------------------------------------------------------------------
+
+
+def test_a_stream_is_stopped_midway(explore) -> None:
+    server = make_server()
+    with explore(server) as explorer:
+        explorer.choose("count")
+        explorer.field("pause").fill("0.005")
+        card = explorer.start()
+        explorer.until("document.querySelectorAll('.items li').length >= 40")
+        explorer.keep("explorer-stream.png")
+        assert re.search(r"\d+ items · credit \d+", card.inner_text())
+        card.get_by_role("button", name="Stop").click()
+        explorer.page.wait_for_selector("main .card[data-state=stopped]")
+        for _ in range(200):
+            if server.state.cancelled:
+                break
+            time.sleep(0.02)
+        (items,) = server.state.cancelled
+        assert 40 <= items < 1000
+
+        explorer.field("pause").fill("0")
+        whole = explorer.call()
+        assert "1,000 items" in whole.inner_text()
+        assert "0.99999" in whole.locator("canvas").get_attribute("aria-label")
+        assert server.state.cancelled == [items]
+
+
+def test_progress_is_a_bar(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("work")
+        explorer.field("steps").fill("20")
+        card = explorer.start()
+        explorer.page.wait_for_selector("progress[value]:not([hidden])")
+        assert '"of":20' in card.inner_text()
+        explorer.page.wait_for_selector(".card[data-state=done]")
+        assert "ready" in card.inner_text()
+
+
+def test_a_question_of_the_server_is_asked_of_the_person(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("erase")
+        explorer.field("name").fill("everything")
+        for answer, outcome in (("Yes (true)", "is gone"), ("No (false)", "stays")):
+            card = explorer.start()
+            asked = explorer.page.locator("#asked")
+            asked.get_by_text("The server calls confirm").wait_for()
+            assert "Erase everything?" in asked.inner_text()
+            asked.get_by_role("button", name=answer).click()
+            explorer.until("document.querySelector('main .card').dataset.state")
+            assert f"everything {outcome}" in card.inner_text()
+        explorer.start()
+        explorer.page.locator("#asked").get_by_role("button", name="Refuse").click()
+        explorer.page.wait_for_selector(".card[data-state=failed]")
+
+
+def test_events_are_kept_in_a_log(explore) -> None:
+    server = make_server()
+    with explore(server) as explorer:
+        page = explorer.page
+        page.get_by_role("link", name="Events").click()
+        page.get_by_label("Topic or pattern").fill("news.>")
+        page.get_by_role("button", name="Subscribe").click()
+        page.get_by_role("button", name="Stop news.>").wait_for()
+        with Client(explorer.url.replace("http", "ws")) as client:
+            deadline = time.monotonic() + 10
+            while not client.announce("news.weather", {"rain": True}) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            client.announce("other", 1)
+            page.wait_for_selector("td >> text=news.weather")
+            page.get_by_role("button", name="Stop news.>").click()
+            explorer.until("!document.querySelector('.plain li')")
+            while client.announce("news.weather", 2) and time.monotonic() < deadline:
+                time.sleep(0.02)
+        explorer.choose("people")
+        page.get_by_role("link", name="Events").click()
+        assert page.locator("main tbody tr").count() == 1
+        assert "1 events in the log" in page.locator("main").inner_text()
+        with page.expect_download() as saved:
+            page.get_by_role("button", name="Save the log").click()
+        (line,) = Path(saved.value.path()).read_text().splitlines()
+        assert json.loads(line)["value"] == {"rain": True}
+
+
+def test_messages_links_and_history(explore) -> None:
+    with explore(make_server()) as explorer:
+        page = explorer.page
+        explorer.choose("people")
+        explorer.field("count").fill("2")
+        assert re.search(r"\d+\.\d ms · \d+ B sent · \d+ B received · 2 messages", explorer.call().inner_text())
+        page.get_by_role("button", name="Link").click()
+        link = page.get_by_label("the call as text").inner_text()
+        page.get_by_role("link", name="Wire").click()
+        assert '"method":"people"' in page.locator("main").inner_text()
+        page.get_by_role("link", name="History").click()
+        assert page.locator("main li").count() == 1
+        page.goto("about:blank")
+        page.goto(link)
+        page.wait_for_selector("main h2 >> text=people")
+        assert explorer.field("count").input_value() == "2"
+        assert page.locator("main .card").count() == 0  # a link calls nothing by itself
+
+
+@pytest.mark.parametrize("method", ["count", "plan"])
+def test_a_call_is_copied_as_python_command_line_curl_and_javascript(explore, tmp_path, method) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose(method)
+        if method == "count":
+            explorer.field("to").fill("3")
+        else:
+            explorer.field("title").fill('it\'s "$HOME"')
+            explorer.field("when").fill("2024-02-29")
+        made = {}
+        for way in ("Python", "Command line", "curl", "JavaScript"):
+            explorer.page.get_by_role("button", name=way).click()
+            made[way] = explorer.page.get_by_label("the call as text").inner_text()
+    server = make_server()
+    port = int(explorer.url.rpartition(":")[2])
+    with serve_in_thread(server, port=port):
+        python = subprocess.run([sys.executable, "-c", made["Python"]], capture_output=True, text=True, timeout=30)
+        line = made["Command line"].replace("rpcstream ", f"{sys.executable} -m rpcstream ", 1)
+        command = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30)
+        curl = subprocess.run(["bash", "-c", f"curl -s {made['curl'][5:]}"], capture_output=True, text=True, timeout=30)
+    for each in (python, command, curl):
+        assert each.returncode == 0, each.stderr
+        assert ("0.0998" if method == "count" else "$HOME") in each.stdout
+    assert f'"{method}"' in made["JavaScript"]
+
+
+# -- tokens, other paths, hubs ----------------------------------------------------------------------------------------
+
+
+def test_a_server_with_a_token_shows_nothing_without_it(explore) -> None:
+    with explore(make_server(token="horse", title="Secret title"), is_open=False) as explorer:
+        page = explorer.page
+        page.goto(f"{explorer.url}/docs")
+        page.locator("dialog[open]").wait_for()
+        assert "Secret" not in page.content()
+        assert page.locator("#list a").count() == 0
+        page.get_by_label("Token of this server").fill("wrong")
+        page.get_by_role("button", name="Use it").click()
+        page.get_by_text("the token is not accepted").first.wait_for()
+        page.get_by_label("Token of this server").fill("horse")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#list a")
+        assert page.title() == "Secret title"
+        explorer.choose("people")
+        explorer.call()
+        page.get_by_role("link", name="Wire").click()
+        assert "horse" not in page.locator("main").inner_text()
+        page.reload()
+        page.wait_for_selector("#list a")
+
+
+def test_calls_at_another_path(explore) -> None:
+    with explore(make_server(path=["/a&b/rpc"])) as explorer:
+        explorer.choose("people")
+        explorer.call()
+
+
+def test_a_hub_shows_its_clients_live(explore) -> None:
+    hub = Hub(docs=True)
+    with explore(hub) as explorer:
+        page = explorer.page
+        page.get_by_role("link", name="Hub").click()
+        with Client(explorer.url.replace("http", "ws"), name="gpu-1") as provider:
+
+            @provider
+            def vectorize(text: str) -> list[int]:
+                """Lengths of words."""
+                return [len(word) for word in text.split()]
+
+            provider.offer()
+            page.wait_for_selector("td >> text=gpu-1")
+            page.wait_for_selector("td >> text=vectorize")
+            assert "connections" in page.locator("main").inner_text()
+            explorer.choose("vectorize")
+            assert "Offered by gpu-1" in page.locator("main").inner_text()
+            explorer.field("text").fill("one three")
+            assert "3" in explorer.call().locator(".output").inner_text()
+            page.get_by_role("link", name="Hub").click()
+            page.wait_for_selector("td >> text=gpu-1")
+            explorer.keep("explorer-hub.png")
+        explorer.until("!document.querySelector('#list').innerText.includes('vectorize')")
+        assert "left" in page.locator(".items").inner_text()
+
+
+# -- bad documents ----------------------------------------------------------------------------------------------------
+
+HTML = '<img src=x onerror="window.broken=1"><script>window.broken=2</script>'
+
+
+def hostile() -> Server:
+    server = make_server(title=HTML, version="</title><script>window.broken=3</script>")
+
+    def bad(value: str = HTML, other: Any = None) -> dict[str, Any]:
+        return {HTML: value, "list": [{HTML: HTML}], "__proto__": {"polluted": 1}}
+
+    bad.__doc__ = f"{HTML}\n\njavascript:window.broken=4 </pre> {HTML}"
+    for name in (HTML, "__proto__", "constructor", "a\u202egnp.exe", "toString", "x" * 200, "'; alert(1) //"):
+        try:
+            server.add(bad, name=name)
+        except ValueError:  # not one that a server may offer
+            continue
+    return server
+
+
+def test_names_docstrings_results_errors_and_events_are_text(explore) -> None:
+    server = hostile()
+    with explore(server) as explorer:
+        page = explorer.page
+        names = [name for name in server.methods if server.methods[name].function.__name__ == "bad"]
+        assert len(names) >= 4, names
+        for name in names:
+            page.goto(f"{explorer.url}/docs#/method/{quote(name, safe='')}")
+            page.wait_for_selector("main form")
+            explorer.call()
+            for way in ("Python", "Command line", "curl", "JavaScript", "Link"):
+                page.get_by_role("button", name=way, exact=True).click()
+        explorer.choose("fail")
+        explorer.field("text").fill(HTML)
+        assert HTML in explorer.call("failed").inner_text()
+        page.get_by_role("link", name="Events").click()
+        page.get_by_role("button", name="Subscribe").click()
+        with Client(explorer.url.replace("http", "ws")) as client:
+            deadline = time.monotonic() + 10
+            while not client.announce("news.<b onclick=alert(1)", HTML) and time.monotonic() < deadline:
+                time.sleep(0.02)
+        page.wait_for_selector("td >> text=news")
+        for view in ("Wire", "History"):
+            page.get_by_role("link", name=view).click()
+        page.goto(f"{explorer.url}/docs#/method/{HTML}?{HTML}")
+        page.wait_for_timeout(100)
+        made = "[window.broken, ({}).polluted, document.querySelectorAll('script, img, [onclick], [onerror]').length]"
+        assert page.evaluate(made) == [None, None, 1]
+
+
+def test_markup_cannot_be_made_by_scripts_of_the_page_either(explore) -> None:
+    with explore(make_server(), may_say=("TrustedHTML", "Content Security Policy", "violates")) as explorer:
+        thrown = explorer.page.evaluate(
+            "() => { try { document.body.innerHTML = '<b>x</b>'; return '' } catch (error) { return error.name } }"
+        )
+        assert thrown == "TypeError"
+
+
+def test_ten_thousand_methods_and_a_docstring_of_a_megabyte(explore) -> None:
+    server = Server(docs=True, title="many")
+
+    def long(value: int = 0) -> int:
+        return value
+
+    long.__doc__ = "word " * 200_000
+    server.add(long, name="long")
+    for number in range(10_000):
+        server.add(lambda: None, name=f"group{number % 50}.method{number}")
+    with explore(server) as explorer:
+        page = explorer.page
+        assert "10," in page.locator("#found").inner_text()
+        assert page.locator("#list a").count() == 200
+        page.get_by_label("Search methods").fill("method9999")
+        assert page.locator("#list a").all_inner_texts() == ["group49.method9999"]
+        page.get_by_label("Search methods").fill("")
+        page.get_by_role("button", name="More (9,").click()
+        assert page.locator("#list a").count() == 400
+        page.goto(f"{explorer.url}/docs#/method/long")
+        page.wait_for_selector("main form")
+        assert page.evaluate("document.querySelector('main').innerText.length") < 10_000
+        explorer.call()
+
+
+# -- what all pages keep ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not there (npm install --prefix tests/explorer/axe)")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_violation(explore, scheme) -> None:
+    server = make_server()
+    axe = AXE.read_text()
+    with explore(server, color_scheme=scheme) as explorer:
+        page = explorer.page
+
+        def check(where: str) -> None:
+            page.evaluate(f"() => {{ {axe}; window.axe = axe }}") if page.evaluate("!window.axe") else None
+            tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+            found = page.evaluate("tags => axe.run({ runOnly: tags })", tags)
+            assert [(where, each["id"], each["nodes"][0]["html"]) for each in found["violations"]] == []
+
+        check("start")
+        for method in ("waves", "dtypes", "people", "count"):
+            explorer.choose(method)
+            explorer.call()
+            check(method)
+        if scheme == "dark":  # has other colours only
+            return
+        explorer.choose("bright")
+        explorer.field("photo").set_input_files([given("photo.png", png(sketch()))])
+        explorer.call().get_by_label("Over the picture").check()
+        check("bright")
+        explorer.choose("plan")
+        page.get_by_role("button", name="Add an item").first.click()
+        page.get_by_label("send size").check()
+        page.get_by_label("send notes").check()
+        page.locator("main form button.main").click()
+        page.wait_for_selector(".error:visible")
+        check("plan")
+        explorer.choose("erase")
+        explorer.field("name").fill("x")
+        explorer.start()
+        page.wait_for_selector("#asked .card")
+        check("question")
+        page.locator("#asked").get_by_role("button", name="Refuse").click()
+        for view in ("Events", "Wire", "History"):
+            page.get_by_role("link", name=view).click()
+            check(view)
+        page.get_by_role("button", name="Token").click()
+        check("token")
+
+
+def test_the_keyboard_is_enough(explore) -> None:
+    with explore(make_server()) as explorer:
+        page = explorer.page
+        page.keyboard.press("/")
+        page.keyboard.type("huge")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("main h2 >> text=huge")
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.matches('main input')"):
+                break
+        page.keyboard.type("41")
+        page.keyboard.press("Control+Enter")
+        page.wait_for_selector(".card[data-state=done]")
+        assert "42" in page.locator(".card").inner_text()
+
+
+def test_light_and_dark(explore) -> None:
+    with explore(make_server(), color_scheme="light") as explorer:
+        page = explorer.page
+        back = "getComputedStyle(document.body).backgroundColor"
+        assert page.evaluate(back) == "rgb(255, 255, 255)"
+        page.get_by_role("button", name="Dark").click()
+        assert page.evaluate(back) == "rgb(20, 24, 29)"
+        page.reload()
+        page.wait_for_selector("#list a")
+        assert page.evaluate(back) == "rgb(20, 24, 29)"
+        page.get_by_role("button", name="Light").click()
+        assert page.evaluate(back) == "rgb(255, 255, 255)"
