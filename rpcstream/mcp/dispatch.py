@@ -216,7 +216,10 @@ class McpDispatcher:
             raise InvalidParams(data={"path": "$.protocolVersion", "reason": "it must be a string"})
         if session.is_http:
             # Nothing is kept under it: it only tells whose calls a client may cancel.
-            session.more_headers = [("Mcp-Session-Id", secrets.token_urlsafe(24))]
+            session.more_headers = [
+                ("Mcp-Session-Id", secrets.token_urlsafe(24)),
+                ("Access-Control-Expose-Headers", "Mcp-Session-Id"),
+            ]
         answer: dict[str, Any] = {
             "protocolVersion": wanted if wanted in protocol.WITH_HANDSHAKE else protocol.WITH_HANDSHAKE[0],
             "capabilities": {"tools": {}},

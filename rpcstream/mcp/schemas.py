@@ -29,6 +29,9 @@ _BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _ONE = ("items", "additionalProperties", "propertyNames", "contains", "not")
 
+#: Members that tell programs how a value looks on the wire, which is not how an agent gives it.
+_FOR_PROGRAMS = frozenset(("x-ndarray", "x-image", "x-bytes", "x-stream"))
+
 #: References that are followed from one schema, so that a chain of them has an end.
 _MAX_STEPS = 64
 
@@ -154,6 +157,8 @@ class AgentSchemas:
             return schema
         shown: Schema = {}
         for member, value in schema.items():
+            if member in _FOR_PROGRAMS:
+                continue
             if member == "$ref" and type(value) is str and value.startswith(_REF):
                 names[value.removeprefix(_REF)] = None
                 shown[member] = _DEFS + value.removeprefix(_REF)

@@ -81,9 +81,10 @@ class Tool:
         if not text.startswith(summary):
             text = f"{summary}\n\n{text}"
         if self._described.get("deprecated"):
-            text = f"Deprecated. {text}"
+            reason = self._described.get("x-deprecated")
+            text = f"Deprecated{f': {reason}' if reason else ''}. {text}"
         if text:
-            tool["description"] = text[:MAX_DESCRIPTION]
+            tool["description"] = text[:MAX_DESCRIPTION].rstrip()
         tool["inputSchema"] = self._input_schema()
         if self.has_output_schema:
             schema = self._schemas.whole(self._described["result"]["schema"], is_result=True)

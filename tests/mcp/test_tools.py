@@ -114,6 +114,7 @@ def test_classes_stand_among_the_definitions_of_their_tool() -> None:
     node = schema["$defs"]["Node"]
     assert node["properties"]["children"]["items"] == {"$ref": "#/$defs/Node"}
     assert b"$type" not in orjson.dumps(schema)
+    assert b"x-image" not in orjson.dumps(schema)
 
 
 def test_an_image_is_given_as_content_or_as_base64() -> None:
@@ -244,6 +245,15 @@ def test_a_method_may_be_left_out_added_later_and_replaced() -> None:
     server.add(lambda: 1, name="b", idempotent=True)
     assert tools.by_name("a") is not None
     assert orjson.loads(tools.page(None, None, is_stateless=True)[0][1])["annotations"] == {"idempotentHint": True}
+
+
+def test_what_is_deprecated_says_so_and_why() -> None:
+    server = Server(description="About pictures.")
+    server.add(lambda: 1, name="old", deprecated="use new")
+    tools = tools_of(server)
+    [shown] = tools.page(None, None, is_stateless=True)[0]
+    assert orjson.loads(shown)["description"] == "Deprecated: use new."
+    assert tools.instructions == "About pictures."
 
 
 def test_a_generator_is_a_tool_that_gives_all_items() -> None:
