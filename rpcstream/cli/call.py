@@ -187,6 +187,10 @@ def _perform(options: argparse.Namespace, setting: _Setting, shared: Client | No
         shared: a client to use, and to leave open; None for one of its own.
     """
     _check_output(options)
+    if options.stubs is not None and options.method:
+        from .stubs import read_document, write_stubs
+
+        return write_stubs(options, read_document(options.method))
     if options.subscribe is not None:
         from .events import subscribe
 
@@ -209,6 +213,10 @@ def _perform(options: argparse.Namespace, setting: _Setting, shared: Client | No
         return OK
     if options.list or options.describe:
         return show_description(options, result)
+    if options.stubs is not None:
+        from .stubs import write_stubs
+
+        return write_stubs(options, result)
     return show(options, result)
 
 
@@ -250,7 +258,7 @@ def _request(client: Client, options: argparse.Namespace, params: Params, line: 
     from ..wire import envelope
 
     try:
-        if options.list or options.describe:
+        if options.list or options.describe or options.stubs is not None:
             return client.request("rpc.discover", None)
         if options.notify:
             return client(envelope.request(options.method, params))

@@ -18,6 +18,9 @@ from .options import HelpFormatter, parse_count, parse_port, parse_seconds, spli
 
 DEFAULT_TIMEOUT = 60.0
 
+#: What --stubs writes: those of `rpcstream.stubs`, which is imported where it is needed.
+LANGUAGES = ("python", "typescript")
+
 #: Bytes. Large, since a user at a shell decides what to send and to ask for; the server has its own limit.
 MAX_MESSAGE_SIZE = 1024 * 1024 * 1024
 
@@ -57,7 +60,6 @@ examples:
   rpcstream sum a=1 b=2
   rpcstream vectorize description='A cat' -i photo=./cat.png -o vector.npy
   rpcstream --list --uri 10.0.0.5:8545
-
 more: rpcstream help TOPIC; rpcstream help lists the topics"""
 
 
@@ -145,6 +147,10 @@ def _add_measuring_options(group: _Group) -> None:
 
 
 def _add_other_options(group: _Group) -> None:
+    group.add_argument(
+        "--stubs", metavar="LANG", choices=LANGUAGES, help="write types: python or typescript (help stubs)"
+    )
+    group.add_argument("--check", metavar="FILE", help="with --stubs: compare with FILE, and write nothing")
     group.add_argument("--shell", action="store_true", help="read lines: METHOD [ITEM ...], with completion")
     group.add_argument("--version", action="version", version=f"rpcstream {__version__}", help="show the version")
     group.add_argument("-h", "--help", action="help", help="show this")
@@ -166,9 +172,12 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
 
 
 #: Options that say what is done in place of one call; one of them at most.
-_MODES = ("stream", "notify", "list", "describe", "subscribe", "publish", "repeat", "shell")
+_MODES = ("stream", "notify", "list", "describe", "subscribe", "publish", "repeat", "stubs", "shell")
 #: Options that go with one of those only.
-_OF_MODES = {"max_events": "subscribe", "reconnect": "subscribe", "retain": "publish", "concurrency": "repeat"}
+_OF_MODES = {
+    **{"max_events": "subscribe", "reconnect": "subscribe", "retain": "publish"},
+    **{"concurrency": "repeat", "check": "stubs"},
+}
 
 
 def _find_conflict(options: argparse.Namespace) -> str | None:
@@ -191,6 +200,9 @@ def _find_wrong_argument(options: argparse.Namespace, mode: str) -> str | None:
         if options.method or options.parts:
             quote = "; quote a PATTERN, since shells expand * and >" if mode == "subscribe" else ""
             return f"--{mode} takes no METHOD and no parameters{quote}"
+    elif mode == "stubs":
+        if options.items or options.parts:
+            return "--stubs takes no parameters: the file of a document at most, in place of a server"
     elif mode == "publish":
         if not options.items and not options.parts:
             return "--publish TOPIC needs a VALUE: text or a number, :=JSON, or items such as a=1"
@@ -207,6 +219,8 @@ def _find_wrong_output(options: argparse.Namespace, mode: str) -> str | None:
     if options.output is not None:
         if options.format in ("text", "table"):
             return f"-o saves the data of a result, so it does not go with --format {options.format}"
+        if options.check is not None:
+            return "--check writes nothing, so it does not go with -o"
         if mode == "notify":
             return "--notify has no answer, so it does not go with -o"
         if mode in ("repeat", "shell"):

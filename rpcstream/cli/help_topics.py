@@ -153,6 +153,30 @@ connection, when the message was sent, when the first byte of an answer came,
 and when all of it was there. Over TLS, HTTP and WebSocket, and for streams, a
 message counts as sent when the event loop has taken it.""",
     ),
+    "stubs": (
+        "--stubs and --check: typed clients",
+        """\
+--stubs writes types of the methods of a server, for type checkers and editors:
+
+  rpcstream --stubs python --uri 10.0.0.5:8545 -o api.py
+  rpcstream --stubs typescript -o api.ts
+  rpcstream --stubs python openrpc.json        of a document; - reads it
+
+In Python a client is cast to what was written:
+
+  from typing import cast
+  from rpcstream import Client
+  from api import Api
+  api = cast(Api, Client("10.0.0.5:8545"))     AsyncApi for an AsyncClient
+
+In TypeScript: new Client<Api>(url), with Client from the package rpcstream.
+
+The same document gives the same bytes. --check FILE writes nothing: it ends
+with status 1, and shows the difference, where FILE is not what would be
+written now.
+
+  rpcstream --stubs python --check api.py""",
+    ),
     "shell": (
         "--shell: lines in place of command lines",
         """\

@@ -1,0 +1,40 @@
+"""Typed clients: Python and TypeScript types of the methods of a server, out of its OpenRPC document.
+
+Owns the languages there are. The text depends on the document alone: the same document gives the same bytes. Pure;
+imported when types are asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .types import DocumentError
+
+__all__ = ["LANGUAGES", "DocumentError", "stubs"]
+
+#: The languages that types are written in.
+LANGUAGES = ("python", "typescript")
+
+
+def stubs(document: Any, language: str) -> str:
+    """The types of the methods that a document describes, as the text of a module.
+
+    Args:
+        document: of `rpc.discover`, or of any other server that has an OpenRPC document: plain data.
+        language: one of `LANGUAGES`.
+
+    Raises:
+        DocumentError: it is no OpenRPC document, or has too much in it.
+        ValueError: there is no such language.
+    """
+    from .document import read_document
+
+    if language == "python":
+        from .python import write_python
+
+        return write_python(read_document(document))
+    if language == "typescript":
+        from .typescript import write_typescript
+
+        return write_typescript(read_document(document))
+    raise ValueError(f"no types are written in {language!r}, only in {', '.join(LANGUAGES)}")

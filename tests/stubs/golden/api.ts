@@ -1,0 +1,215 @@
+// Written by `rpcstream --stubs typescript`. Do not edit it: write it again when the server changes.
+/* eslint-disable */
+import type { ImageInput, ImageResult, NdArray } from "rpcstream";
+
+export interface Cat {
+  type: "Cat";
+  lives: number;
+}
+
+export interface CatInput {
+  type: "Cat";
+  lives: number | bigint;
+}
+
+export type Color = "blue" | "red" | "it's \"grey\"\n";
+
+export interface Dog {
+  type: "Dog";
+  name: string;
+}
+
+export interface DogInput {
+  type: "Dog";
+  name: string;
+}
+
+/**
+ * A point.
+ */
+export interface Point {
+  /**
+   * in mm
+   */
+  x: number;
+  y: number;
+}
+
+/**
+ * A point.
+ */
+export interface PointInput {
+  /**
+   * in mm
+   */
+  x: number;
+  y?: number;
+}
+
+export interface Tree {
+  value: number;
+  children?: Tree[];
+  up?: number;
+}
+
+export interface TreeInput {
+  value: number | bigint;
+  children?: readonly TreeInput[];
+  up?: number | bigint;
+}
+
+/**
+ * The methods of x 1: `new Client<Api>(url)` is a client that knows them.
+ */
+export interface Api {
+  /**
+   * Add two numbers.
+   *
+   * It takes any.
+   *
+   * Args:
+   *     a: the first
+   *     b: (default 2)
+   */
+  "add": {
+    params: { a: number | bigint; b?: number | bigint };
+    args: [a: number | bigint, b?: number | bigint];
+    result: number;
+    item: never;
+  };
+  "arrays": {
+    params: { a: NdArray | Float32Array; b: NdArray };
+    args: [a: NdArray | Float32Array, b: NdArray];
+    result: (NdArray<Float32Array>)[];
+    item: never;
+  };
+  "bytes": {
+    params: { data: Uint8Array | ArrayBuffer };
+    args: [data: Uint8Array | ArrayBuffer];
+    result: Uint8Array;
+    item: never;
+  };
+  "call": {
+    params: { a: number | bigint };
+    args: [a: number | bigint];
+    result: number;
+    item: never;
+  };
+  "class": {
+    params: { self: number | bigint };
+    args: [self: number | bigint];
+    result: number;
+    item: never;
+  };
+  "dates": {
+    params: { day: string; at: string | null };
+    args: [day: string, at: string | null];
+    result: string;
+    item: never;
+  };
+  "image": {
+    params: { photo: ImageInput };
+    args: [photo: ImageInput];
+    result: ImageResult;
+    item: never;
+  };
+  "int": {
+    params: { a: number | bigint };
+    args: [a: number | bigint];
+    result: number;
+    item: never;
+  };
+  "named": {
+    params: { a: number | bigint; flag: boolean; deep?: string | null };
+    args: never;
+    result: null;
+    item: never;
+  };
+  /**
+   * @deprecated
+   */
+  "old": {
+    params: Record<string, never>;
+    args: [];
+    result: null;
+    item: never;
+  };
+  "options": {
+    params: { timeout: number; "a-b"?: boolean };
+    args: [number, boolean?];
+    result: number;
+    item: never;
+  };
+  "pets": {
+    params: { pets: readonly (CatInput | DogInput)[] };
+    args: [pets: readonly (CatInput | DogInput)[]];
+    result: Cat | Dog | null;
+    item: never;
+  };
+  "point": {
+    params: { p: PointInput; color: Color };
+    args: [p: PointInput, color: Color];
+    result: Point;
+    item: never;
+  };
+  "rest": {
+    params: { a: number | bigint; [name: string]: unknown };
+    args: [a: number | bigint, ...more: number[]];
+    result: { [key: string]: number[] };
+    item: never;
+  };
+  "settings": {
+    params: { given: { "a-b": number | bigint; c?: string } };
+    args: [given: { "a-b": number | bigint; c?: string }];
+    result: { a?: { b: number } };
+    item: never;
+  };
+  "ticks": {
+    params: { n: number | bigint };
+    args: [n: number | bigint];
+    result: number[];
+    item: number;
+  };
+  "tree": {
+    params: { tree: TreeInput };
+    args: [tree: TreeInput];
+    result: Tree;
+    item: never;
+  };
+  "tuple": {
+    params: { pair: readonly [number | bigint, string] };
+    args: [pair: readonly [number | bigint, string]];
+    result: [number, string];
+    item: never;
+  };
+  "untyped": {
+    params: { a: unknown };
+    args: [a: unknown];
+    result: unknown;
+    item: never;
+  };
+  "upload": {
+    params: { items: readonly number[] | AsyncIterable<number> };
+    args: [items: readonly number[] | AsyncIterable<number>];
+    result: number;
+    item: never;
+  };
+  "vision.detect": {
+    params: { photo: ImageInput };
+    args: [photo: ImageInput];
+    result: Point[];
+    item: never;
+  };
+  "vision.detect.faces": {
+    params: { photo: ImageInput };
+    args: [photo: ImageInput];
+    result: number;
+    item: never;
+  };
+  "weird name!": {
+    params: { "a-b": number | bigint };
+    args: [number | bigint];
+    result: number;
+    item: never;
+  };
+}
