@@ -22,6 +22,7 @@ from .raw_connection import RawConnection
 
 #: Folders that are run where they are named, in steps of `.ci/run`.
 _NAMES = ["abuse", "benchmarks", "docs", "examples", "explorer", "interop", "javascript", "rolling", "supervisor"]
+_NAMES += ["typed_clients"]
 NAMED = [Path(__file__).parent.resolve() / name for name in _NAMES]
 
 #: In the place of the user's folders for configurations and caches.

@@ -109,7 +109,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "supervisor": {"text", "errors", "events", "limits", "observe", "process", "systemd", "transports", "server"},
     "testing": {"limits", "server", "client", "auth", "peer", "transports", "process"},
     "pytest_plugin": {"testing", "server", "client"},
+    "stubs": {"text", "codec", "peer", "client"},
+    "typed": {"client", "events"},
     "cli": {
+        "stubs",
         "mcp",
         "text",
         "nearest",

@@ -28,6 +28,8 @@ from .blocks import PAGES, README, ROOT, blocks_of
 
 #: For the modules that are made of a page's blocks.
 JOINED = '# mypy: disable-error-code="no-redef"\n# pyright: reportRedeclaration=false, reportUnusedExpression=false\n'
+#: For modules that import one which a command of the page writes (`-o api.py`).
+WRITTEN = '# mypy: disable-error-code="import-not-found"\n# pyright: reportMissingImports=false\n'
 #: For tests.
 TESTS = "# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls\n"
 
@@ -35,7 +37,9 @@ TESTS = "# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls\
 def modules_of(page: Path) -> dict[str, str]:
     """The modules that a page's code makes, by name without `.py`."""
     stem = re.sub(r"\W", "_", page.stem.lower())
-    python = [block for block in blocks_of(page.read_text()) if block.language == "python"]
+    text = page.read_text()
+    written = re.findall(r"^\$ .* -o (\w+)\.py$", text, re.MULTILINE)
+    python = [block for block in blocks_of(text) if block.language == "python"]
     blocks = [block for block in python if block.skipped != "other"]
     files = {Path(block.file).stem for block in blocks if block.file}
     modules: dict[str, str] = {}
@@ -45,6 +49,7 @@ def modules_of(page: Path) -> dict[str, str]:
         if block.file:
             name = f"{stem}_{Path(block.file).stem}"
             marks = TESTS if re.match(r"test_|conftest", block.file) else ""
+            marks += WRITTEN if any(f"from {each} import" in code for each in written) else ""
             modules[f"{name}_{block.line}" if name in modules else name] = "\n" * block.line + code + marks
         else:
             lines += [""] * (block.line - len(lines))

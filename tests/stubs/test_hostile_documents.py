@@ -77,18 +77,22 @@ def check(given: Any) -> tuple[str, str]:
     return python, typescript
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=lambda text: ascii(text)[:20])
-def test_any_text_can_stand_anywhere(text: str) -> None:
-    everywhere = document(
+def hostile_document(text: str) -> dict[str, Any]:
+    """A document that has this text wherever it can have one."""
+    made = document(
         method(text, param(text, {"type": "string", "description": text}, description=text), description=text),
         method("plain", param(text, {}, required=False), param("b", {"enum": [text]}), summary=text),
         method(f"a.{text}", param("a", ref("T")), result={"type": "object", "properties": {text: {"const": text}}}),
+        method("other", param("a", ref(text.replace("~", "~0").replace("/", "~1")))),
         T={"type": "object", "title": text, "description": text, "properties": {text: {"type": "integer"}}},
         **{text: {"enum": [text, 1], "description": text}},
     )
-    everywhere["info"] = {"title": text, "version": text, "description": text}
-    everywhere["methods"] += [method("other", param("a", ref(text.replace("~", "~0").replace("/", "~1"))))]
-    check(everywhere)
+    return {**made, "info": {"title": text, "version": text, "description": text}}
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: ascii(text)[:20])
+def test_any_text_can_stand_anywhere(text: str) -> None:
+    check(hostile_document(text))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +225,21 @@ _SCHEMAS = st.recursive(
 _PARAMS = st.builds(param, _NAMES, _SCHEMAS, required=st.booleans(), description=_NAMES)
 
 
+def documents() -> st.SearchStrategy[dict[str, Any]]:
+    """Documents of any methods and types."""
+    return st.builds(
+        lambda name, params, result, a, b: document(
+            method(name, *params, result=result), method("m", param("a", ref("A"))), A=a, B=b
+        ),
+        _NAMES,
+        st.lists(_PARAMS, max_size=3),
+        _SCHEMAS,
+        _SCHEMAS,
+        _SCHEMAS,
+    )
+
+
 @settings(max_examples=example_count(30))
-@given(name=_NAMES, params=st.lists(_PARAMS, max_size=3), result=_SCHEMAS, a=_SCHEMAS, b=_SCHEMAS)
-def test_any_document(name: str, params: list[Any], result: Any, a: Any, b: Any) -> None:
-    check(document(method(name, *params, result=result), method("m", param("a", ref("A"))), A=a, B=b))
+@given(given=documents())
+def test_any_document(given: Any) -> None:
+    check(given)
