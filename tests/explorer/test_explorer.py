@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rpcstream import Client, Hub, Server
+from rpcstream import Client, Hub, RpcError, Server
 from rpcstream.testing import serve_in_thread
 
 from .service import make_server
@@ -597,3 +597,85 @@ def test_light_and_dark(explore) -> None:
         assert page.evaluate(back) == "rgb(20, 24, 29)"
         page.get_by_role("button", name="Light").click()
         assert page.evaluate(back) == "rgb(255, 255, 255)"
+
+
+JUNK = [None, 5, "x" * 5000, [], [5], {}, {"a": 5}, True, {"$ref": "#/components/schemas/Loop"}, [None]]
+KEYS = [
+    *("type", "properties", "required", "items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"),
+    *("enum", "const", "$ref", "format", "title", "minimum", "pattern", "default", "description"),
+    *("x-ndarray", "x-rest", "x-unit", "x-constraints", "contentEncoding"),
+]
+MEMBERS = ["params", "tags", "examples", "summary", "description", "errors", "x-stream", "x-clients", "deprecated"]
+
+
+def junk_methods() -> list[dict[str, Any]]:
+    """Descriptions in which each member is something else than it should be, and references that have no end."""
+    schemas = [{key: junk} for key in KEYS for junk in JUNK]
+    schemas += [{"type": kind, key: junk} for kind in ("object", "array", "string") for key in KEYS for junk in JUNK]
+    schemas += [
+        {"$ref": f"#/components/schemas/{name}"} for name in ("Loop", "All", "Wide", "Any", "__proto__", "None")
+    ]
+    methods: list[dict[str, Any]] = []
+    for at in range(0, len(schemas), 40):
+        some = enumerate(schemas[at : at + 40])
+        params = [{"name": f"p{number}", "schema": schema, "required": True} for number, schema in some]
+        methods.append({"name": f"schemas{at}", "params": params})
+    for key in MEMBERS:
+        methods += [{"name": f"{key}{number}", key: junk} for number, junk in enumerate(JUNK)]
+    return methods
+
+
+COMPONENTS = {
+    "Loop": {"$ref": "#/components/schemas/Loop"},
+    "All": {"allOf": [{"$ref": "#/components/schemas/All"}, {"$ref": "#/components/schemas/Loop"}] * 20},
+    "Any": {"anyOf": [{"$ref": "#/components/schemas/Any"}, {"type": "integer"}] * 20},
+    "Wide": {
+        "type": "object",
+        "properties": {f"m{number}": {"$ref": "#/components/schemas/Wide"} for number in range(20)},
+        "required": [f"m{number}" for number in range(20)],
+    },
+}
+
+
+def test_descriptions_that_make_no_sense(explore) -> None:
+    with explore(make_server()) as explorer:
+        document = {
+            "methods": [5, None, {"name": 7}, *junk_methods()],
+            "components": {"schemas": COMPONENTS},
+            "info": 5,
+        }
+        made = explorer.page.evaluate(
+            """async (document) => {
+                const { methodForm } = await import("/docs/forms.js")
+                const failed = []
+                for (const method of document.methods.filter((each) => each?.name)) {
+                    try {
+                        const form = methodForm(method, document.components.schemas)
+                        form.set({ p0: [null, { a: [{}] }], p1: "x", p2: 5 })
+                        try { form.values() } catch (error) { if (error.constructor.name !== "Invalid") throw error }
+                        form.fail(["p3", 0, "a"], "text")
+                    } catch (error) { failed.push([method.name, String(error.stack)]) }
+                    await new Promise((resolve) => setTimeout(resolve))
+                }
+                return failed
+            }""",
+            document,
+        )
+        assert made == []
+
+
+def test_a_client_of_a_hub_cannot_break_the_page(explore) -> None:
+    with explore(Hub(docs=True)) as explorer:
+        page = explorer.page
+        with Client(explorer.url.replace("http", "ws")) as client:
+            for method in junk_methods():
+                try:
+                    client.call("rpc.register", methods=[method], components=COMPONENTS)
+                except RpcError:  # the hub itself does not take it
+                    continue
+            names = [each["name"] for each in client.call("rpc.methods")]
+            assert len(names) > 20
+            explorer.until(f"document.querySelector('#list').innerText.includes({names[-1]!r})")
+            for name in names[:: len(names) // 20]:
+                explorer.choose(name)
+                page.wait_for_selector("main form button.main")

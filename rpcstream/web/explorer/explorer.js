@@ -39,7 +39,7 @@ function connect() {
   follow?.abort()
   client?.close()
   client = new Client(callsAt.href.replace(/^http/, "ws"), {
-    token: token || undefined, reconnect: true, timeout: 0,
+    token: token || undefined, reconnect: true, timeout: 0, limits: { maxValues: 10_000_000 },
     onMessage: (message) => wire.take(message),
     onState: (name) => {
       state.textContent = name
@@ -50,23 +50,10 @@ function connect() {
   load()
 }
 
-/** The description of the server. Where a part of it looks like an array or a picture but is none, it is taken as JSON. */
-async function discover(asked) {
-  try {
-    return await asked.call("rpc.discover", undefined, { timeout: 60_000 })
-  } catch (error) {
-    if (!(error instanceof TypeError)) throw error
-    const headers = { "Content-Type": "application/json", ...(token && { Authorization: `Bearer ${token}` }) }
-    const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method: "rpc.discover" })
-    const reply = await (await fetch(callsAt, { method: "POST", headers, body })).json()
-    return reply.result ?? {}
-  }
-}
-
 async function load() {
   const asked = client
   try {
-    const found = await discover(asked)
+    const found = await asked.call("rpc.discover", undefined, { timeout: 60_000 })
     if (asked !== client) return
     document_ = found
     methods = new Map((Array.isArray(found.methods) ? found.methods : []).filter((each) => typeof each?.name === "string").map((each) => [each.name, each]))
