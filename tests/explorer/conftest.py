@@ -35,7 +35,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 PICTURES = Path(__file__).parents[2] / "docs" / "images"
 
 #: Seconds; only what fails is waited for that long.
-PATIENCE = 10
+PATIENCE = 30
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from rpcstream import Context, RpcError, Server
+from rpcstream import Context, Example, RpcError, Server
 
 
 class Colour(enum.Enum):
@@ -162,9 +162,16 @@ def make_server(**options: Any) -> Server:
         """Publish an event."""
         return server.publish(topic, value)
 
-    @server
+    @server(errors=[RpcError(17, "No good")], examples=[Example({"text": "oh"}, name="simple")], tags=["Trouble"])
     def fail(text: str) -> None:
-        """Fail with a text."""
+        """Fail with a text.
+
+        Args:
+            text: what the error says.
+
+        Returns:
+            nothing at all
+        """
         raise RpcError(17, text, {"html": text})
 
     @server

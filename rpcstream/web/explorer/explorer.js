@@ -166,6 +166,8 @@ function methodView(method) {
   const status = h("p", { class: "error", role: "alert" })
   const isStream = Boolean(method["x-stream"])
   const wants = h("input", { type: "checkbox", checked: isStream })
+  const errors = Array.isArray(method.errors) ? method.errors : []
+  const declared = errors.filter((each) => typeof each?.code === "number" && (each.code < -32768 || each.code > -32000))
   const credit = h("input", { type: "number", min: 1, max: 16, value: "16" })
   const go = h("button", { class: "main", "aria-keyshortcuts": "Control+Enter" }, "Call")
   const node = h("article", null,
@@ -173,7 +175,9 @@ function methodView(method) {
     method.deprecated && h("p", { class: "error" }, "Deprecated"),
     method["x-allow"] && h("p", { class: "note" }, "For some callers only."),
     Array.isArray(method["x-clients"]) && h("p", { class: "note" }, `Offered by ${shown(method["x-clients"].join(", "))}`),
-    (method.description ?? method.summary) && longText(String(method.description ?? method.summary)),
+    (method.description || method.summary) && longText(String(method.description || method.summary)),
+    method.result?.description && longText(`Returns: ${method.result.description}`, "p", 300),
+    declared.length > 0 && h("p", { class: "note" }, `Errors: ${shown(declared.map(({ code, message }) => `${code} ${message}`).join(", "), 500)}`),
     h("form", { novalidate: true, onsubmit: (event) => {
       event.preventDefault()
       call()
@@ -276,7 +280,7 @@ function run(method, params, { pictures, isStream, credit }, onError, onEnd) {
     const { in: came, out: went, messages } = wire.totals
     status.textContent = text
     sizes.textContent = `${time < 10_000 ? `${time.toFixed(1)} ms` : `${(time / 1000).toFixed(1)} s`} · ${sizeOf(went - before.out)} sent · ${sizeOf(came - before.in)} received · ${messages - before.messages} messages`
-    halt.remove()
+    node.querySelectorAll(":scope > .tools button").forEach((each) => each.remove())
     bar.hidden = true
     node.dataset.state = text
     onEnd(`${text}, ${sizes.textContent}`)
@@ -285,11 +289,22 @@ function run(method, params, { pictures, isStream, credit }, onError, onEnd) {
     const env = { pictures }
     if (!isStream) return void output.append(valueView(await client.call(method.name, params, { signal: stop.signal, onProgress }), env))
     const items = streamView(env)
+    let wake = null
+    const pause = button("Pause", () => {
+      pause.textContent = wake ? "Pause" : "Go on"
+      if (wake) wake()
+      else paused = new Promise((resolve) => (wake = resolve)).then(() => (wake = null))
+    })
+    let paused = null
+    halt.after(pause)
+    stop.signal.addEventListener("abort", () => wake?.())
     output.append(items.node)
     const options = { credit, signal: stop.signal, onProgress, onCredit: (left) => items.credit(left) }
     const stream = client.stream(method.name, params, options)[Symbol.asyncIterator]()
     for (;;) {
+      await paused
       const { value, done } = await stream.next()
+      if (done) pause.remove()
       if (!done) items.add(value)
       else if (value == null) return
       else return void output.append(h("h3", null, "Result"), valueView(value, env))
@@ -329,7 +344,8 @@ function route() {
   if (!method) {
     view = null
     const text = wanted ? `There is no method ${shown(wanted)} here.` : "Choose a method."
-    main.replaceChildren(h("p", null, text))
+    const about = document_.info?.description
+    main.replaceChildren(about ? longText(String(about)) : "", h("p", null, text))
   } else if (view?.href !== hrefOf(wanted) || view.described !== jsonText(method, 0, Infinity)) {
     view = Object.assign(viewOf(method), { described: jsonText(method, 0, Infinity) })
     main.replaceChildren(view.node)

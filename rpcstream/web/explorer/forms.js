@@ -98,7 +98,7 @@ const nameOfKind = (kind, schema) =>
 function constraintsOf(schema) {
   const words = [schema.format, schema["x-unit"], ...listOf(schema["x-constraints"])]
   const array = schema["x-ndarray"]
-  if (array) words.push(`${array.dtype ?? "any dtype"} ${array.shape ? `(${[array.shape].flat().join(", ")})` : ""}`)
+  if (array) words.push(`${array.dtype ?? "any dtype"} ${array.shape ? `(${[array.shape].flat().map((each) => each ?? "any").join(", ")})` : ""}`)
   for (const [key, sign] of Object.entries({ minimum: "≥", exclusiveMinimum: ">", maximum: "≤", exclusiveMaximum: "<",
     multipleOf: "a multiple of", minLength: "length ≥", maxLength: "length ≤", minItems: "items ≥", maxItems: "items ≤",
     pattern: "pattern" })) if (schema[key] != null) words.push(`${sign} ${schema[key]}`)
