@@ -56,7 +56,7 @@ def functions_server(module: ModuleType, *, pattern: str, debug: bool = False) -
     extras: dict[str, Callable[..., Any]] = {"ping": ping, "print": print_message, "stop": stop}
     for name, function in extras.items():
         if name not in server.methods:
-            server.add(function, name=name)
+            server.add(function, name=name, mcp=False)  # no tools for agents
     return server
 
 

@@ -42,6 +42,10 @@ class StdioStream(LineStream):
         # Not lasting, as a POST is not: nothing is asked of the client, and nothing is sent that is no answer.
         self.session.connected(self, is_lasting=False, is_lines=True)
 
+    def check(self, now: float) -> str | None:
+        """As `Connection.check`: there are no time limits, since a host may leave its tools alone for days."""
+        return None
+
     def probe(self) -> None:
         """As `Connection.probe`. Not needed: a host that is gone has closed the standard output, too."""
 

@@ -22,7 +22,9 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from rpcstream.server.target import load_server
+from rpcstream.cli.load import functions_server
+from rpcstream.cli.serve_options import FUNCTIONS_PATTERN
+from rpcstream.server.target import load_module, load_server
 from rpcstream.testing import serve_in_thread
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +72,7 @@ CONTROL = {
     "status": True,
     "sensors": [50.0, 20.0, 0.0],
     "sensorsUsed": [True, True, True],
-    "properties": [5.0, 10.0, 90.0],
+    "properties": [5.0, 10.0, 8.0, 18.0],
     "propertiesStr": [],
     "preRun": False,
     "controlSignalsUsed": [True],
@@ -83,6 +85,9 @@ CONTROL = {
 TABLE = {"$type": "table", "names": ["city", "rain"], "columns": [["Oslo", "Bern", "Oslo"], [1, 2, 3]]}
 
 Check = Callable[[Any], object]
+
+#: Examples that are plain functions, without a server.
+FUNCTIONS = {"control_functions/controlFunctions.py"}
 
 #: The methods of each example: arguments, and what must hold for the result.
 CALLS: dict[str, list[tuple[str, dict[str, Any], Check]]] = {
@@ -119,6 +124,14 @@ CALLS: dict[str, list[tuple[str, dict[str, Any], Check]]] = {
         ),
     ],
     "web_pages.py": [("mean", {"name": "cat"}, lambda r: len(structured(r)) == 3)],
+    "control_functions/controlFunctions.py": [
+        ("control_flowrate", CONTROL, lambda r: structured(r)[0] == [1.0, 0.5]),
+        (
+            "control_temperature_difference",
+            {**CONTROL, "properties": [8.0, 3.0, 90.0]},
+            lambda r: structured(r) == [[1.0], [30.0], []],
+        ),
+    ],
     "deploy/service.py": [("embed", {"text": "a", "size": 4}, lambda r: array_in(r).shape == (4,))],
 }
 
@@ -130,7 +143,10 @@ def client_of(target: Any, mode: str) -> Any:
 
 @contextmanager
 def by_http(name: str) -> Iterator[Any]:
-    server = load_server(str(EXAMPLES / name))
+    if name in FUNCTIONS:
+        server = functions_server(load_module(str(EXAMPLES / name)), pattern=FUNCTIONS_PATTERN)
+    else:
+        server = load_server(str(EXAMPLES / name))
     server.take_agents_at()
     with serve_in_thread(server) as address:
         yield f"http://{address.rpartition('//')[2]}/mcp"
@@ -141,7 +157,8 @@ def by_stdio(name: str) -> Iterator[Any]:
     mcp = pytest.importorskip("mcp", reason="the SDK is not installed (pip install 'rpcstream[interop]')")
     from mcp.client.stdio import stdio_client
 
-    arguments = ["-m", "rpcstream.cli.serve", "--mcp", str(EXAMPLES / name)]
+    more = ["-f"] if name in FUNCTIONS else []
+    arguments = ["-m", "rpcstream.cli.serve", "--mcp", *more, str(EXAMPLES / name)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     yield stdio_client(mcp.StdioServerParameters(command=sys.executable, args=arguments, env=environment))
 
@@ -165,7 +182,7 @@ def test_no_example_is_left_out() -> None:
     offering = {
         str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py") if "\nserver = Server(" in path.read_text()
     }
-    assert offering == CALLS.keys()
+    assert offering | FUNCTIONS == CALLS.keys()
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -11,11 +12,14 @@ from typing import Any
 
 import pytest
 
-from rpcstream import Credentials
+from rpcstream import Credentials, Limits, Server
 from rpcstream.auth.authenticator import Authenticator
 from rpcstream.cli.serve import main
+from rpcstream.mcp.stdio import StdioStream
 from rpcstream.observe.counters import Counters
 from rpcstream.server.agents import identify_starter
+from rpcstream.transports.memory import join
+from rpcstream.transports.stream import LineStream
 
 PROGRAM = """
 import asyncio, os
@@ -106,6 +110,21 @@ async def test_a_server_with_authentication_asks_for_a_token(
         monkeypatch.setenv("RPCSTREAM_TOKEN", token)
     with pytest.raises(PermissionError, match=f"the token in RPCSTREAM_TOKEN {reason}"):
         await identify_starter(authenticator)
+
+
+async def test_a_host_that_leaves_it_alone_for_days_finds_it_there() -> None:
+    server = Server(limits=Limits(idle_timeout=1.0))
+    async with server.in_memory() as accept:
+        line, other = accept(), accept()
+        assert isinstance(line, LineStream)
+        assert isinstance(other, LineStream)
+        stream = StdioStream(other.session, on_end=lambda: None, limits=server.limits)  # type: ignore[arg-type]
+        days = asyncio.get_running_loop().time() + 1e6
+        for each in (line, stream):
+            join(each, asyncio.Protocol())
+        assert stream.check(days) is None
+        assert "idle_timeout" in str(line.check(days))
+        stream.abort("the end of the test")
 
 
 @pytest.mark.parametrize("option", ["--hub", "--port=1", "--host=x", "--unix=x", "--workers=2", "--path=/x"])

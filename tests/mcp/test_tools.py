@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import types
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rpcstream import Server, Shape
+from rpcstream.cli.load import functions_server
 from rpcstream.errors import InvalidParams
 from rpcstream.mcp.tools import MAX_DESCRIPTION, PAGE_TOOLS, Tool, Tools
 
@@ -254,6 +256,17 @@ def test_what_is_deprecated_says_so_and_why() -> None:
     [shown] = tools.page(None, None, is_stateless=True)[0]
     assert orjson.loads(shown)["description"] == "Deprecated: use new."
     assert tools.instructions == "About pictures."
+
+
+def test_the_methods_of_every_server_of_functions_are_no_tools() -> None:
+    module = types.ModuleType("functions")
+    module.control_pump = lambda speed: speed  # type: ignore[attr-defined]
+    module.__all__ = ["control_pump"]  # type: ignore[attr-defined]
+    server = functions_server(module, pattern="control_*")
+    assert {"ping", "print", "stop"} < server.methods.keys()
+    assert [orjson.loads(tool)["name"] for tool in tools_of(server).page(None, None, is_stateless=True)[0]] == [
+        "control_pump"
+    ]
 
 
 def test_a_generator_is_a_tool_that_gives_all_items() -> None:
