@@ -175,6 +175,11 @@ def make_server(**options: Any) -> Server:
         raise RpcError(17, text, {"html": text})
 
     @server
+    def halt() -> None:
+        """Stop the server, after the reply."""
+        server.stop()
+
+    @server
     def echo(value: Any) -> Any:
         """Give back what it gets."""
         return value

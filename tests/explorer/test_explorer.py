@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -435,6 +436,20 @@ def test_a_server_with_a_token_shows_nothing_without_it(explore) -> None:
         page.wait_for_selector("#list a")
 
 
+def test_the_page_connects_again_to_a_server_that_was_restarted(explore) -> None:
+    with explore(make_server(), may_say=("WebSocket connection", "ERR_CONNECTION_REFUSED")) as explorer:
+        port = int(explorer.url.rpartition(":")[2])
+        with Client(explorer.url.replace("http", "ws")) as client:
+            client.halt()
+        explorer.until("document.querySelector('#state').textContent !== 'open'")
+        other = Server(docs=True, title="another")
+        other.add(lambda: "new", name="fresh")
+        with serve_in_thread(other, port=port):
+            explorer.choose("fresh")
+            assert "new" in explorer.call().locator(".output").inner_text()
+            assert explorer.page.title() == "another"
+
+
 def test_calls_at_another_path(explore) -> None:
     with explore(make_server(path=["/a&b/rpc"])) as explorer:
         explorer.choose("people")
@@ -461,9 +476,25 @@ def test_a_hub_shows_its_clients_live(explore) -> None:
             assert "Offered by gpu-1" in page.locator("main").inner_text()
             explorer.field("text").fill("one three")
             assert "3" in explorer.call().locator(".output").inner_text()
+
+            begun, let_go = threading.Event(), threading.Event()
+
+            @provider
+            def slow() -> str:
+                begun.set()
+                return str(let_go.wait(60))
+
+            provider.offer()
+            explorer.choose("slow")  # the list is made anew
+            explorer.start()
+            begun.wait(60)
             page.get_by_role("link", name="Hub").click()
-            page.wait_for_selector("td >> text=gpu-1")
+            page.get_by_text("1 calls in flight").wait_for()
+            page.locator("tr", has_text="gpu-1").get_by_text("busy").wait_for()
+            if AXE.is_file():
+                assert violations(page) == []
             explorer.keep("explorer-hub.png")
+            let_go.set()
         explorer.until("!document.querySelector('#list').innerText.includes('vectorize')")
         assert "left" in page.locator(".items").inner_text()
 
@@ -551,22 +582,27 @@ def test_ten_thousand_methods_and_a_docstring_of_a_megabyte(explore) -> None:
         explorer.call()
 
 
-# -- what all pages keep ----------------------------------------------------------------------------------------------
+# -- what all views keep ----------------------------------------------------------------------------------------------
+
+
+def violations(page: Any) -> list[tuple[str, str]]:
+    """The rules of WCAG and of good practice that the page breaks, with the first element that does."""
+    if page.evaluate("!window.axe"):
+        page.evaluate(f"() => {{ {AXE.read_text()}; window.axe = axe }}")
+    tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+    found = page.evaluate("tags => axe.run({ runOnly: tags })", tags)
+    return [(each["id"], each["nodes"][0]["html"]) for each in found["violations"]]
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not there (npm install --prefix tests/explorer/axe)")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_violation(explore, scheme) -> None:
     server = make_server()
-    axe = AXE.read_text()
     with explore(server, color_scheme=scheme) as explorer:
         page = explorer.page
 
         def check(where: str) -> None:
-            page.evaluate(f"() => {{ {axe}; window.axe = axe }}") if page.evaluate("!window.axe") else None
-            tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-            found = page.evaluate("tags => axe.run({ runOnly: tags })", tags)
-            assert [(where, each["id"], each["nodes"][0]["html"]) for each in found["violations"]] == []
+            assert [(where, *each) for each in violations(page)] == []
 
         check("start")
         for method in ("waves", "people", "count"):

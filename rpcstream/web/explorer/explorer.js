@@ -38,14 +38,19 @@ function later(work) {
 function connect() {
   follow?.abort()
   client?.close()
+  delete state.dataset.wasOpen
   client = new Client(callsAt.href.replace(/^http/, "ws"), {
     token: token || undefined, reconnect: true, timeout: 0, limits: { maxValues: 10_000_000 },
     onMessage: (message) => wire.take(message),
     onState: (name) => {
+      const isBack = name === "open" && state.dataset.wasOpen
+      Object.assign(state.dataset, { state: name, ...(name === "open" && { wasOpen: "yes" }) })
       state.textContent = name
-      state.dataset.state = name
+      if (isBack) later(load) // it may be another server than before
     },
-    methods: (method) => (params, { signal }) => ask(at("asked"), method, params, RpcError, signal),
+    // Requests are asked of the person; what wants no answer stands among the messages only.
+    methods: (name) => name.startsWith("rpc.") ? undefined : (params, { id, signal }) =>
+      id === undefined ? null : ask(at("asked"), name, params, RpcError, signal),
   })
   load()
 }
@@ -71,8 +76,10 @@ async function load() {
   } catch (error) {
     if (asked !== client) return
     const text = shown(error.data?.reason ?? error.message, 200)
+    const isUnknown = error.code === -32005 || error.status === 401
+    if (isUnknown) client.close() // the server would close it soon, again and again
     state.textContent = text
-    if (error.code === -32005 || error.status === 401) askToken(text)
+    if (isUnknown) askToken(text)
   }
 }
 

@@ -415,6 +415,7 @@ const EDITORS = {
       const image = h("img", { class: "picture small", alt: shown(file.name ?? "the picture", 60), src: URL.createObjectURL(file) })
       preview.replaceChildren(image)
       await image.decode().catch(() => (image.hidden = true))
+      URL.revokeObjectURL(image.src)
       const size = image.hidden ? "" : `${image.naturalWidth} × ${image.naturalHeight} · `
       place.state.textContent = `${shown(file.name ?? "picture", 60)} · ${size}${await modeOf(file)} · ${sizeOf(file.size)}`
     }

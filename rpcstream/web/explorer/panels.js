@@ -22,7 +22,7 @@ export class Events {
       event.preventDefault()
       this.subscribe(pattern.value.trim())
     } }, h("label", { for: "pattern" }, "Topic or pattern (* one level, > all below)"), pattern, h("button", { class: "main" }, "Subscribe"))
-    const keep = button("Save the log", () => save("events.jsonl", new Blob(this.#log.map((each) => `${jsonText(each, 0, Infinity)}\n`))))
+    const keep = button("Save the log", () => save("events.jsonl", new Blob(this.#log)))
     const clear = button("Clear", () => {
       this.#log = []
       this.#body.replaceChildren()
@@ -61,9 +61,13 @@ export class Events {
 
   #add(topic, value) {
     const entry = { time: new Date().toISOString(), topic, value }
-    this.#log.push(entry)
+    const text = jsonText(entry, 0, Infinity)
+    this.#log.push(`${text.length < 20_000 ? text : jsonText({ ...entry, value: text.slice(0, 20_000) }, 0, Infinity)}\n`)
     if (this.#log.length > MOST_EVENTS) this.#log.shift()
-    this.#body.prepend(h("tr", null, h("td", null, clock()), h("td", { class: "name" }, shown(topic)), h("td", null, valueView(value, {}, 2))))
+    // Of older events only the text is kept, since their pictures and arrays may be large.
+    const older = this.#body.children[20]?.lastChild
+    older?.replaceChildren(h("code", null, older.title))
+    this.#body.prepend(h("tr", null, h("td", null, clock()), h("td", { class: "name" }, shown(topic)), h("td", { title: jsonText(value, 0, 300) }, valueView(value, {}, 2))))
     if (this.#body.children.length > 200) this.#body.lastChild.remove()
     this.#tell()
   }

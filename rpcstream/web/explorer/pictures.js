@@ -22,6 +22,7 @@ export function pictureView(blob, env) {
   const stage = h("div")
   stage.append(image)
   image.onload = async () => {
+    URL.revokeObjectURL(image.src)
     const [width, height] = [image.naturalWidth, image.naturalHeight]
     caption.textContent = `${width} × ${height} · ${await modeOf(blob)} · ${blob.type} · ${sizeOf(blob.size)}`
     image.alt = `picture, ${width} by ${height}`
@@ -37,7 +38,7 @@ export function overlay(top, width, height, env, onOver) {
   const stack = h("div", { class: "stack" }, top)
   const below = (env.pictures ?? []).find((each) => each.width === width && each.height === height)
   if (!below) return [stack]
-  const image = h("img", { class: "below", alt: `the picture ${below.name}`, src: URL.createObjectURL(below.blob) })
+  const image = h("img", { class: "below", onload: () => URL.revokeObjectURL(image.src), alt: `the picture ${below.name}`, src: URL.createObjectURL(below.blob) })
   const strength = h("input", { type: "range", min: 0, max: 1, step: 0.05, value: "0.5", disabled: true, oninput: () => {
     top.style.opacity = strength.value
   } })

@@ -76,7 +76,7 @@ export function streamView(env) {
   const list = h("ol", { class: "items", tabindex: "0", "aria-label": "items" })
   const node = h("div", null, status, list)
   const numbers = []
-  let [count, canvas, last, isDue] = [0, null, null, false]
+  let [count, canvas, last, newest, isDue] = [0, null, null, null, false]
   function draw() {
     isDue = false
     status.textContent = `${count.toLocaleString()} items${credit}`
@@ -87,7 +87,10 @@ export function streamView(env) {
       if (!canvas) node.insertBefore((canvas = lineCanvas()), list)
       drawLine(canvas, numbers)
     }
-    if (last) node.insertBefore(last, list)
+    if (newest === null) return
+    if (!last) node.insertBefore((last = h("div")), list)
+    last.replaceChildren(valueView(newest, env))
+    newest = null
   }
   let credit = ""
   const due = () => {
@@ -101,9 +104,7 @@ export function streamView(env) {
       if (isNumber(value)) numbers.push(Number(value))
       if (numbers.length > 20_000) numbers.splice(0, 10_000)
       if (value instanceof Blob || (value instanceof NdArray && isDrawn(value) && value.data.length > 1)) {
-        // Pictures and arrays: the newest one alone, in one place.
-        if (!last) last = h("div")
-        last.replaceChildren(valueView(value, env))
+        newest = value // pictures and arrays: the newest one alone, in one place
       } else list.append(h("li", { value: String(count) }, h("code", null, jsonText(value, 0, 500))))
       if (list.children.length > 300) list.firstChild.remove()
       due()
