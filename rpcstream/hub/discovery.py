@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from ..methods.document import OpenRpcDocument
-from ..methods.openrpc_compat import older_method, older_schemas
+from ..methods.openrpc_compat import OlderDocument
 from ..wire.buffers import trimmed
 from .directory import Directory, Route
 from .members import Member
@@ -33,7 +33,8 @@ def document(own: OpenRpcDocument, directory: Directory, compat: str | None = No
         compat: "1.2.6" for the variant that older tools read.
     """
     described = own.described()
-    method = older_method if compat is not None else dict
+    older = OlderDocument() if compat is not None else None
+    method = older.method if older is not None else dict
     yield _dumps(own.head(compat))[:-1] + b',"methods":['
     between = b""
     own_methods = [(str(each["name"]), each) for each in reversed(described["methods"])]
@@ -44,40 +45,45 @@ def document(own: OpenRpcDocument, directory: Directory, compat: str | None = No
         route = directory.routes.get(name)
         if route is not None:
             yield between
-            yield from _described(name, route, compat)
+            yield from _described(name, route, older)
             between = b","
     while own_methods:
         yield between + _dumps(method(own_methods.pop()[1]))
         between = b","
     yield b'],"components":{"schemas":{'
     between = b""
-    for schemas in _schemas(described, directory, compat):
+    for schemas in _schemas(described, directory, older):
         for name, text in schemas:
             yield b"%b%b:%b" % (between, _dumps(name), text)
             between = b","
     yield b'},"errors":%b}%b' % (_dumps(described["components"]["errors"]), own.tail())
 
 
-def _schemas(described: Mapping[str, Any], directory: Directory, compat: str | None) -> Iterator[Iterable[_Named]]:
+def _schemas(
+    described: Mapping[str, Any], directory: Directory, older: OlderDocument | None
+) -> Iterator[Iterable[_Named]]:
     """The components of the hub, then those of each member, as JSON."""
     own = described["components"]["schemas"]
-    if compat is None:
+    if older is None:
         yield ((name, _dumps(schema)) for name, schema in own.items())
         for member in list(directory.by_name.values()):
             yield list(member.schemas.items())
         return
-    yield ((name, _dumps(schema)) for name, schema in older_schemas(own))
+    yield ((name, _dumps(schema)) for name, schema in older.schemas(own))
     for member in list(directory.by_name.values()):
         schemas = {name: orjson.loads(text) for name, text in member.schemas.items()}
-        yield ((name, _dumps(schema)) for name, schema in older_schemas(schemas))
+        yield ((name, _dumps(schema)) for name, schema in older.schemas(schemas))
 
 
-def _described(name: str, route: Route, compat: str | None) -> Iterator[bytes]:
+def _described(name: str, route: Route, older: OlderDocument | None) -> Iterator[bytes]:
     """Write a method as its first member describes it; idempotent only if all members say so."""
     offers = [member.offers[route.method] for member in route.members]
     yield b'{"name":%b,' % _dumps(name)
     text = offers[0].text
-    yield text if compat is None else _dumps(older_method(orjson.loads(b"{%b}" % text)))[1:-1]
+    if older is not None:
+        made = older.method({**orjson.loads(b"{%b}" % text), "name": name})
+        text = _dumps({member: value for member, value in made.items() if member != "name"})[1:-1]
+    yield text
     yield b',"x-clients":['
     yield from _names(route.members)
     yield b"]"

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from ..codec import Codec
 from ..errors import EncodeError
 from .discovery import Description
-from .openrpc_compat import older_head, older_method, older_schemas
+from .openrpc_compat import OlderDocument, older_head
 from .registry import MethodRegistry
 
 #: Seconds that the loop spends on writing before others have their turn.
@@ -109,16 +109,17 @@ class OpenRpcDocument:
         """Write methods and components piece by piece; methods that come meanwhile are not among them."""
         methods = dict(self._registry)
         description = Description(self._codec, len(methods))
+        older = None if compat is None else OlderDocument()
         between = b'"methods":['
         for name in sorted(methods):
             described = description.method(methods[name])
-            yield between + self._dumps(described if compat is None else older_method(described))
+            yield between + self._dumps(described if older is None else older.method(described))
             between = b","
         components = description.components()
         yield (b'"methods":[' if not methods else b"") + b'],"components":{"schemas":{'
         schemas: Mapping[str, Any] = components.pop("schemas")
         between = b""
-        for name, schema in schemas.items() if compat is None else older_schemas(schemas):
+        for name, schema in schemas.items() if older is None else older.schemas(schemas):
             yield b"%b%b:%b" % (between, self._dumps(name), self._dumps(schema))
             between = b","
         yield b"},%b" % self._dumps(components)[1:]

@@ -8,8 +8,11 @@ is malformed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
+
+import orjson
 
 from ..codec.schema import SCHEMA_REF
 
@@ -42,6 +45,16 @@ _LATER = frozenset(
         "unevaluatedProperties",
     )
 )
+#: The formats of draft 07; there are tools that fail at any other.
+_FORMATS = frozenset(
+    (
+        *("date-time", "time", "date", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "uri"),
+        *("uri-reference", "iri", "iri-reference", "uri-template", "json-pointer", "relative-json-pointer", "regex"),
+    )
+)
+_NO_LETTERS = re.compile(r"[^A-Za-z0-9]+")
+#: Characters of a title that is made here, and of what one is made of.
+_TITLE_MAX, _CONTEXT_MAX = 60, 200
 #: Members of a method that are a schema.
 _OF_METHOD = ("x-item", "x-end")
 
@@ -52,24 +65,138 @@ def older_head(head: Mapping[str, Any]) -> dict[str, Any]:
     return {**others, "openrpc": COMPAT}
 
 
-def older_method(method: Mapping[str, Any]) -> dict[str, Any]:
-    """A Method Object."""
-    made = dict(method)
-    if isinstance(params := made.get("params"), list):
-        made["params"] = [_older_content(each) for each in params]
-    if "result" in made:
-        made["result"] = _older_content(made["result"])
-    for name in _OF_METHOD:
-        if name in made:
-            made[name] = older_schema(made[name])
-    return made
+class OlderDocument:
+    """Rewrites the methods and components of one document, in the order in which they stand there.
+
+    Each schema gets a title, which tools make the name of a type of, and no two have the same.
+    """
+
+    def __init__(self) -> None:
+        self._titles = _Titles()
+
+    def method(self, method: Mapping[str, Any]) -> dict[str, Any]:
+        """A Method Object."""
+        made, name = dict(method), str(method.get("name", "method"))
+        self._titles.reserve(name)
+        if isinstance(params := made.get("params"), list):
+            made["params"] = [self._content(each, name) for each in params]
+        if "result" in made:
+            made["result"] = self._content(made["result"], name)
+        for member in _OF_METHOD:
+            if member in made:
+                made[member] = self._titles.titled(older_schema(made[member]), f"{name} {member[2:]}")
+        return made
+
+    def schemas(self, schemas: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """The components of a document, or of one that is part of another, each with its name; one by one."""
+        circles = _circles(schemas)
+        for name, schema in schemas.items():
+            yield name, self._titles.titled(older_schema(schema, cut=circles.get(name, ())), name)
+
+    def _content(self, content: Any, method: str) -> Any:
+        """A Content Descriptor: a parameter, or the result."""
+        if not isinstance(content, dict) or "schema" not in content:
+            return content
+        schema = older_schema(content["schema"])
+        return {**content, "schema": self._titles.titled(schema, f"{method} {content.get('name')}")}
 
 
-def older_schemas(schemas: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The components of a document, or of one that is part of another, each with its name; one by one."""
-    circles = _circles(schemas)
-    for name, schema in schemas.items():
-        yield name, older_schema(schema, cut=circles.get(name, ()))
+class _Titles:
+    """Gives each schema of a document a title, and two that say different things different ones."""
+
+    def __init__(self) -> None:
+        #: The title of each schema, by the title that it should have and what it says.
+        self._known: dict[tuple[str, bytes], str] = {}
+        #: The titles, in Pascal case, as tools read them; and the last number behind each.
+        self._taken: set[str] = set()
+        self._numbers: dict[str, int] = {}
+
+    def reserve(self, method: str) -> None:
+        """Leave the name of a method to the type that tools make of it."""
+        self._taken.add(_pascal(method))
+
+    def titled(self, schema: Any, context: str) -> Any:
+        """The schema with titles in all its parts.
+
+        Args:
+            schema: of draft 07.
+            context: where it stands, for the title of one that nothing else could be said of.
+        """
+        if not isinstance(schema, dict):
+            return schema
+        made: dict[str, Any] = {}
+        said: dict[str, Any] = {}  # the same, with their titles in place of the parts
+        for name, value in schema.items():
+            if name in _BY_NAME and isinstance(value, dict):
+                made[name] = {key: self.titled(each, f"{context} {key}") for key, each in value.items()}
+                said[name] = {key: _title(each) for key, each in made[name].items()}
+            elif isinstance(value, list) and (name in _LISTS or name == "items"):
+                made[name] = [self.titled(each, f"{context} {at}") for at, each in enumerate(value, 1)]
+                said[name] = [_title(each) for each in made[name]]
+            elif name in _ONE or name in _ALSO_ONE:
+                made[name] = self.titled(value, f"{context} {name}")
+                said[name] = _title(made[name])
+            else:
+                made[name] = said[name] = value
+        if "$ref" in schema:  # what it refers to has a title
+            return made
+        key = orjson.dumps(said, option=orjson.OPT_SORT_KEYS, default=repr) if _is_small(said) else repr(said).encode()
+        made["title"] = self._free(_base_of(made, context), key)
+        return made
+
+    def _free(self, wanted: str, key: bytes) -> str:
+        title = self._known.get((wanted, key))
+        while title is None:
+            number = self._numbers[wanted] = self._numbers.get(wanted, 0) + 1
+            free = wanted if number == 1 else f"{wanted}_{number}"
+            if (name := _pascal(free)) not in self._taken:
+                self._taken.add(name)
+                title = self._known[wanted, key] = free
+        return title
+
+
+def _is_small(said: dict[str, Any]) -> bool:
+    """Whether orjson can write it: no integer of more than 64 bits."""
+    try:
+        orjson.dumps(said)
+    except TypeError:
+        return False
+    return True
+
+
+def _title(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    return schema.get("title") or str(schema.get("$ref", "Any")).rpartition("/")[2]
+
+
+def _base_of(schema: dict[str, Any], context: str) -> str:
+    """The title that a schema should have: what it is, if that is short; else where it stands."""
+    title, kind = schema.get("title"), schema.get("type")
+    if isinstance(title, str) and _pascal(title):
+        return title
+    found = ""
+    rest = schema.keys() - {"type"}
+    if not schema:
+        found = "Any"
+    elif isinstance(kind, str) and not rest:
+        found = kind.capitalize()
+    elif schema.get("contentEncoding") == "base64" and kind == "string":
+        found = "Base64"
+    elif isinstance(forms := schema.get("anyOf"), list) and forms and rest <= {"anyOf"}:
+        found = " or ".join(str(_title(each)) for each in forms[:4])
+    elif kind == "array" and isinstance(items := schema.get("items"), list):
+        found = f"tuple of {' '.join(str(_title(each)) for each in items[:4])}"
+    elif kind == "array" and rest == {"items"}:
+        found = f"list of {_title(schema['items'])}"
+    elif kind == "object" and rest == {"additionalProperties"}:
+        found = f"map of {_title(schema['additionalProperties'])}"
+    return _pascal(found if 0 < len(found) <= _TITLE_MAX else context)[:_TITLE_MAX] or "Type"
+
+
+def _pascal(text: str) -> str:
+    """`list of NdArray_f4` as `ListOfNdArrayF4`, the way tools make names of types out of titles."""
+    return "".join(part[:1].upper() + part[1:] for part in _NO_LETTERS.split(text[:_CONTEXT_MAX]))
 
 
 def older_schema(schema: Any, *, cut: Collection[str] = ()) -> Any:
@@ -99,6 +226,8 @@ def older_schema(schema: Any, *, cut: Collection[str] = ()) -> Any:
             made[name] = [older_schema(each, cut=cut) for each in value]
         elif name in _ONE or name in _ALSO_ONE:
             made[name] = older_schema(value, cut=cut)
+        elif name == "format" and not (isinstance(value, str) and value in _FORMATS):
+            made["x-format"] = value
         elif name not in _LATER:
             made[name] = value
     return _older_reference(made, cut) if "$ref" in made else made
@@ -113,13 +242,6 @@ def _older_reference(schema: dict[str, Any], cut: Collection[str]) -> dict[str, 
         return {"$ref": to}
     others = schema.pop("allOf", [])
     return {**schema, "allOf": [{"$ref": to}, *(others if isinstance(others, list) else ())]}
-
-
-def _older_content(content: Any) -> Any:
-    """A Content Descriptor: a parameter, or the result."""
-    if not isinstance(content, dict) or "schema" not in content:
-        return content
-    return {**content, "schema": older_schema(content["schema"])}
 
 
 def _circles(schemas: Mapping[str, Any]) -> dict[str, frozenset[str]]:

@@ -125,7 +125,10 @@ async def test_compat_is_a_parameter_of_rpc_discover() -> None:
         next(each for each in made["methods"] if each["name"] == "pair")["params"][0]["schema"] for made in (new, old)
     ]
     assert "prefixItems" in schemas[0]
-    assert schemas[1]["items"] == [{"type": "integer"}, {"type": "string"}]
+    assert schemas[1]["items"] == [
+        {"type": "integer", "title": "Integer"},
+        {"type": "string", "title": "String"},
+    ]
 
 
 async def test_texts_that_cannot_be_sent_are_escaped() -> None:

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcstream.methods.openrpc_compat import older_head, older_method, older_schema, older_schemas
+from rpcstream.methods.openrpc_compat import OlderDocument, older_head, older_schema
+
+
+def older_schemas(schemas: dict[str, Any]) -> dict[str, Any]:
+    return dict(OlderDocument().schemas(schemas))
+
+
+def older_method(method: dict[str, Any]) -> dict[str, Any]:
+    return without_titles(OlderDocument().method(method))
+
+
+def without_titles(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_titles(each) for name, each in value.items() if name != "title"}
+    return [without_titles(each) for each in value] if isinstance(value, list) else value
 
 
 def ref(name: str) -> dict[str, Any]:
@@ -56,7 +71,7 @@ def test_what_refers_to_itself_is_cut_open_and_nothing_else() -> None:
         "B": {"anyOf": [ref("A"), {"type": "null"}], "properties": {"tree": ref("Tree")}},
         "User": {"items": [ref("A"), ref("Tree"), ref("Missing")]},
     }
-    made = dict(older_schemas(schemas))
+    made = without_titles(older_schemas(schemas))
     assert made["Tree"]["properties"] == {"left": {"description": "a Tree"}, "value": ref("Leaf")}
     assert made["A"] == {"items": {"description": "a B"}}
     assert made["B"]["anyOf"] == [{"description": "a A"}, {"type": "null"}]
@@ -67,7 +82,7 @@ def test_what_refers_to_itself_is_cut_open_and_nothing_else() -> None:
 @given(st.dictionaries(st.sampled_from("abcdefg"), st.lists(st.sampled_from("abcdefgh"), max_size=4)))
 def test_no_circle_is_left(edges: dict[str, list[str]]) -> None:
     schemas = {name: {"anyOf": [ref(to) for to in each]} for name, each in edges.items()}
-    made = dict(older_schemas(schemas))
+    made = older_schemas(schemas)
     left = {
         name: [each["$ref"].rpartition("/")[2] for each in schema["anyOf"] if "$ref" in each]
         for name, schema in made.items()
@@ -95,10 +110,10 @@ def reached(edges: dict[str, list[str]], name: str) -> set[str]:
 
 
 def test_a_long_chain_takes_no_long_time() -> None:
-    chain = {f"n{each}": {"items": ref(f"n{each + 1}")} for each in range(20_000)}
-    assert dict(older_schemas(chain)) == chain
-    circle = {**chain, "n20000": {"items": ref("n0")}}
-    assert all("$ref" not in schema["items"] for _, schema in older_schemas(circle))
+    chain = {f"n{each}": {"items": ref(f"n{each + 1}")} for each in range(5000)}
+    assert without_titles(older_schemas(chain)) == chain
+    circle = {**chain, "n5000": {"items": ref("n0")}}
+    assert all("$ref" not in schema["items"] for schema in older_schemas(circle).values())
 
 
 def test_methods_and_the_head() -> None:
@@ -118,3 +133,90 @@ def test_methods_and_the_head() -> None:
     assert older_method({"params": 1, "result": None}) == {"params": 1, "result": None}
     head = {"openrpc": "1.4.1", "info": {}, "x-jsonSchemaDialect": "x", "x-security": []}
     assert older_head(head) == {"openrpc": "1.2.6", "info": {}, "x-security": []}
+
+
+def titles_of(schema: Any) -> list[tuple[str, str]]:
+    """The title of each schema in one, with all that the schema says."""
+    found = []
+    if isinstance(schema, dict):
+        if "title" in schema:
+            found.append((str(schema["title"]), orjson.dumps(schema, option=orjson.OPT_SORT_KEYS).decode()))
+        for each in schema.values():
+            found += titles_of(each)
+    elif isinstance(schema, list):
+        for each in schema:
+            found += titles_of(each)
+    return found
+
+
+def param(name: str, **schema: Any) -> dict[str, Any]:
+    return {"name": name, "schema": schema}
+
+
+def test_titles_say_what_a_schema_is_or_where_it_stands() -> None:
+    integer = {"type": "integer"}
+    method = {
+        "name": "shop.price",
+        "params": [
+            param("a", **integer),
+            param("b", **integer, default=1),
+            param("c", type="array", items=integer),
+            param("d", anyOf=[ref("NdArray_f4"), {"type": "null"}]),
+            param("e", type="object", additionalProperties={"type": "array", "items": [integer, {"type": "string"}]}),
+            param("f", type="string", contentEncoding="base64"),
+            param("g"),
+            param("h", **ref("Point")),
+            param("i", title="Given", type="string"),
+        ],
+        "result": param("result", type="object", properties={"x": integer, "y": {"type": "number", "minimum": 0}}),
+    }
+    made = OlderDocument().method(method)
+    titles = [each["schema"].get("title") for each in [*made["params"], made["result"]]]
+    assert titles == [
+        "Integer",
+        "ShopPriceB",
+        "ListOfInteger",
+        "NdArrayF4OrNull",
+        "MapOfTupleOfIntegerString",
+        "Base64",
+        "Any",
+        None,
+        "Given",
+        "ShopPriceResult",
+    ]
+    assert made["result"]["schema"]["properties"]["y"]["title"] == "ShopPriceResultY"
+
+
+def test_what_says_something_else_has_another_title_and_no_method_has_it() -> None:
+    older = OlderDocument()
+    methods = [
+        {"name": "colour", "params": [param("c", title="Colour", enum=[1]), param("d", title="Colour", enum=[2])]},
+        {"name": "other", "params": [param("c", title="Colour", enum=[1]), param("col_our", enum=[2])]},
+        {"name": "otherCol", "params": [param("our", enum=[3])]},
+    ]
+    made = [older.method(each) for each in methods]
+    schemas = dict(older.schemas({"Colour": {"title": "Colour", "enum": [2]}, "a": {"enum": [5]}, "A": {"enum": [6]}}))
+    assert [each["schema"]["title"] for each in made[0]["params"]] == ["Colour_2", "Colour_3"]
+    assert made[1]["params"][0]["schema"]["title"] == "Colour_2"
+    assert schemas["Colour"]["title"] == "Colour_3"
+    said: dict[str, set[str]] = {}
+    for title, text in titles_of([made, schemas]):
+        said.setdefault("".join(part.capitalize() for part in title.split("_")), set()).add(text)
+    assert all(len(texts) == 1 for texts in said.values())
+    assert "Colour" not in said
+
+
+def test_titles_of_what_a_peer_may_send() -> None:
+    older = OlderDocument()
+    hostile = [
+        {"title": 5, "type": ["string"]},
+        {"title": "<script>"},
+        {"title": "\x00" * 1000, "anyOf": [1, {"title": []}], "properties": {"x" * 10_000: {}}},
+        {"items": 7, "type": {}, "const": 2**70},
+        {"anyOf": [{"anyOf": [{"anyOf": []}]}]},
+    ]
+    for at, schema in enumerate(hostile):
+        made = older.method({"name": 5, "params": [{"name": at, "schema": schema}]})
+        assert len(made["params"][0]["schema"]["title"]) <= 300
+    same = {f"n{each}": {"title": "Same", "const": each} for each in range(5000)}
+    assert len({each["title"] for each in dict(older.schemas(same)).values()}) == 5000

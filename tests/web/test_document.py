@@ -120,7 +120,10 @@ async def test_at_a_hub_it_has_what_members_offer() -> None:
     assert b"prefixItems" in new
     assert b"prefixItems" not in old
     (method,) = [each for each in orjson.loads(old)["methods"] if each["name"] == "pair"]
-    assert method["params"][0]["schema"]["items"] == [{"type": "integer"}, {"type": "string"}]
+    assert method["params"][0]["schema"]["items"] == [
+        {"type": "integer", "title": "Integer"},
+        {"type": "string", "title": "String"},
+    ]
 
 
 @pytest.mark.parametrize(
