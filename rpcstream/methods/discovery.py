@@ -106,7 +106,7 @@ class Description:
     def method(self, method: Method) -> dict[str, Any]:
         """The Method Object for a method."""
         signature, about = method.signature, method.about
-        text = read_docstring(doc_of(method.function), self._longest)
+        text = read_docstring(doc_of(method.function, 4 * self._longest), self._longest)
         described: dict[str, Any] = {"name": method.name}
         if text.summary and text.description:
             described["summary"], described["description"] = text.summary, text.description

@@ -108,14 +108,27 @@ def name_of(function: Callable[..., Any]) -> str:
     return str(name)
 
 
-def doc_of(function: Callable[..., Any]) -> str | None:
-    """The docstring of a function, behind partials and callable objects; None if it has none."""
+def doc_of(function: Callable[..., Any], longest: int = 1_000_000) -> str | None:
+    """The docstring of a function, behind partials and callable objects; None if it has none.
+
+    Args:
+        function: or any other callable.
+        longest: characters of the docstring that are looked at.
+    """
     while isinstance(function, functools.partial) and "__doc__" not in vars(function):
         function = function.func
-    text = inspect.getdoc(function)
+    text = _clean_doc(function, longest)
     if text is None and not (inspect.isroutine(function) or isinstance(function, functools.partial)):
-        text = inspect.getdoc(type(function).__call__)
+        text = _clean_doc(type(function).__call__, longest)
     return text
+
+
+def _clean_doc(function: Any, longest: int) -> str | None:
+    """The docstring of an object, without its indentation, which takes long to find in a very long one."""
+    text = function.__doc__
+    if isinstance(text, str) and len(text) > longest:
+        return inspect.cleandoc(text[:longest])
+    return inspect.getdoc(function)
 
 
 def holds(function: Callable[..., Any], question: Callable[[Any], bool]) -> bool:
