@@ -19,6 +19,10 @@ export type ParamsOf<M extends MethodType, Options> = {} extends M["params"]
 /** The methods of an interface, as `rpcstream --stubs typescript` writes it. */
 type Method<Api, K extends keyof Api> = Api[K] extends MethodType ? Api[K] : AnyApi[string]
 
+/** The names of the methods that stream. */
+export type Streaming<Api> = { [K in keyof Api]: [Method<Api, K>["item"]] extends [never] ? never : K }[keyof Api] &
+  string
+
 export type TypedArray =
   | Int8Array | Uint8Array | Int16Array | Uint16Array | Int32Array | Uint32Array | BigInt64Array | BigUint64Array
   | Float32Array | Float64Array
@@ -73,14 +77,17 @@ export class RpcImage extends Blob {
   /** Of raw pixels: row by row, as Pillow's `tobytes()`. */
   readonly pixels?: Uint8Array
   /** Of a file: its bytes. */
-  readonly bytes?: Uint8Array
+  readonly file?: Uint8Array
 }
 
 /** What an image arrives as. */
 export type ImageResult = RpcImage
 
-/** What an image may be sent as: a file (its `type` begins with "image/"), or what a browser can draw. */
-export type ImageInput = Blob | ImageBitmap | ImageData | OffscreenCanvas | HTMLCanvasElement | HTMLImageElement
+/**
+ * What an image may be sent as: a file (its `type` begins with "image/"), or what a browser can draw: ImageData,
+ * ImageBitmap, a canvas, an <img>.
+ */
+export type ImageInput = Blob | { readonly width: number; readonly height: number }
 
 /** The error object of a reply (JSON-RPC 2.0, section 5.1). A method that the server calls throws it to answer so. */
 export class RpcError extends Error {
@@ -225,7 +232,7 @@ export class Client<Api = AnyApi> {
     ...rest: ParamsOf<Method<Api, K>, Pick<CallOptions, "signal" | "timeout">>
   ): Promise<void>
   /** The items of a method that streams, as they come. */
-  stream<K extends keyof Api & string>(
+  stream<K extends Streaming<Api>>(
     method: K,
     ...rest: ParamsOf<Method<Api, K>, StreamOptions>
   ): Stream<Method<Api, K>["item"]>

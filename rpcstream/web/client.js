@@ -14,11 +14,15 @@ const DAY_MAX = 2 ** 31 - 1 // ms; a longer timer of JavaScript fires at once
 const ATTACHED_MIN = 4096 // bytes of a payload from which on it travels in a binary frame
 const ATTACHED_MAX = 64 // payloads of a frame that we send
 const FRAME_TYPE = "application/x-rpcstream"
+const LINES_TYPE = "application/x-ndjson"
 const HEADER = /^@(\d{1,12})((?: \d{1,12}){1,256}) {0,7}\n/
 const HEADER_MAX = 4096
 const WINDOW = 16 // items of a stream that are permitted at once
 const REPEATS = 5 // of a call that the server has not begun, as it said
 const BACKOFF = { first: 100, longest: 30_000, factor: 2 }
+const NO_WEBSOCKET =
+  "there is no WebSocket here (Node.js before 22): give one as the option WebSocket, such as that of the package ws, " +
+  "run node --experimental-websocket, or take an http: address"
 const LIMITS = { maxMessageSize: 64 << 20, maxDepth: 128, maxValues: 1_000_000, maxBatch: 1000, maxCalls: 1024 }
 
 // -- errors -----------------------------------------------------------------------------------------------------------
@@ -42,7 +46,7 @@ export class RpcError extends Error {
   }
 }
 
-/** There is no connection: it could not be made (`executed` is false), or it was lost before the reply. */
+/** There is no connection: it could not be made, or it was lost before the reply. `executed` false: not begun. */
 export class ConnectionError extends Error {
   name = "ConnectionError"
 
@@ -57,9 +61,18 @@ export class CallTimeout extends Error {
   name = "CallTimeout"
 }
 
-const rpcError = (error, method) => {
-  const { code, message, data } = error !== null && typeof error === "object" ? error : {}
+const shown = (value) => JSON.stringify(`${value}`.slice(0, 60))
+
+function rpcError(error, method) {
+  const { code, message, data } = error ?? {}
   return new RpcError(typeof code === "number" ? code : -32603, `${message ?? "the reply is no reply"}`, data, method)
+}
+
+/** The error object for what a function threw. Only the text of an RpcError is told; that of others may be private. */
+function errorOf(error) {
+  if (error instanceof RpcError) return error.toJSON()
+  console.error(error)
+  return { code: -32603, message: "Internal error" }
 }
 
 // -- arrays, images and other rich values -----------------------------------------------------------------------------
@@ -70,9 +83,10 @@ const TYPES = {
   i8: BigInt64Array, u8: BigUint64Array, f2: Half, f4: Float32Array, f8: Float64Array, c8: Float32Array,
   c16: Float64Array, M8: BigInt64Array, m8: BigInt64Array,
 }
-const NAMES = { bool: "|b1", int8: "|i1", uint8: "|u1", complex64: "<c8", complex128: "<c16" }
-for (const [kind, sizes] of [["int", [2, 4, 8]], ["uint", [2, 4, 8]], ["float", [2, 4, 8]]])
-  for (const size of sizes) NAMES[kind + 8 * size] = `<${kind[0]}${size}`
+const NAMES = {
+  bool: "|b1", int8: "|i1", uint8: "|u1", int16: "<i2", uint16: "<u2", int32: "<i4", uint32: "<u4", int64: "<i8",
+  uint64: "<u8", float16: "<f2", float32: "<f4", float64: "<f8", complex64: "<c8", complex128: "<c16",
+}
 /** Bits of exponent and fraction, bias; "ieee" has infinities, "fn" has none, "fnuz" no negative zero either. */
 const SMALL_FLOATS = {
   float16: [5, 10, 15, "ieee"], bfloat16: [8, 7, 127, "ieee"], float8_e3m4: [3, 4, 3, "ieee"],
@@ -81,51 +95,53 @@ const SMALL_FLOATS = {
   float8_e8m0fnu: [8, 0, 127, "e8m0"],
 }
 const DTYPE = /^([<>|])([biufcmM])(\d{1,2})(\[\d{0,9}(?:Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?$/
-const SHOWN = (value) => JSON.stringify(`${value}`.slice(0, 60))
+const bytesOf = (view) => new Uint8Array(view.buffer, view.byteOffset, view.byteLength)
+const product = (numbers) => numbers.reduce((all, each) => all * each, 1)
 
-/** What a dtype is here: its form on the wire, the typed array, numbers and bytes an item, whether bytes are swapped. */
+/** What a dtype is here: its form on the wire, the typed array, its numbers and bytes an item, which small float. */
 function dtypeOf(text) {
-  const dtype = NAMES[text] ?? `${text}`.replace(/^datetime64/, "<M8").replace(/^timedelta64/, "<m8")
-  if (Object.hasOwn(SMALL_FLOATS, dtype) && dtype !== "float16") {
+  const name = Object.hasOwn(NAMES, text) ? NAMES[text] : text
+  const dtype = `${name}`.replace(/^datetime64/, "<M8").replace(/^timedelta64/, "<m8")
+  if (Object.hasOwn(SMALL_FLOATS, dtype)) {
     const type = dtype === "bfloat16" ? Uint16Array : Uint8Array
-    return { dtype, kind: "V", type, each: 1, bytes: type.BYTES_PER_ELEMENT, float: dtype }
+    return { dtype, type, each: 1, bytes: type.BYTES_PER_ELEMENT, float: dtype }
   }
   const [, order, kind, size, unit = ""] = DTYPE.exec(dtype) ?? []
   const type = Object.hasOwn(TYPES, kind + size) ? TYPES[kind + size] : undefined
-  if (type === undefined || (order === "|") !== (size === "1") || (unit && !"mM".includes(kind)))
-    throw new TypeError(`dtype ${SHOWN(text)} is not one that goes over the wire`)
-  const each = kind === "c" ? 2 : 1
-  const float = type === Half && Half === Uint16Array && kind === "f" ? "float16" : undefined
-  const wire = `${order === ">" ? "<" : order}${kind}${size}${unit}`
-  return { dtype: wire, kind, type, each, bytes: +size, float, isSwapped: order === ">" }
+  if (!type || (order === "|") !== (size === "1") || (unit && !"mM".includes(kind)))
+    throw new TypeError(`dtype ${shown(text)} is not one that goes over the wire`)
+  const float = kind === "f" && type === Uint16Array ? "float16" : undefined
+  const wire = order === ">" ? `<${dtype.slice(1)}` : dtype
+  return { dtype: wire, kind, type, each: kind === "c" ? 2 : 1, bytes: +size, float, isSwapped: order === ">" }
 }
 
 /** The number of a float of 8 or 16 bits. */
 function smallFloat(bits, [exponentBits, fractionBits, bias, kind]) {
   if (kind === "e8m0") return bits === 255 ? NaN : 2 ** (bits - bias)
-  const fraction = bits & ((1 << fractionBits) - 1)
-  const top = (1 << exponentBits) - 1
+  const one = 1 << fractionBits
+  const [fraction, top] = [bits & (one - 1), (1 << exponentBits) - 1]
   const exponent = (bits >> fractionBits) & top
-  const isNegative = bits >> (exponentBits + fractionBits)
-  if (kind === "fnuz" && isNegative && !exponent && !fraction) return NaN
-  if (kind === "fn" && exponent === top && fraction === (1 << fractionBits) - 1) return NaN
-  if (kind === "ieee" && exponent === top) return fraction ? NaN : isNegative ? -Infinity : Infinity
-  const scaled = exponent ? fraction + (1 << fractionBits) : fraction
-  return (isNegative ? -1 : 1) * scaled * 2 ** (Math.max(exponent, 1) - bias - fractionBits)
+  const sign = bits >> (exponentBits + fractionBits) ? -1 : 1
+  if (kind === "fnuz" && sign < 0 && !exponent && !fraction) return NaN
+  if (kind === "fn" && exponent === top && fraction === one - 1) return NaN
+  if (kind === "ieee" && exponent === top) return fraction ? NaN : sign * Infinity
+  return sign * (exponent ? fraction + one : fraction) * 2 ** (Math.max(exponent, 1) - bias - fractionBits)
 }
 
 /** The bits of the float16 next to a number, ties to even. */
 function toHalf(number) {
+  const [size, sign] = [Math.abs(number), number < 0 || Object.is(number, -0) ? 0x8000 : 0]
   if (Number.isNaN(number)) return 0x7e00
-  const sign = number < 0 || Object.is(number, -0) ? 0x8000 : 0
-  const size = Math.abs(number)
   if (size >= 65520) return sign | 0x7c00
-  let exponent = -14
-  while (2 ** (exponent + 1) <= size) exponent += 1
-  const exact = size * 2 ** (10 - exponent)
-  let whole = Math.floor(exact)
-  if (exact - whole > 0.5 || (exact - whole === 0.5 && whole % 2)) whole += 1
-  return sign | (whole + (exponent + 14) * 1024)
+  const exponent = Math.max(-14, Math.floor(Math.log2(size)))
+  return sign | (size * 2 ** (10 - exponent) + 2 ** 52 - 2 ** 52 + (exponent + 14) * 1024)
+}
+
+/** A copy of bytes in which each unit of so many bytes is turned around. */
+function swapped(bytes, unit) {
+  const made = bytes.slice()
+  for (let at = 0; at < made.length; at += unit) made.subarray(at, at + unit).reverse()
+  return made
 }
 
 /** A complex number. */
@@ -135,44 +151,34 @@ export class Complex {
   }
 }
 
-/**
- * An array of numpy. `data` has the items in C order in a typed array: `BigInt64Array` for int64, dates and durations,
- * two numbers an item for complex ones, and for the floats that the engine has no array for (float16 before
- * `Float16Array`, bfloat16, float8) their bits as `Uint16Array` or `Uint8Array`. `values()` gives numbers in any case.
- */
+/** An array of numpy: `dtype` and `shape`, and in `data` the items in C order in a typed array. */
 export class NdArray {
-  /** @throws {TypeError} the dtype does not go over the wire, or the data is not what dtype and shape say. */
   constructor(dtype, shape, data) {
     const type = dtypeOf(dtype)
-    let size = type.each
-    for (const length of shape) {
-      if (!Number.isSafeInteger(length) || length < 0) throw new TypeError(`a shape has whole numbers, got ${SHOWN(shape)}`)
-      size *= length
-    }
-    if (shape.length > 64 || type.isSwapped || !(data instanceof type.type) || data.length !== size)
-      throw new TypeError(`an array of ${type.dtype} and shape [${shape}] needs ${size} items of a ${type.type.name}`)
+    if (!Array.isArray(shape) || shape.length > 64 || !shape.every((each) => Number.isSafeInteger(each) && each >= 0))
+      throw new TypeError("the shape of an array is a list of whole numbers")
+    if (type.isSwapped || !(data instanceof type.type) || data.length !== product(shape) * type.each)
+      throw new TypeError(`the data of ${type.dtype} [${shape}] is no ${type.type.name} of that many items`)
     Object.assign(this, { dtype: type.dtype, shape: [...shape], data })
   }
 
-  /** An array of a number, of (nested) lists of numbers, or of a typed array; by default of "<f8". */
+  /** An array of a typed array, or of a number or (nested) lists of numbers, by default of "<f8". */
   static from(values, dtype, shape) {
     if (ArrayBuffer.isView(values)) return new NdArray(dtype ?? dtypeOfView(values), shape ?? [values.length], values)
-    const type = dtypeOf(dtype ?? "<f8")
-    const found = []
-    for (let each = values; Array.isArray(each); each = each[0]) found.push(each.length)
-    const flat = values?.flat?.(64) ?? [values]
-    if (shape === undefined && flat.length !== found.reduce((product, each) => product * each, 1))
-      throw new TypeError("the lists are not all of one length")
-    const [isBig, isSmall] = [type.type.name.startsWith("Big"), type.float === "float16"]
-    if (type.float && !isSmall) throw new TypeError(`of ${type.dtype} give the bits, as a ${type.type.name}`)
-    const convert = (item) => (isBig ? BigInt(item) : isSmall ? toHalf(+item) : +item)
-    const items = type.each === 2 ? flat.flatMap((item) => [+(item.real ?? item), +(item.imag ?? 0)]) : flat.map(convert)
-    return new NdArray(type.dtype, shape ?? found, type.type.from(items))
+    const { dtype: wire, type, each, float } = dtypeOf(dtype ?? "<f8")
+    if (float && float !== "float16") throw new TypeError(`of ${wire} give the bits, as a ${type.name}`)
+    const lengths = []
+    for (let inner = values; Array.isArray(inner); inner = inner[0]) lengths.push(inner.length)
+    const flat = [values].flat(65)
+    if (flat.length !== product(lengths)) throw new TypeError("the lists are not all of one length")
+    const convert = type.name.startsWith("Big") ? BigInt : float ? (item) => toHalf(+item) : Number
+    const items = each === 2 ? flat.flatMap((item) => [item.real ?? item, item.imag ?? 0]) : flat
+    return new NdArray(wire, shape ?? lengths, type.from(items, convert))
   }
 
   /** Number of items. */
   get size() {
-    return this.shape.reduce((product, each) => product * each, 1)
+    return product(this.shape)
   }
 
   /** All items in a flat list: numbers, BigInt for 64 bits, booleans, or `Complex`. */
@@ -184,327 +190,91 @@ export class NdArray {
     return each === 1 ? data : Array.from({ length: this.size }, (_, i) => new Complex(data[2 * i], data[2 * i + 1]))
   }
 
-  /** The items as nested lists; that of an array without dimensions alone. */
+  /** The items as nested lists; the one of an array without dimensions alone. */
   toArray() {
     let lists = this.values()
-    for (const length of this.shape.slice(1).reverse())
-      lists = Array.from({ length: length && lists.length / length }, (_, i) => lists.slice(i * length, (i + 1) * length))
+    for (const size of this.shape.slice(1).reverse()) {
+      const inner = lists
+      lists = Array.from({ length: size && inner.length / size }, (_, i) => inner.slice(i * size, (i + 1) * size))
+    }
     return this.shape.length ? lists : lists[0]
   }
 }
 
 function dtypeOfView(view) {
-  if (view instanceof Uint8ClampedArray) return "|u1"
-  const name = view.constructor.name.replace(/^Big|Array$/g, "").replace(/Array$/, "").toLowerCase()
+  const name = view.constructor.name.replace(/^Big|Clamped|Array$/g, "").toLowerCase()
   if (!Object.hasOwn(NAMES, name)) throw new TypeError(`a ${view.constructor.name} has no form on the wire`)
   return NAMES[name]
 }
 
-/** A tagged array of the wire, with the bytes of its data. */
-function arrayOf(dtype, shape, bytes) {
-  const { dtype: wire, type, each, bytes: size, isSwapped } = dtypeOf(dtype)
-  if (!Array.isArray(shape) || shape.some((length) => !Number.isSafeInteger(length) || length < 0))
-    throw new TypeError("the shape of an array is a list of whole numbers")
-  const count = shape.reduce((product, length) => product * length, 1)
-  if (count * size !== bytes.length) throw new TypeError(`an array of ${wire} and shape [${shape}] has ${bytes.length} bytes`)
+/** The array of a tagged object. */
+function arrayOf({ dtype, shape }, bytes) {
+  const { dtype: wire, type, bytes: size, isSwapped } = dtypeOf(dtype)
+  if (bytes.length % size) throw new TypeError("the data of an array is no whole number of items")
   const unit = type.BYTES_PER_ELEMENT
-  const own = isSwapped || bytes.byteOffset % unit ? bytes.slice() : bytes
-  if (isSwapped) for (let at = 0; at < own.length; at += unit) own.subarray(at, at + unit).reverse()
-  return new NdArray(wire, shape, new type(own.buffer, own.byteOffset, count * each))
+  const own = isSwapped ? swapped(bytes, unit) : bytes.byteOffset % unit ? bytes.slice() : bytes
+  return new NdArray(wire, shape, new type(own.buffer, own.byteOffset, own.length / unit))
 }
 
-const PNG_COLORS = { 1: [1, 0, 1], L: [8, 0, 8], LA: [8, 4, 16], RGB: [8, 2, 24], RGBA: [8, 6, 32], "I;16": [16, 0, 16] }
-
-/**
- * An image: a `Blob` of its file. One that came as raw pixels is made a PNG file where PNG has its mode (1, L, LA, RGB,
- * RGBA, I;16), and has `mode`, `width`, `height` and `pixels` (Pillow's, row by row); of other files they are undefined.
- */
+/** An image: a Blob of its file. Of raw pixels a PNG file, where PNG has their mode. */
 export class RpcImage extends Blob {
   constructor(format, bytes, mode, size) {
     const isRaw = format === "raw"
-    const file = isRaw ? pngOf(mode, size, bytes) : bytes
-    super([file ?? bytes], { type: file ? `image/${isRaw ? "png" : format}` : "application/octet-stream" })
-    const [width, height] = isRaw ? size : []
-    Object.assign(this, { format, mode, width, height, pixels: isRaw ? bytes : undefined, bytes: isRaw ? undefined : bytes })
+    const png = isRaw ? pngOf(mode, size, bytes) : undefined
+    const type = png ? "image/png" : isRaw ? "application/octet-stream" : `image/${format}`
+    super(png ?? [bytes], { type })
+    const more = isRaw ? { mode, width: size[0], height: size[1], pixels: bytes } : { file: bytes }
+    Object.assign(this, { format, ...more })
   }
+}
+
+const PNG_MODES = { 1: [1, 0, 1], L: [8, 0, 8], LA: [8, 4, 16], RGB: [8, 2, 24], RGBA: [8, 6, 32], "I;16": [16, 0, 16] }
+const word = (number) => [number >>> 24, number >>> 16, number >>> 8, number] // of 32 bits, for a Uint8Array
+
+/** The parts of an uncompressed PNG file (RFC 1950, 1951, 2083) of pixels; undefined for a mode that PNG has not. */
+function pngOf(mode, size, pixels) {
+  const [width, height] = Array.isArray(size) ? size : []
+  if (![width, height].every((side) => Number.isInteger(side) && side >= 0 && side < 2 ** 31))
+    throw new TypeError("the size of an image is [width, height]")
+  if (!Object.hasOwn(PNG_MODES, mode)) return undefined
+  const [depth, color, bits] = PNG_MODES[mode]
+  const row = Math.ceil((width * bits) / 8)
+  if (row * height !== pixels.length) throw new TypeError(`the pixels of ${mode} [${size}] have another size`)
+  if (!pixels.length) return undefined
+  const source = depth === 16 ? swapped(pixels, 2) : pixels
+  const lines = new Uint8Array((row + 1) * height) // each with its filter, which is none
+  for (let y = 0; y < height; y++) lines.set(source.subarray(y * row, (y + 1) * row), y * (row + 1) + 1)
+  const data = [[0x78, 1]]
+  for (let at = 0; at < lines.length; at += 65535) {
+    const block = lines.subarray(at, at + 65535)
+    const length = block.length
+    data.push([+(at + length === lines.length), length, length >> 8, ~length, ~length >> 8], block)
+  }
+  let [low, high] = [1, 0]
+  for (let i = 0; i < lines.length; low %= 65521, high %= 65521)
+    for (const end = Math.min(i + 3800, lines.length); i < end; i++) high += low += lines[i]
+  data.push([high >> 8, high, low >> 8, low])
+  const chunk = (name, parts) => {
+    const whole = [[...name].map((letter) => letter.charCodeAt()), ...parts].map((each) => Uint8Array.from(each))
+    const length = whole.reduce((sum, each) => sum + each.length, -4)
+    return [word(length), ...whole, word(~whole.reduce(crc32, -1))]
+  }
+  const head = chunk("IHDR", [[...word(width), ...word(height), depth, color, 0, 0, 0]])
+  const file = [[0x89, 0x50, 0x4e, 0x47, 13, 10, 26, 10], ...head, ...chunk("IDAT", data), ...chunk("IEND", [])]
+  return file.map((each) => Uint8Array.from(each))
 }
 
 let crcTable
 
-function crc32(bytes) {
-  crcTable ??= Uint32Array.from({ length: 256 }, (_, n) => {
+function crc32(crc, bytes) {
+  crcTable ??= Int32Array.from({ length: 256 }, (_, n) => {
     for (let k = 0; k < 8; k++) n = n & 1 ? 0xedb88320 ^ (n >>> 1) : n >>> 1
     return n
   })
-  let crc = -1
   for (let i = 0; i < bytes.length; i++) crc = crcTable[(crc ^ bytes[i]) & 255] ^ (crc >>> 8)
-  return ~crc >>> 0
+  return crc
 }
 
-/** Pixels as a PNG file without compression (RFC 1950, 1951 and 2083); undefined for a mode that PNG has not. */
-function pngOf(mode, size, pixels) {
-  const [width, height] = Array.isArray(size) ? size : []
-  if (![width, height].every((side) => Number.isSafeInteger(side) && side >= 0 && side < 2 ** 31))
-    throw new TypeError("the size of an image is [width, height]")
-  if (!Object.hasOwn(PNG_COLORS, mode)) return undefined
-  const [depth, color, bits] = PNG_COLORS[mode]
-  const row = Math.ceil((width * bits) / 8)
-  if (row * height !== pixels.length) throw new TypeError(`an image of ${mode}, ${width} x ${height}, has ${pixels.length} bytes`)
-  if (!pixels.length) return undefined
-  const lines = new Uint8Array((row + 1) * height) // a filter (none) and the row
-  for (let y = 0; y < height; y++) lines.set(pixels.subarray(y * row, (y + 1) * row), y * (row + 1) + 1)
-  if (depth === 16)
-    for (let y = 0; y < height; y++)
-      for (let at = y * (row + 1) + 1, end = at + row; at < end; at += 2) [lines[at], lines[at + 1]] = [lines[at + 1], lines[at]]
-  const blocks = Math.ceil(lines.length / 65535)
-  const packed = new Uint8Array(2 + 5 * blocks + lines.length + 4)
-  const view = new DataView(packed.buffer)
-  view.setUint16(0, 0x7801)
-  let [at, low, high] = [2, 1, 0]
-  for (let i = 0; i < blocks; i++) {
-    const block = lines.subarray(i * 65535, (i + 1) * 65535)
-    packed[at] = +(i === blocks - 1)
-    view.setUint16(at + 1, block.length, true)
-    view.setUint16(at + 3, ~block.length, true)
-    packed.set(block, at + 5)
-    at += 5 + block.length
-  }
-  for (let i = 0; i < lines.length; ) {
-    for (const end = Math.min(i + 3800, lines.length); i < end; i++) high += low += lines[i]
-    low %= 65521
-    high %= 65521
-  }
-  view.setUint16(at, high)
-  view.setUint16(at + 2, low)
-  const file = new Uint8Array(8 + 25 + 12 + packed.length + 12)
-  const whole = new DataView(file.buffer)
-  file.set([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
-  let end = 8
-  const chunk = (name, length, fill) => {
-    whole.setUint32(end, length)
-    for (let i = 0; i < 4; i++) file[end + 4 + i] = name.charCodeAt(i)
-    fill(end + 8)
-    whole.setUint32(end + 8 + length, crc32(file.subarray(end + 4, end + 8 + length)))
-    end += 12 + length
-  }
-  chunk("IHDR", 13, (to) => {
-    whole.setUint32(to, width)
-    whole.setUint32(to + 4, height)
-    file.set([depth, color], to + 8)
-  })
-  chunk("IDAT", packed.length, (to) => file.set(packed, to))
-  chunk("IEND", 0, () => {})
-  return file
-}
-
-// -- JSON -------------------------------------------------------------------------------------------------------------
-
-const BASE64 = /^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/
-
-function toBase64(bytes) {
-  if (bytes.toBase64) return bytes.toBase64()
-  if (globalThis.Buffer) return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length).toString("base64")
-  let text = ""
-  for (let i = 0; i < bytes.length; i += 0x8000) text += String.fromCharCode(...bytes.subarray(i, i + 0x8000))
-  return btoa(text)
-}
-
-function fromBase64(text) {
-  if (text instanceof Uint8Array) return text // came in a frame
-  if (typeof text !== "string" || text.length % 4 || /[^A-Za-z0-9+/=]/.test(text)) throw new TypeError("data is not base64")
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text)
-  if (globalThis.Buffer) return new Uint8Array(Buffer.from(text, "base64"))
-  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0))
-}
-
-// Integers beyond 2^53 pass JSON.parse and JSON.stringify as texts that begin so; a peer cannot know this prefix.
-const MARK = `${crypto.randomUUID()}:`
-const BIG = new RegExp(`"${MARK}(-?[\\d.]+)"`, "g")
-const TOKENS = /"[^"\\]*(?:\\[^][^"\\]*)*"|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/g
-const VALUES = /"[^"\\]*(?:\\[^][^"\\]*)*"|[,[{]/g
-
-// A member may have any name, `__proto__` too.
-const put = (object, key, value) =>
-  Object.defineProperty(object, key, { value, writable: true, enumerable: true, configurable: true })
-
-/** The value of a text from the other end. Throws where it is not JSON, or over the limits. */
-function parse(text, payloads, limits) {
-  if (text.length > limits.maxValues) {
-    VALUES.lastIndex = 0
-    for (let values = 0; VALUES.test(text); ) if (++values > limits.maxValues) throw new TypeError("a message has too many values")
-  }
-  const hasBig = /\d{16}/.test(text)
-  const whole = !hasBig ? text : text.replace(TOKENS, (token) => {
-    if (!/^-?\d{16,}$/.test(token)) return token
-    if (token.length > 4300) throw new TypeError("an integer has too many digits")
-    return Number.isSafeInteger(+token) ? token : `"${MARK}${token}"`
-  })
-  const tree = JSON.parse(whole)
-  if (!hasBig && !payloads.length) return tree
-  const used = new Set()
-  const revive = (value, depth) => {
-    if (typeof value === "string") return hasBig && value.startsWith(MARK) ? BigInt(value.slice(MARK.length)) : value
-    if (value === null || typeof value !== "object") return value
-    if (depth > limits.maxDepth) throw new TypeError("a message is nested too deep")
-    if (Array.isArray(value)) {
-      for (let i = 0; i < value.length; i++) value[i] = revive(value[i], depth + 1)
-      return value
-    }
-    if (payloads.length && Object.hasOwn(value, "$bin")) {
-      const index = value.$bin
-      if (!Number.isInteger(index) || !payloads[index] || used.has(index)) throw new TypeError("a payload is missing")
-      used.add(index)
-      return payloads[index]
-    }
-    for (const key of Object.keys(value)) {
-      const old = value[key]
-      const made = typeof old === "object" || hasBig ? revive(old, depth + 1) : old
-      if (made !== old) put(value, key, made)
-    }
-    return value
-  }
-  const value = revive(tree, 0)
-  if (used.size !== payloads.length) throw new TypeError("a payload has no place")
-  return value
-}
-
-const INFINITIES = { inf: Infinity, "-inf": -Infinity }
-const TABLES = ["arrow", "polars", "pandas"]
-
-/** A part of a message with its tagged objects as arrays, images, bytes... `streams` gives a stream by its name. */
-function decoded(value, limits, streams, depth = 0) {
-  if (value === null || typeof value !== "object" || value instanceof Uint8Array) return value
-  if (depth > limits.maxDepth) throw new TypeError("a message is nested too deep")
-  if (Array.isArray(value)) {
-    for (let i = 0; i < value.length; i++) value[i] = decoded(value[i], limits, streams, depth + 1)
-    return value
-  }
-  const tag = Object.hasOwn(value, "$type") ? value.$type : undefined
-  if (tag === "ndarray") return arrayOf(value.dtype, value.shape, fromBase64(value.data))
-  if (tag === "image") return new RpcImage(`${value.format}`, fromBase64(value.data), value.mode, value.size)
-  if (tag === "bytes") return fromBase64(value.data)
-  if (tag === "complex") return new Complex(...[value.real, value.imag].map((part) => INFINITIES[part] ?? Number(part)))
-  if (tag === "stream" && streams) return streams(value.id)
-  for (const key of Object.keys(value)) {
-    const isTable = key === "data" && TABLES.includes(tag) // a stream of Arrow
-    const made = isTable ? fromBase64(value[key]) : decoded(value[key], limits, streams, depth + 1)
-    if (made !== value[key]) put(value, key, made)
-  }
-  return value
-}
-
-/** Values on their way out: as a tree for JSON.stringify, with large payloads and streams of items put aside. */
-class Outgoing {
-  payloads = []
-  streams = [] // [name, async iterable]
-  isLarge = false // it has a payload that could travel in a frame
-  #files = new Map()
-  #waiting = []
-  #hasBig = false
-  #isPlain = true // no member has the name $bin, which only frames may have
-
-  /** `nameStream` names a stream; without it (over HTTP) streams are collected. */
-  constructor(takesFrames, nameStream) {
-    Object.assign(this, { takesFrames, nameStream })
-  }
-
-  /** The tree of a value; a promise of it where files must be read first. Throws TypeError for what has no form. */
-  tree(value) {
-    const made = this.#tree(value, 0)
-    const waiting = this.#waiting
-    const mixes = this.payloads.length && !this.#isPlain
-    if (!waiting.length && !mixes) return made
-    Object.assign(this, { payloads: [], streams: [], takesFrames: this.takesFrames && !mixes })
-    this.#waiting = []
-    return waiting.length ? Promise.all(waiting).then(() => this.tree(value)) : this.tree(value)
-  }
-
-  #tree(value, depth) {
-    if (depth > LIMITS.maxDepth) throw new TypeError(`a value is nested deeper than ${LIMITS.maxDepth}`)
-    if (typeof value === "bigint" || Object.is(value, -0)) {
-      this.#hasBig = true
-      return MARK + (typeof value === "bigint" ? value : "-0.0")
-    }
-    if (typeof value === "function" || typeof value === "symbol") throw new TypeError(`a ${typeof value} has no form on the wire`)
-    if (value === null || typeof value !== "object") return value
-    if (Array.isArray(value)) return value.map((each) => this.#tree(each, depth + 1))
-    const rich = this.#rich(value)
-    if (rich !== undefined) return rich
-    if (typeof value.toJSON === "function") return this.#tree(value.toJSON(), depth + 1)
-    if (value instanceof Set) return this.#tree([...value], depth)
-    if (value[Symbol.asyncIterator]) return this.#stream(value)
-    const made = {}
-    for (const [key, each] of value instanceof Map ? value : Object.entries(value)) {
-      if (key === "$bin") this.#isPlain = false
-      const isTable = key === "data" && each instanceof Uint8Array && typeof value.$type === "string"
-      put(made, key, isTable ? this.#payload(each) : this.#tree(each, depth + 1))
-    }
-    return made
-  }
-
-  #rich(value) {
-    if (value instanceof NdArray) return { $type: "ndarray", dtype: value.dtype, shape: value.shape, data: this.#payload(bytesOf(value.data)) }
-    if (value instanceof Uint8Array) return { $type: "bytes", data: this.#payload(value) }
-    if (value instanceof ArrayBuffer) return this.#rich(new Uint8Array(value))
-    if (ArrayBuffer.isView(value)) return this.#rich(NdArray.from(value))
-    if (value instanceof Complex) return { $type: "complex", real: this.#tree(part(value.real)), imag: this.#tree(part(value.imag)) }
-    if (value instanceof RpcImage) return this.#image(value.format, value.pixels ?? value.bytes, value)
-    if (isA("ImageData", value)) return this.#image("raw", bytesOf(value.data), { mode: "RGBA", width: value.width, height: value.height })
-    if (!(value instanceof Blob) && !DRAWABLE.some((name) => isA(name, value))) return undefined
-    const [type, bytes] = this.#files.get(value) ?? []
-    if (bytes === undefined) this.#waiting.push(readFile(value).then((file) => this.#files.set(value, file)))
-    else if (type.startsWith("image/")) return this.#image(type.slice(6), bytes)
-    else return this.#rich(bytes)
-    return null
-  }
-
-  #image(format, bytes, { mode, width, height } = {}) {
-    const raw = format === "raw" ? { mode, size: [width, height] } : {}
-    return { $type: "image", format, ...raw, data: this.#payload(bytes) }
-  }
-
-  #payload(bytes) {
-    if (bytes.length < ATTACHED_MIN) return toBase64(bytes)
-    this.isLarge = true
-    if (!this.takesFrames || this.payloads.length === ATTACHED_MAX) return toBase64(bytes)
-    return { $bin: this.payloads.push(bytes) - 1 }
-  }
-
-  #stream(items) {
-    if (this.nameStream) {
-      const name = this.nameStream()
-      this.streams.push([name, items])
-      return { $type: "stream", id: name }
-    }
-    if (!this.#files.has(items)) this.#waiting.push(collect(items).then((list) => this.#files.set(items, list)))
-    return this.#files.has(items) ? this.#tree(this.#files.get(items), 1) : null
-  }
-
-  /** The message: text, or where large payloads stand in it the bytes of a frame, with its JSON. */
-  message(tree) {
-    let text = JSON.stringify(tree)
-    if (this.#hasBig) text = text.replace(BIG, "$1")
-    if (!this.payloads.length) return { text, data: text }
-    const json = new TextEncoder().encode(`${text}\n`)
-    const sizes = this.payloads.map((each) => each.length)
-    let header = `@${json.length} ${sizes.join(" ")}`
-    header = `${header.padEnd(header.length + 7 - ((header.length + json.length) % 8))}\n`
-    const last = sizes.pop()
-    const data = new Uint8Array(header.length + json.length + sizes.reduce((sum, each) => sum + pad8(each), last))
-    data.set(new TextEncoder().encode(header))
-    data.set(json, header.length)
-    let at = header.length + json.length
-    for (const each of this.payloads) {
-      data.set(each, at)
-      at += pad8(each.length)
-    }
-    return { text, data }
-  }
-}
-
-const pad8 = (size) => Math.ceil(size / 8) * 8
-const part = (number) => (Number.isFinite(number) ? number : { Infinity: "inf", "-Infinity": "-inf", NaN: "nan" }[number])
-const bytesOf = (view) => new Uint8Array(view.buffer, view.byteOffset, view.byteLength)
 const DRAWABLE = ["ImageBitmap", "OffscreenCanvas", "HTMLCanvasElement", "HTMLImageElement"]
 const isA = (name, value) => typeof globalThis[name] === "function" && value instanceof globalThis[name]
 
@@ -519,6 +289,211 @@ async function readFile(source) {
   return [file.type, new Uint8Array(await file.arrayBuffer())]
 }
 
+// -- JSON and frames --------------------------------------------------------------------------------------------------
+
+function toBase64(bytes) {
+  if (bytes.toBase64) return bytes.toBase64()
+  if (globalThis.Buffer) return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length).toString("base64")
+  let text = ""
+  for (let i = 0; i < bytes.length; i += 0x8000) text += String.fromCharCode(...bytes.subarray(i, i + 0x8000))
+  return btoa(text)
+}
+
+function fromBase64(text) {
+  if (text instanceof Uint8Array) return text // came in a frame
+  if (typeof text !== "string" || text.length % 4 || /[^A-Za-z0-9+/=]/.test(text)) throw new TypeError("no base64")
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text)
+  if (globalThis.Buffer) return new Uint8Array(Buffer.from(text, "base64"))
+  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0))
+}
+
+// Integers beyond 2^53 pass JSON.parse and JSON.stringify as texts that begin so; a peer cannot know this prefix.
+const MARK = `${Array.from(crypto.getRandomValues(new Uint32Array(4)), String)}:`
+const MARKED = new RegExp(`"${MARK}(-?[\\d.]+)"`, "g")
+const TOKENS = /"[^"\\]*(?:\\[^][^"\\]*)*"|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/g
+const VALUES = /"[^"\\]*(?:\\[^][^"\\]*)*"|[,[{]/g
+
+// A member may have any name, `__proto__` too.
+const put = (object, key, value) =>
+  Object.defineProperty(object, key, { value, writable: true, enumerable: true, configurable: true })
+
+/** Apply a function to the items or members of a tree, in place. */
+function change(tree, replace) {
+  for (const key of Object.keys(tree)) {
+    const made = replace(tree[key], key)
+    if (made !== tree[key]) put(tree, key, made)
+  }
+  return tree
+}
+
+/** The value of a text from the other end. Throws where it is not JSON, or over the limits. */
+function parse(text, payloads, limits) {
+  if (text.length > limits.maxValues) {
+    VALUES.lastIndex = 0
+    for (let count = 0; VALUES.test(text); )
+      if (++count > limits.maxValues) throw new TypeError("a message has too many values")
+  }
+  const isBig = /\d{16}/.test(text)
+  const mark = (token) => {
+    if (!/^-?\d{16,}$/.test(token) || Number.isSafeInteger(+token)) return token
+    if (token.length > 4300) throw new TypeError("an integer has too many digits")
+    return `"${MARK}${token}"`
+  }
+  const tree = JSON.parse(isBig ? text.replace(TOKENS, mark) : text)
+  if (!isBig && !payloads.length) return tree
+  const unused = new Set(payloads)
+  const revive = (value, depth) => {
+    if (typeof value === "string") return isBig && value.startsWith(MARK) ? BigInt(value.slice(MARK.length)) : value
+    if (value === null || typeof value !== "object") return value
+    if (depth > limits.maxDepth) throw new TypeError("a message is nested too deep")
+    if (payloads.length && Object.hasOwn(value, "$bin")) {
+      if (!unused.delete(payloads[value.$bin])) throw new TypeError("a payload is missing")
+      return payloads[value.$bin]
+    }
+    return change(value, (each) => revive(each, depth + 1))
+  }
+  const value = revive(tree, 0)
+  if (unused.size) throw new TypeError("a payload has no place")
+  return value
+}
+
+const INFINITIES = { inf: Infinity, "-inf": -Infinity }
+const TABLES = ["arrow", "polars", "pandas"]
+
+/** A part of a message with its tagged objects as arrays, images, bytes... `streams` gives a stream by its name. */
+function decoded(value, limits, streams, depth = 0) {
+  if (value === null || typeof value !== "object" || value instanceof Uint8Array) return value
+  if (depth > limits.maxDepth) throw new TypeError("a message is nested too deep")
+  const tag = Object.hasOwn(value, "$type") ? value.$type : undefined
+  if (tag === "ndarray") return arrayOf(value, fromBase64(value.data))
+  if (tag === "image") return new RpcImage(`${value.format}`, fromBase64(value.data), value.mode, value.size)
+  if (tag === "bytes") return fromBase64(value.data)
+  if (tag === "complex") return new Complex(...[value.real, value.imag].map((part) => INFINITIES[part] ?? Number(part)))
+  if (tag === "stream" && streams) return streams(value.id)
+  const isTable = TABLES.includes(tag) // whose data is a stream of Arrow
+  return change(value, (each, key) =>
+    isTable && key === "data" ? fromBase64(each) : decoded(each, limits, streams, depth + 1),
+  )
+}
+
+/** Values on their way out: a tree for JSON.stringify, with large payloads and streams of items put aside. */
+class Outgoing {
+  payloads = []
+  streams = [] // [name, async iterable]
+  isLarge = false // a payload could travel in a frame
+  #found = new Map() // file -> [type, bytes], stream -> list, where these must be awaited
+  #waiting = []
+  #isMarked = false
+  #hasBin = false // a member has the name $bin, which only frames may have
+
+  /** `nameStream` names a stream; without it streams are collected. */
+  constructor(takesFrames, nameStream) {
+    Object.assign(this, { takesFrames, nameStream })
+  }
+
+  /** The tree of a value; a promise of it where files must be read first. Throws TypeError for what has no form. */
+  tree(value) {
+    const made = this.#tree(value, 0)
+    const waiting = this.#waiting
+    const mixes = this.#hasBin && this.payloads.length
+    if (!waiting.length && !mixes) return made
+    Object.assign(this, { payloads: [], streams: [], takesFrames: this.takesFrames && !mixes })
+    this.#waiting = []
+    return waiting.length ? Promise.all(waiting).then(() => this.tree(value)) : this.tree(value)
+  }
+
+  #tree(value, depth) {
+    if (depth > LIMITS.maxDepth) throw new TypeError(`a value is nested deeper than ${LIMITS.maxDepth}`)
+    if (typeof value === "bigint" || Object.is(value, -0)) {
+      this.#isMarked = true
+      return MARK + (typeof value === "bigint" ? value : "-0.0")
+    }
+    if (["function", "symbol"].includes(typeof value)) throw new TypeError(`a ${typeof value} cannot be sent`)
+    if (value === null || typeof value !== "object") return value
+    const inner = (each) => this.#tree(each, depth + 1)
+    if (Array.isArray(value)) return value.map(inner)
+    const rich = this.#rich(value, inner)
+    if (rich !== undefined) return rich
+    const made = {}
+    for (const [key, each] of value instanceof Map ? value : Object.entries(value)) {
+      this.#hasBin ||= key === "$bin"
+      const isTable = key === "data" && each instanceof Uint8Array && typeof value.$type === "string"
+      put(made, key, isTable ? this.#payload(each) : inner(each))
+    }
+    return made
+  }
+
+  #rich(value, inner) {
+    if (value instanceof NdArray) {
+      const { dtype, shape, data } = value
+      return { $type: "ndarray", dtype, shape, data: this.#payload(bytesOf(data)) }
+    }
+    if (value instanceof Uint8Array) return { $type: "bytes", data: this.#payload(value) }
+    if (value instanceof ArrayBuffer) return inner(new Uint8Array(value))
+    if (ArrayBuffer.isView(value)) return inner(NdArray.from(value))
+    if (value instanceof Complex) {
+      const [real, imag] = [value.real, value.imag].map((part) =>
+        inner(Number.isFinite(part) ? part : `${part}`.toLowerCase().replace("inity", "")),
+      )
+      return { $type: "complex", real, imag }
+    }
+    if (value instanceof RpcImage) return this.#image(value.format, value.pixels ?? value.file, value)
+    if (isA("ImageData", value)) return this.#image("raw", bytesOf(value.data), { mode: "RGBA", ...sizeOf(value) })
+    if (value instanceof Blob || DRAWABLE.some((name) => isA(name, value))) {
+      const [type, bytes] = this.#awaited(value, readFile) ?? ["", ""]
+      return type.startsWith("image/") ? this.#image(type.slice(6), bytes) : inner(bytes)
+    }
+    if (typeof value.toJSON === "function") return inner(value.toJSON())
+    if (value instanceof Set) return inner([...value])
+    if (!value[Symbol.asyncIterator]) return undefined
+    if (!this.nameStream) return inner(this.#awaited(value, collect) ?? null)
+    const id = this.nameStream()
+    this.streams.push([id, value])
+    return { $type: "stream", id }
+  }
+
+  /** What reading a value gave; undefined where that is still to be awaited. */
+  #awaited(value, read) {
+    if (!this.#found.has(value)) this.#waiting.push(read(value).then((found) => this.#found.set(value, found)))
+    return this.#found.get(value)
+  }
+
+  #image(format, bytes, { mode, width, height } = {}) {
+    const raw = format === "raw" ? { mode, size: [width, height] } : {}
+    return { $type: "image", format, ...raw, data: this.#payload(bytes) }
+  }
+
+  #payload(bytes) {
+    this.isLarge ||= bytes.length >= ATTACHED_MIN
+    const isAttached = this.takesFrames && bytes.length >= ATTACHED_MIN && this.payloads.length < ATTACHED_MAX
+    return isAttached ? { $bin: this.payloads.push(bytes) - 1 } : toBase64(bytes)
+  }
+
+  /** The message: its JSON, and what is sent, which is a frame where there are payloads. */
+  message(tree) {
+    let text = JSON.stringify(tree)
+    if (this.#isMarked) text = text.replace(MARKED, "$1")
+    if (!this.payloads.length) return { text, data: text }
+    const json = new TextEncoder().encode(`${text}\n`)
+    const header = `@${json.length} ${this.payloads.map((each) => each.length).join(" ")}`
+    const start = header.length + 8 - ((header.length + json.length) % 8) // with blanks and the line end
+    const places = []
+    let end = start + json.length
+    for (const each of this.payloads) {
+      places.push((end += (8 - (end % 8)) % 8))
+      end += each.length
+    }
+    const data = new Uint8Array(end)
+    data.set(new TextEncoder().encode(`${header.padEnd(start - 1)}\n`))
+    data.set(json, start)
+    this.payloads.forEach((each, i) => data.set(each, places[i]))
+    return { text, data }
+  }
+}
+
+const sizeOf = ({ width, height }) => ({ width, height })
+const textOf = (bytes) => new TextDecoder("utf-8", { fatal: true }).decode(bytes)
+
 async function collect(items) {
   const list = []
   for await (const item of items) list.push(item)
@@ -529,15 +504,16 @@ async function collect(items) {
 function readFrame(data) {
   const header = HEADER.exec(String.fromCharCode(...data.subarray(0, HEADER_MAX)))
   if (header === null) throw new TypeError("a binary message is no frame")
-  let at = header[0].length + Number(header[1])
-  const text = new TextDecoder("utf-8", { fatal: true }).decode(data.subarray(header[0].length, at))
+  const start = header[0].length
+  let at = start + Number(header[1])
+  const text = textOf(data.subarray(start, at))
   const payloads = []
-  for (const size of header[2].slice(1).split(" ").map(Number)) {
-    at += (8 - (payloads.length ? payloads.at(-1).length : 0) % 8) % 8
+  for (const size of header[2].trim().split(" ").map(Number)) {
+    if (payloads.length) at += (8 - (payloads.at(-1).length % 8)) % 8
     payloads.push(data.subarray(at, at + size))
     at += size
   }
-  if (at !== data.length || payloads.some((each) => !each.length)) throw new TypeError("a frame has another size than it says")
+  if (at !== data.length || payloads.some((each) => !each.length)) throw new TypeError("a frame has another size")
   return { text, payloads }
 }
 
@@ -626,7 +602,8 @@ class ItemSender {
   }
 
   /** Returns what the iterator returned; throws what it throws. */
-  async run(iterator, send) {
+  async run(items, send) {
+    const iterator = items[Symbol.asyncIterator]()
     try {
       for (;;) {
         while (!this.#credit && !this.isStopped) await new Promise((resolve) => (this.#wake = resolve))
@@ -666,19 +643,21 @@ class Calls {
     this.client = client
   }
 
-  /** The messages for calls {method, params, isNotification, timeout, items, onProgress, onResult}, and their replies. */
+  /** The messages for calls {method, isNotification, timeout, items, onProgress, onResult}, and promises of results. */
   enter(calls, trees, stream) {
     const group = []
     const replies = calls.map(() => undefined)
     const messages = calls.map((call, i) => {
-      const { method, isNotification, timeout } = call
-      const id = isNotification ? undefined : ++this.lastId
-      if (id !== undefined) {
-        group.push(id)
-        replies[i] = new Promise((settle, fail) => this.pending.set(id, Object.assign(call, { id, settle, fail, group, senders: [] })))
-        replies[i].catch(() => {})
-      }
-      return { jsonrpc: "2.0", id, method, params: trees[i], timeout, stream: call.items ? call.items.window : stream }
+      const { method, timeout, items } = call
+      const message = { jsonrpc: "2.0", id: undefined, method, params: trees[i], timeout, stream }
+      if (items) message.stream = items.window
+      if (call.isNotification) return message
+      const id = (message.id = ++this.lastId)
+      group.push(id)
+      replies[i] = new Promise((settle, fail) => Object.assign(call, { id, settle, fail, group, senders: [] }))
+      replies[i].catch(() => {})
+      this.pending.set(id, call)
+      return message
     })
     return { messages, replies, group }
   }
@@ -828,8 +807,9 @@ class Connection extends Calls {
       this.#senders.delete(name)
       if (!sender.isStopped) this.send({ method: "$/end", params: { stream: name, error } })
     }
-    sender.run(items[Symbol.asyncIterator](), (value) => this.send({ method: "$/item", params: { stream: name, value } }))
-      .then(() => end(), (error) => end(errorOf(error)))
+    const send = (value) => this.send({ method: "$/item", params: { stream: name, value } })
+    const fail = (error) => end(errorOf(error))
+    sender.run(items, send).then(() => end(), fail)
   }
 
   #receive(data) {
@@ -837,11 +817,12 @@ class Connection extends Calls {
     let message
     try {
       let [text, payloads] = [data, []]
-      if ((data.byteLength ?? data.length) > this.client.limits.maxMessageSize) throw new TypeError("a message is too large")
+      const size = data.byteLength ?? data.length
+      if (size > this.client.limits.maxMessageSize) throw new TypeError("a message is too large")
       if (typeof data !== "string") {
         const bytes = new Uint8Array(data)
         if (bytes[0] === 64) ({ text, payloads } = readFrame(bytes))
-        else text = new TextDecoder("utf-8", { fatal: true }).decode(bytes)
+        else text = textOf(bytes)
       }
       this.client.show("in", text, data)
       message = parse(text, payloads, this.client.limits)
@@ -868,19 +849,31 @@ class Connection extends Calls {
   }
 
   #control(method, params) {
-    const { id, stream } = params
-    if (method === "$/progress") this.progress(params)
-    else if (method === "$/event") this.client.event(this, params.topic, decoded(params.value, this.client.limits))
-    else if (method === "$/item") {
-      const items = stream === undefined ? this.pending.get(id)?.items : this.#received.get(stream)
-      if (items === undefined || items.put(decoded(params.value, this.client.limits))) return
-      const error = new RpcError(-32600, "the stream has more items than were permitted")
-      items.end(error)
-      this.#cancel(id, error)
-    } else if (method === "$/end") this.#received.get(stream)?.end(params.error && rpcError(params.error))
-    else if (method === "$/credit") (stream === undefined ? this.#serving.get(keyOf(id))?.sender : this.#senders.get(stream))?.grant(params.n)
-    else if (method === "$/cancelRequest") this.#serving.get(keyOf(id))?.abort.abort(new RpcError(-32800, "Cancelled"))
-    else if (method === "$/goAway") this.#leave(params.last)
+    const { limits } = this.client
+    const { id, stream, value } = params
+    const isNamed = stream !== undefined // a stream among the arguments of a call
+    const serving = this.#serving.get(keyOf(id))
+    switch (method) {
+      case "$/progress":
+        return this.progress(params)
+      case "$/event":
+        return this.client.event(this, params.topic, decoded(value, limits))
+      case "$/item": {
+        const items = isNamed ? this.#received.get(stream) : this.pending.get(id)?.items
+        if (items === undefined || items.put(decoded(value, limits))) return undefined
+        const error = new RpcError(-32600, "the stream has more items than were permitted")
+        items.end(error)
+        return isNamed ? undefined : this.#cancel(id, error)
+      }
+      case "$/end":
+        return this.#received.get(stream)?.end(params.error && rpcError(params.error))
+      case "$/credit":
+        return (isNamed ? this.#senders.get(stream) : serving?.sender)?.grant(params.n)
+      case "$/cancelRequest":
+        return serving?.abort.abort(new RpcError(-32800, "Cancelled"))
+      case "$/goAway":
+        return this.#leave(params.last)
+    }
   }
 
   /** The other end stops: requests behind that with the id `last` were not read, all others will be answered. */
@@ -905,19 +898,21 @@ class Connection extends Calls {
     if (replies.length && !this.isLost) this.#write(out, await out.tree(replies))
   }
 
-  /** The reply to a request of the other end. */
+  /** The reply to a request of the other end; undefined for a notification. */
   async #answer(message) {
+    const { id, method, stream, timeout } = message
     const isRequest = Object.hasOwn(message, "id")
-    const { id, method, stream } = message
     const key = isRequest ? keyOf(id) : Symbol(method)
     const [abort, sender, names] = [new AbortController(), new ItemSender(), []]
-    const isBusy = this.#serving.size >= this.client.limits.maxCalls
+    const { limits } = this.client
+    const isBusy = this.#serving.size >= limits.maxCalls || this.#serving.has(key)
     let timer
     try {
-      if (isBusy) throw new RpcError(-32002, "Server busy", { limit: this.client.limits.maxCalls })
+      if (isBusy) throw new RpcError(-32002, "Server busy", { limit: limits.maxCalls })
       this.#serving.set(key, { abort, sender })
-      if (message.timeout > 0) timer = setTimeout(() => abort.abort(new RpcError(-32003, "Deadline exceeded")), Math.min(message.timeout * 1000, DAY_MAX))
-      const params = decoded(message.params, this.client.limits, (name) => this.#receiving(name, names))
+      const late = () => abort.abort(new RpcError(-32003, "Deadline exceeded"))
+      if (timeout > 0) timer = setTimeout(late, Math.min(timeout * 1000, DAY_MAX))
+      const params = decoded(message.params, limits, (name) => this.#receiving(name, names))
       const progress = (value) => this.send({ method: "$/progress", params: { token: id, value } })
       const stopped = new Promise((_, reject) => {
         abort.signal.addEventListener("abort", () => {
@@ -925,19 +920,19 @@ class Connection extends Calls {
           reject(abort.signal.reason)
         })
       })
-      stopped.catch(() => {})
       const work = async () => {
         const result = await this.#perform(method, params, { signal: abort.signal, method, id, progress })
-        if (!result?.[Symbol.asyncIterator] || result instanceof Blob) return result
+        if (!result?.[Symbol.asyncIterator]) return result
         if (!Number.isInteger(stream) || stream < 0) return collect(result)
         sender.grant(stream)
-        return sender.run(result[Symbol.asyncIterator](), (value) => this.send({ method: "$/item", params: { id, value } }))
+        return sender.run(result, (value) => this.send({ method: "$/item", params: { id, value } }))
       }
       const result = (await Promise.race([work(), stopped])) ?? null
-      await new Outgoing(false).tree(result) // what has no form on the wire throws here
+      await new Outgoing(false).tree(result) // throws where it has no form on the wire
       return isRequest ? { jsonrpc: "2.0", id, result } : undefined
     } catch (error) {
-      return isRequest ? { jsonrpc: "2.0", id, error: errorOf(error) } : undefined
+      const told = errorOf(error)
+      return isRequest ? { jsonrpc: "2.0", id, error: told } : undefined
     } finally {
       clearTimeout(timer)
       if (!isBusy) this.#serving.delete(key)
@@ -952,28 +947,21 @@ class Connection extends Calls {
       return { binary: +this.client.binary }
     }
     const { methods } = this.client
-    const handler = typeof methods === "function" ? methods(method) : Object.hasOwn(methods, method) ? methods[method] : undefined
-    if (typeof handler !== "function") throw new RpcError(-32601, `Method not found: ${SHOWN(method)}`)
+    const find = typeof methods === "function" ? methods : (name) => Object.hasOwn(methods, name) && methods[name]
+    const handler = find(method)
+    if (typeof handler !== "function") throw new RpcError(-32601, `Method not found: ${shown(method)}`)
     return handler(params, context)
   }
 
   /** The reading end of a stream that the other end's call has as an argument. */
   #receiving(name, names) {
-    if (typeof name !== "string" || this.#received.has(name)) throw new RpcError(-32602, "Invalid params: no name for a stream")
+    if (typeof name !== "string" || this.#received.has(name)) throw new RpcError(-32602, "Invalid params: a stream")
     if (this.#received.size >= this.client.limits.maxCalls) throw new RpcError(-32002, "Server busy")
     const items = new Items(WINDOW, 0, (n) => this.credit({ stream: name }, n))
     names.push(name)
     this.#received.set(name, items)
-    const iterator = { next: () => items.next(), return: async () => ({ done: true }), [Symbol.asyncIterator]: () => iterator }
-    return iterator
+    return { [Symbol.asyncIterator]: () => ({ next: () => items.next() }) }
   }
-}
-
-/** The error object for what a function threw; the reason stays here, since it may tell of what is no one's business. */
-function errorOf(error) {
-  if (error instanceof RpcError) return error.toJSON()
-  console.error(error)
-  return { code: -32603, message: "Internal error" }
 }
 
 /** One POST, which carries a call or a batch. */
@@ -987,9 +975,9 @@ class HttpExchange extends Calls {
     try {
       const { text, data } = out.message(isBatch ? messages : messages[0])
       const isFrame = typeof data !== "string"
+      const accepted = isLines ? LINES_TYPE : client.binary ? `application/json, ${FRAME_TYPE}` : "application/json"
+      const headers = { "Content-Type": isFrame ? FRAME_TYPE : "application/json", Accept: accepted }
       const token = await client.token()
-      const headers = { "Content-Type": isFrame ? FRAME_TYPE : "application/json" }
-      headers.Accept = isLines ? "application/x-ndjson" : client.binary ? `application/json, ${FRAME_TYPE}` : "application/json"
       if (token) headers.Authorization = `Bearer ${token}`
       client.show("out", text, data)
       const response = await fetch(client.url, { method: "POST", headers, body: data, signal: stop })
@@ -999,7 +987,7 @@ class HttpExchange extends Calls {
         return new HttpExchange(client).begin(calls, stop, isBatch)
       }
       const reading = this.#read(response).catch((error) => this.#fail(error, stop))
-      if (!isLines) await reading // else its items are read as they come
+      if (!isLines) await reading // else the items are read as they come
     } catch (error) {
       this.#fail(error, stop)
     }
@@ -1008,44 +996,49 @@ class HttpExchange extends Calls {
 
   #fail(error, stop) {
     const isOurs = error instanceof RpcError || error instanceof ConnectionError
-    this.failAll(stop.aborted ? stop.reason : isOurs ? error : new ConnectionError(`${this.client.url}: ${error.message}`))
+    const failure = isOurs ? error : new ConnectionError(`${this.client.url}: ${error.message}`)
+    this.failAll(stop.aborted ? stop.reason : failure)
   }
 
   async #read(response) {
     const type = response.headers.get("Content-Type") ?? ""
-    if (type.startsWith("application/x-ndjson")) {
-      for await (const line of this.#pieces(response, 10)) await this.#take(line, line)
-    } else {
-      for await (const body of this.#pieces(response)) {
-        if (!type.startsWith("application/")) throw new ConnectionError(`HTTP ${response.status}: ${text(body).slice(0, 500).trim()}`, undefined, response.status)
-        const { text: json, payloads } = type.startsWith(FRAME_TYPE) ? readFrame(body) : { text: text(body), payloads: [] }
-        await this.#take(json, body, payloads)
-      }
+    const isLines = type.startsWith(LINES_TYPE)
+    let reason = "no reply to the call"
+    for await (const piece of this.#pieces(response, isLines)) {
+      if (type.startsWith("application/")) await this.#take(piece, type.startsWith(FRAME_TYPE))
+      else reason = textOf(piece).slice(0, 500).trim()
     }
-    this.failAll(new ConnectionError(`HTTP ${response.status}: no reply to the call`, undefined, response.status))
+    this.failAll(new ConnectionError(`HTTP ${response.status}: ${reason}`, undefined, response.status))
   }
 
-  /** The body, in pieces that end with this byte, or whole. */
-  async *#pieces(response, end) {
+  /** The body, line by line, or whole. */
+  async *#pieces(response, isLines) {
     let [kept, size] = [[], 0]
     const whole = () => {
       const piece = new Uint8Array(size)
-      for (let at = 0, i = 0; i < kept.length; at += kept[i++].length) piece.set(kept[i], at)
-      ;[kept, size] = [[], 0]
+      let at = 0
+      for (const each of kept) {
+        piece.set(each, at)
+        at += each.length
+      }
+      kept = []
+      size = 0
       return piece
+    }
+    const keep = (bytes) => {
+      kept.push(bytes)
+      size += bytes.length
+      if (size > this.client.limits.maxMessageSize + HEADER_MAX) throw new TypeError("a message is too large")
     }
     const reader = response.body?.getReader()
     try {
       for (let read; reader && !(read = await reader.read()).done; ) {
         let rest = read.value
-        for (let at; end !== undefined && (at = rest.indexOf(end)) >= 0; rest = rest.subarray(at + 1)) {
-          kept.push(rest.subarray(0, at))
-          size += at
+        for (let end; isLines && (end = rest.indexOf(10)) >= 0; rest = rest.subarray(end + 1)) {
+          keep(rest.subarray(0, end))
           yield whole()
         }
-        kept.push(rest)
-        size += rest.length
-        if (size > this.client.limits.maxMessageSize + HEADER_MAX) throw new TypeError("a message is too large")
+        keep(rest)
       }
       if (size) yield whole()
     } finally {
@@ -1053,29 +1046,26 @@ class HttpExchange extends Calls {
     }
   }
 
-  async #take(json, data, payloads = []) {
+  async #take(data, isFrame) {
     const { client } = this
-    const given = typeof json === "string" ? json : text(json)
-    if (!given.trim()) return
-    client.show("in", given, data)
-    const message = parse(given, payloads, client.limits)
-    if (Array.isArray(message)) return this.replies(message)
-    await this.handle(message)
+    const { text, payloads } = isFrame ? readFrame(data) : { text: textOf(data), payloads: [] }
+    if (!text.trim()) return
+    client.show("in", text, data)
+    const message = parse(text, payloads, client.limits)
+    if (Array.isArray(message)) this.replies(message)
+    else await this.handle(message)
   }
 
   async handle(message) {
     const { method, params } = message ?? {}
-    if (method === undefined) return this.reply(message)
+    if (method === undefined) return this.reply(message ?? {})
     if (method === "$/progress") this.progress(params)
     const items = method === "$/item" ? this.pending.get(params?.id)?.items : undefined
     if (items === undefined) return undefined
-    await items.room() // HTTP has no credit: what is not read is left to the connection
-    items.put(decoded(params.value, this.client.limits))
-    return undefined
+    await items.room() // HTTP has no credit: what is not read waits in the connection
+    return items.put(decoded(params.value, this.client.limits))
   }
 }
-
-const text = (bytes) => new TextDecoder("utf-8", { fatal: true }).decode(bytes)
 
 // -- the client -------------------------------------------------------------------------------------------------------
 
@@ -1130,7 +1120,7 @@ class Stream {
   }
 }
 
-/** The events of a topic or pattern, as {topic, value}. Ends when the loop is left, with `return()`, and with the client. */
+/** The events of a topic or pattern, as {topic, value}. Ends with its loop, with `return()`, and with the client. */
 class Subscription {
   /** Events that were dropped since the reader was too slow. */
   dropped = 0
@@ -1193,7 +1183,8 @@ export class Client {
   constructor(url, options = {}) {
     const here = globalThis.location?.href
     this.url = new URL(url ?? new URL("/", here).href.replace(/^http/, "ws"), here)
-    if (!/^(wss?|https?):$/.test(this.url.protocol)) throw new TypeError(`an address begins with ws:, wss:, http: or https:, got ${SHOWN(url)}`)
+    if (!/^(wss?|https?):$/.test(this.url.protocol))
+      throw new TypeError(`an address begins with ws:, wss:, http: or https:, got ${shown(url)}`)
     const { token, binary = true, methods = {}, reconnect = false, timeout = 60_000, retries = 3, ...rest } = options
     this.#options = rest
     this.token = typeof token === "function" ? token : () => token
@@ -1204,61 +1195,45 @@ export class Client {
   }
 
   /** Call a method; gives its result. Rejects with RpcError, ConnectionError, CallTimeout, or the signal's reason. */
-  async call(method, params, options = {}) {
-    const stop = this.#stopper(method, options)
+  call(method, params, options = {}) {
     const call = { method, params, onProgress: options.onProgress }
-    try {
-      return await this.#perform(call, options, stop, async (peer) => (await peer.begin([call], stop.signal))[0])
-    } finally {
-      stop.end()
-    }
+    return this.#run(call, options, async (peer, signal) => (await peer.begin([call], signal))[0])
   }
 
-  /** Send a notification, which has no reply. Resolves when it was sent. */
-  async notify(method, params, options = {}) {
-    const stop = this.#stopper(method, options)
+  /** Send a notification, which has no reply. Resolves when it is sent. */
+  notify(method, params, options = {}) {
     const call = { method, params, isNotification: true }
-    try {
-      await this.#perform(call, options, stop, (peer) => peer.begin([call], stop.signal))
-    } finally {
-      stop.end()
-    }
+    return this.#run(call, options, async (peer, signal) => void (await peer.begin([call], signal)))
   }
 
   /**
-   * Send several calls as one message: `[method, params]`, or `[method, params, { notify: true }]`. Gives a list with the
-   * result of each, or its RpcError (which is not thrown); undefined for a notification.
+   * Send several calls as one message: `[method, params]`, or `[method, params, { notify: true }]`. Gives a list with
+   * the result of each, or its RpcError (which is not thrown); undefined for a notification.
    */
-  async batch(entries, options = {}) {
-    const stop = this.#stopper("batch", options)
-    const calls = entries.map(([method, params, { notify = false } = {}]) => ({ method, params, isNotification: notify }))
-    try {
-      return await this.#perform({}, { idempotent: false, ...options }, stop, async (peer) => {
-        const settled = await Promise.allSettled(await peer.begin(calls, stop.signal, true))
-        return settled.map(({ value, reason }) => {
-          if (reason === undefined || reason instanceof RpcError) return reason ?? value
-          throw reason
-        })
-      })
-    } finally {
-      stop.end()
-    }
+  batch(entries, options = {}) {
+    const calls = entries.map(([method, params, more]) => ({ method, params, isNotification: more?.notify === true }))
+    return this.#run({ method: "a batch" }, { idempotent: false, ...options }, async (peer, signal) => {
+      const settled = await Promise.allSettled(await peer.begin(calls, signal, true))
+      const lost = settled.find(({ reason }) => reason && !(reason instanceof RpcError))
+      if (lost) throw lost.reason
+      return settled.map(({ value, reason }) => reason ?? value)
+    })
   }
 
   /** The items of a method that streams: `for await (const item of client.stream("count", [10]))`. */
   stream(method, params, options = {}) {
-    const { credit = WINDOW, onCredit, onProgress, timeout } = options
+    const { credit = WINDOW, onCredit, onProgress, timeout = 0 } = options
     if (!(credit >= 1)) throw new RangeError("a stream needs credit for an item")
-    const stop = this.#stopper(method, { ...options, timeout: timeout ?? 0 })
+    const stop = this.#stopper(method, { ...options, timeout })
     const call = { method, params, onProgress }
+    const tellCredit = (n) => tell(onCredit, n)
     const begin = (stream) =>
       this.#perform(call, { idempotent: false, ...options }, stop, async (peer) => {
-        const items = new Items(credit, credit, (n) => peer.credit?.({ id: call.id }, n), (n) => tell(onCredit, n))
-        call.items = items
+        call.items = new Items(credit, credit, (n) => peer.credit?.({ id: call.id }, n), tellCredit)
         await peer.begin([call], stop.signal)
-        tell(onCredit, items.credit)
-        const first = await items.next()
-        stream.items = items
+        tellCredit(credit)
+        const first = await call.items.next()
+        stream.items = call.items
         return first
       })
     return new Stream(begin, stop)
@@ -1302,7 +1277,8 @@ export class Client {
     const bytes = data.byteLength ?? new TextEncoder().encode(data).length
     const binary = typeof data !== "string" && new Uint8Array(data)[0] === 64
     const isSecret = direction === "out" && text.includes('"rpc.authenticate"')
-    tell(onMessage, { direction, text: isSecret ? text.replace(/"token":"(?:[^"\\]|\\.)*"/, '"token":"…"') : text, bytes, binary })
+    const told = isSecret ? text.replace(/"token":"(?:[^"\\]|\\.)*"/, '"token":"…"') : text
+    tell(onMessage, { direction, text: told, bytes, binary })
   }
 
   event(connection, topic, value) {
@@ -1316,18 +1292,15 @@ export class Client {
     const entry = this.#topics.get(pattern) ?? { subscribers: new Set() }
     this.#topics.set(pattern, entry)
     entry.subscribers.add(subscription)
-    const stop = this.#stopper("rpc.subscribe", {})
+    const call = { method: "rpc.subscribe", params: { topic: pattern } }
     try {
-      const call = { method: "rpc.subscribe", params: { topic: pattern } }
-      await this.#perform(call, { idempotent: true }, stop, async (peer) => {
+      await this.#run(call, { idempotent: true }, async (peer, signal) => {
         call.onResult = () => Object.assign(entry, { on: peer, hasBegun: true })
-        if (entry.on !== peer) await (await peer.begin([call], stop.signal))[0]
+        if (entry.on !== peer) await (await peer.begin([call], signal))[0]
       })
     } catch (error) {
       this.part(subscription)
       throw error
-    } finally {
-      stop.end()
     }
   }
 
@@ -1398,7 +1371,7 @@ export class Client {
   async #dial() {
     const { connectTimeout = 10_000, keepalive, onConnect } = this.#options
     const Socket = this.#options.WebSocket ?? globalThis.WebSocket
-    if (Socket === undefined) throw new TypeError("there is no WebSocket here (Node.js before 22): give one as the option WebSocket, run node --experimental-websocket, or take an http: address")
+    if (Socket === undefined) throw new TypeError(NO_WEBSOCKET)
     const token = await this.token()
     const socket = new Socket(this.url)
     const connection = new Connection(this, socket)
@@ -1461,6 +1434,15 @@ export class Client {
     return stop
   }
 
+  async #run(call, options, run) {
+    const stop = this.#stopper(call.method, options)
+    try {
+      return await this.#perform(call, options, stop, (peer) => run(peer, stop.signal))
+    } finally {
+      stop.end()
+    }
+  }
+
   /** Run what a call does with a connection, and again where that is safe. */
   async #perform(call, options, stop, run) {
     for (let count = 0; ; count++) {
@@ -1471,25 +1453,29 @@ export class Client {
         if (options.timeout > 0 && stop.until) call.timeout = Math.max(1, stop.until - performance.now()) / 1000
         return await run(peer)
       } catch (error) {
-        if (stop.signal.aborted || this.isClosed || call.isOnce || !(await raced(this.#mayRepeat(error, call, options, count, peer), stop.signal))) throw error
+        const isLast = stop.signal.aborted || this.isClosed || call.isOnce
+        if (isLast || !(await raced(this.#mayRepeat(error, call, options, count, peer), stop.signal))) throw error
       }
       await raced(sleep(count && Math.min(25 * 2 ** count, 1000)), stop.signal)
     }
   }
 
+  /** Whether a call is made again that failed so; `peer` is undefined where there was no connection. */
   async #mayRepeat(error, { method }, { idempotent }, count, peer) {
     const isLoss = error instanceof ConnectionError || error.code === -32007
     if (peer === undefined) return isLoss && count > 0 && count < this.retries
-    if ((isLoss || error.code === -32800) && (error.data ?? error).executed === false) return count < Math.max(this.retries, REPEATS)
+    const { executed } = error.data ?? error
+    if ((isLoss || error.code === -32800) && executed === false) return count < Math.max(this.retries, REPEATS)
     return isLoss && count < this.retries && (idempotent ?? this.#isIdempotent(method))
   }
 
   /** Whether the server declares a method idempotent; false where it does not say. */
   async #isIdempotent(method) {
     if (method === "rpc.discover") return true
-    this.#idempotent ??= this.discover().then(({ methods }) => new Set(methods.filter((each) => each?.["x-idempotent"] === true).map((each) => each.name)))
+    const declared = ({ methods }) => methods.filter((each) => each?.["x-idempotent"] === true)
+    this.#idempotent ??= this.discover().then(declared)
     try {
-      return (await this.#idempotent).has(method)
+      return (await this.#idempotent).some(({ name }) => name === method)
     } catch {
       this.#idempotent = undefined
       return false
