@@ -1385,7 +1385,7 @@ export class Client {
         }
         socket.onopen = resolve
         socket.onclose = ({ code, reason }) => fail(`the connection was closed (${code}${reason && `, ${reason}`})`)
-        socket.onerror = () => {} // onclose follows
+        socket.onerror = ({ message }) => fail(message || "no connection, or it failed") // Node.js: without onclose
         stop.signal.addEventListener("abort", () => fail("no connection in time"))
       })
       if (token) await call("rpc.authenticate", { token })
