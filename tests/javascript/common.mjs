@@ -1,6 +1,6 @@
 // What the programs of this folder share.
 import assert from "node:assert/strict"
-import { test } from "node:test"
+import { after, test } from "node:test"
 import WebSocketOfPackage from "ws"
 import { Client } from "../../rpcstream/web/client.js"
 
@@ -18,10 +18,14 @@ class Recorded extends Base {
   }
 }
 
+const clients = []
+after(() => clients.forEach((client) => client.close())) // else a test that fails would keep the program alive
+
 /** A client that keeps the messages on the wire. */
 export function connect(url, options = {}) {
   const messages = []
   const client = new Client(url, { WebSocket: Recorded, onMessage: (message) => messages.push(message), ...options })
+  clients.push(client)
   return { client, messages }
 }
 

@@ -137,7 +137,8 @@ test("signals and time-outs", async () => {
   setTimeout(() => stop.abort(reason), 20)
   await assert.rejects(client.call("wait", [60], { signal: stop.signal }), reason)
   await assert.rejects(client.call("wait", [60], { timeout: 30 }), (error) => error instanceof CallTimeout || error.code === -32003)
-  const hurried = connect(url, { timeout: 30 })
+  const hurried = connect(url, { timeout: 100 })
+  await hurried.client.connect()
   await assert.rejects(hurried.client.call("wait", [60]), CallTimeout)
   await until(async () => (await seen()).cancelled >= before.cancelled + 3)
   const patient = client.stream("count_to", [1_000_000], { signal: stop.signal })
@@ -258,5 +259,3 @@ test("without reconnect a loss ends subscriptions and streams, and the next call
   assert.equal(await client.call("add", [1, 1]), 2)
   client.close()
 })
-
-test("the end", () => client.close())

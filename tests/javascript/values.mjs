@@ -123,6 +123,3 @@ test("a stream of Arrow, or what looks like one, keeps its form", async () => {
   const table = { $type: "arrow", kind: "table", data: new Uint8Array(5000).fill(7) }
   assert.equal(await client.call("echo", [table]).catch((error) => error.code), -32602)
 })
-
-test.after?.(() => client.close())
-process.on("beforeExit", () => client.close())
