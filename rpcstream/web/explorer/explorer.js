@@ -174,7 +174,7 @@ function methodView(method) {
   const isStream = Boolean(method["x-stream"])
   const wants = h("input", { type: "checkbox", checked: isStream })
   const errors = Array.isArray(method.errors) ? method.errors : []
-  const declared = errors.filter((each) => typeof each?.code === "number" && (each.code < -32768 || each.code > -32000))
+  const declared = errors.filter((each) => typeof each?.code === "number" && (each.code < -32999 || each.code > -32000))
   const credit = h("input", { type: "number", min: 1, max: 16, value: "16" })
   const go = h("button", { class: "main", "aria-keyshortcuts": "Control+Enter" }, "Call")
   const node = h("article", null,

@@ -92,7 +92,7 @@ function kindOf(schema, schemas) {
 }
 
 const nameOfKind = (kind, schema) =>
-  schema.title ? shown(schema.title, 60) : { map: "object", ndarray: "array", any: "JSON", bytes: "file" }[kind] ?? kind
+  schema.title ? shown(schema.title, 60) : { map: "object", union: "one of several", ndarray: "array", any: "JSON", bytes: "file" }[kind] ?? kind
 
 /** What a value must be like, in a few words. */
 function constraintsOf(schema) {
