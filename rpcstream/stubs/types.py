@@ -276,7 +276,7 @@ class SchemaReader:
     def _choice(self, members: list[Any], root: Any, depth: int) -> Node:
         if len(members) > MAX_CHOICES:
             return ANY
-        if any(isinstance(each, dict) and _tag_of(each) for each in members):  # base64 is another form of the same
+        if _has_tagged(members):  # base64 is another form of the same
             members = [each for each in members if not (isinstance(each, dict) and "contentEncoding" in each)]
         return union([self._read(each, root, depth + 1) for each in members])
 
@@ -369,6 +369,8 @@ class SchemaReader:
             return ANY
         if rich := _rich(schema):
             return rich
+        if _is_rich_choice(schema.get("anyOf")):
+            return self._choice(schema["anyOf"], root, MAX_DEPTH - 1)
         if key not in self.named:
             hint = unquote(ref.rpartition("/")[2]).replace("~1", "/").replace("~0", "~")
             self.named[key] = NamedType(key, hint)
@@ -456,6 +458,19 @@ def _tag_of(schema: dict[str, Any]) -> str | None:
     values = tag.get("enum")
     name = values[0] if isinstance(values, list) and len(values) == 1 else tag.get("const")
     return name if isinstance(name, str) else None
+
+
+def _has_tagged(schemas: Any) -> bool:
+    """Whether one of several schemas describes the tagged object of a rich value."""
+    return isinstance(schemas, list) and any(isinstance(each, dict) and _tag_of(each) for each in schemas)
+
+
+def _is_rich_choice(schemas: Any) -> bool:
+    """Whether these are the forms of one rich value, though nothing else says so: tagged objects, texts and numbers."""
+    return _has_tagged(schemas) and all(
+        isinstance(each, dict) and (_tag_of(each) is not None or each.get("type") in ("string", "number"))
+        for each in schemas
+    )
 
 
 def _dtypes(texts: Any) -> tuple[str, ...]:

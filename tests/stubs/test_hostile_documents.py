@@ -152,6 +152,14 @@ def test_types_that_consist_of_themselves_are_any_value() -> None:
     assert "export type ListInput = readonly ListInput[];" in typescript
 
 
+def test_a_rich_value_that_holds_itself() -> None:
+    tagged = {"type": "object", "properties": {"$type": {"const": "bytes"}, "data": ref("A")}}
+    python, _ = check(
+        document(method("a", param("a", ref("A"))), A={"anyOf": [tagged, ref("A"), {"anyOf": [ref("A")]}]})
+    )
+    assert "AInput: TypeAlias = 'Any'" in python or "A: TypeAlias = 'Any'" in python
+
+
 def test_what_is_nested_too_deep_is_any_value() -> None:
     schema: dict[str, Any] = {"type": "integer"}
     for _ in range(900):
