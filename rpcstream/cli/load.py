@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import RegistrationError
 from ..limits import DEFAULT_HOST
 from ..server import Server
-from ..server.server import is_loopback
+from ..server.serving import is_loopback
 from ..server.target import TargetError
 from ..text import visible
 from .serve_options import HUB_OPTIONS, TLS_OPTIONS
