@@ -28,7 +28,7 @@ class Colour(enum.Enum):
 class Box:
     """A part of a picture, in pixels."""
 
-    x: int
+    x: Annotated[int, Meta(ge=-100)]
     y: int
     label: str | None = None
     tags: list[str] = field(default_factory=list)

@@ -111,13 +111,22 @@ def test_an_error_stands_at_the_field_that_its_path_names(explore) -> None:
         assert explorer.field("title").get_attribute("aria-invalid") is None
         assert explorer.error("title") == ""
 
+        # One of the server in an item of a list.
+        explorer.page.get_by_role("button", name="Add an item").first.click()
+        explorer.field("x").fill("-101")
+        explorer.field("y").fill("4")
+        explorer.call("failed")
+        assert "-100" in explorer.error("x")
+        assert explorer.error("title") == explorer.error("y") == ""
+        explorer.page.get_by_role("button", name="Remove").click()
+
         # One that the form finds itself, in an item of a list: nothing is sent.
         explorer.page.get_by_role("button", name="Add an item").first.click()
         explorer.field("x").fill("three")
         explorer.field("y").fill("4")
         explorer.page.locator("main form button.main").click()
         assert "a whole number is expected" in explorer.page.locator(".field .error:visible").inner_text()
-        assert explorer.page.locator("main .card").count() == 1
+        assert explorer.page.locator("main .card").count() == 2
         assert "boxes.0.x" in explorer.page.locator("main > article > .error").inner_text()
 
 

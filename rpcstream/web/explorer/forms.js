@@ -235,7 +235,7 @@ function jsonOf(text) {
   }
 }
 
-const WIDGETS = { date: "date", time: "time", "date-time": "datetime-local" }
+const WIDGETS = { date: "date", "date-time": "datetime-local" }
 
 /** A place for a file: to choose, drop or paste one. `take` gets it; what it throws is shown. */
 function filePlace(text, accept, take, ...more) {
