@@ -269,8 +269,9 @@ class SchemaReader:
             return self._array(schema, root, depth)
         if kind == "object":
             return self._object(schema, root, depth)
-        if kind == "string" and schema.get("format") in FORMATS:
-            return Plain(schema["format"])
+        if kind == "string":
+            formats = [schema[name] for name in ("format", "x-format") if isinstance(schema.get(name), str)]
+            return Plain(next((each for each in formats if each in FORMATS), "str"))
         return Plain(_JSON_TYPES.get(kind, "any"))
 
     def _choice(self, members: list[Any], root: Any, depth: int) -> Node:

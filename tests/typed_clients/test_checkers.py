@@ -25,6 +25,7 @@ from rpcstream.testing import serve_in_thread
 
 from ..stubs.document import DOCUMENT
 from ..stubs.test_hostile_documents import TEXTS, documents, hostile_document
+from ..stubs.test_of_servers import make_server
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -131,9 +132,13 @@ def test_types_of_hostile_and_of_random_documents_are_valid(checker: str, tmp_pa
 
 
 @each_checker
-def test_types_of_all_examples_are_valid(checker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_types_of_hints_and_of_examples_are_valid(
+    checker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     check, language, ending = CHECKERS[checker]
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    with serve_in_thread(make_server()) as address, Client(address, codec=TaggedCodec()) as client:
+        (tmp_path / f"hints.{ending}").write_text(stubs(client.discover(), language))
     count = 0
     for path in EXAMPLES:
         try:
