@@ -211,7 +211,8 @@ def type_text(schema: Any) -> str:
         values = schema.get("additionalProperties")
         return f"dict[str, {type_text(values)}]" if isinstance(values, dict) else "dict"
     text = _TYPES.get(str(kind), "any")
-    return f"{text} ({visible(str(schema['format']))})" if text == "str" and "format" in schema else text
+    form = schema.get("format", schema.get("x-format"))
+    return f"{text} ({visible(str(form))})" if text == "str" and form is not None else text
 
 
 def _array(schema: dict[str, Any]) -> str:

@@ -134,10 +134,13 @@ def schema_of(lowered: Any, components: Components, *, name: str | None = None) 
     """
     import msgspec  # only where schemas are made: the codec is imported without it
 
+    from .schema_details import add_details
+
     def hook(kind: Any) -> Any:
         return kind.schema(components)
 
     (schema,), found = msgspec.json.schema_components([lowered], schema_hook=hook, ref_template=LOCAL_REF)
+    add_details(schema, found, lowered)
     taken = {} if name is None else {schema["$ref"][len(_LOCAL) :]: name}
     names = components.place({part: corrected(described) for part, described in found.items()}, taken)
     made: dict[str, Any] = renamed(corrected(schema), names)

@@ -1,0 +1,214 @@
+"""Named schemas of one document: what has which name, and that no two classes share one."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from typing import Annotated, Any, Generic, TypeVar
+
+import ml_dtypes
+import msgspec
+import numpy as np
+import pydantic
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from rpcstream import Codec, MaxSide, Shape
+from rpcstream.codec.hints import lower
+from rpcstream.codec.schema import Components, schema_of
+
+T = TypeVar("T")
+codec = Codec()
+
+
+def components_of(*hints: Any) -> tuple[list[str], Components]:
+    """The names that these hints refer to, and the components."""
+    components = Components()
+    schemas = [schema_of(lower(hint, codec), components) for hint in hints]
+    return [schema["$ref"].removeprefix("#/components/schemas/") for schema in schemas], components
+
+
+def reached(name: str, components: Components) -> set[str]:
+    """The components that one refers to, at any depth."""
+    found: set[str] = set()
+    waiting: list[Any] = [{"$ref": f"#/components/schemas/{name}"}]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            if "$ref" in each and (to := each["$ref"].rpartition("/")[2]) not in found:
+                found.add(to)
+                waiting.append(components[to])
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+    return found
+
+
+@pytest.mark.parametrize(
+    ("hint", "name", "described"),
+    [
+        (np.ndarray, "NdArray", {"dtype": None, "shape": None}),
+        (NDArray[np.float32], "NdArray_f4", {"dtype": ["<f4"], "shape": None}),
+        (NDArray[np.bool_], "NdArray_b1", {"dtype": ["|b1"], "shape": None}),
+        (NDArray[np.float32 | np.float64], "NdArray_f4_f8", {"dtype": ["<f4", "<f8"], "shape": None}),
+        (NDArray[np.floating[Any]], "NdArray_floating", {"dtype": ["<f2", "<f4", "<f8"], "shape": None}),
+        (NDArray[np.datetime64], "NdArray_datetime64", {"dtype": ["<M8[ns]"], "shape": None}),
+        (NDArray[ml_dtypes.bfloat16], "NdArray_bfloat16", {"dtype": ["bfloat16"], "shape": None}),
+        (Annotated[NDArray[np.float32], Shape(None, 3)], "NdArray_f4_Nx3", {"dtype": ["<f4"], "shape": [None, 3]}),
+        (Annotated[np.ndarray, Shape(..., 3)], "NdArray_Etcx3", {"dtype": None, "shape": ["...", 3]}),
+        (Annotated[np.ndarray, Shape()], "NdArray_0d", {"dtype": None, "shape": []}),
+    ],
+)
+def test_arrays_have_names_that_tell_what_they_are(hint: Any, name: str, described: dict[str, Any]) -> None:
+    names, components = components_of(hint)
+    assert names == list(components) == [name]
+    assert components[name]["title"] == name
+    assert components[name]["x-ndarray"] == described
+
+
+@pytest.mark.parametrize(
+    ("hint", "name", "member"),
+    [
+        (Image.Image, "Image", "x-image"),
+        (Annotated[Image.Image, MaxSide(64)], "Image_max64", "x-maxSide"),
+        (bytes, "Bytes", "x-bytes"),
+        (bytearray, "Bytes", "x-bytes"),
+        (complex, "Complex", "anyOf"),
+        (np.float32, "np_float32", "anyOf"),
+    ],
+)
+def test_other_rich_values_do_too(hint: Any, name: str, member: str) -> None:
+    names, components = components_of(hint)
+    assert names == [name]
+    assert member in components[name]
+    texts = str(components[name])
+    assert texts.count("contentEncoding") == texts.count("contentMediaType")
+
+
+def test_two_that_are_the_same_are_one() -> None:
+    @dataclasses.dataclass
+    class Point:
+        x: float
+        shape: NDArray[np.float32] | None = None
+
+    names, components = components_of(Point, Point, NDArray[np.float32])
+    assert names == ["Point", "Point", "NdArray_f4"]
+    assert set(components) == {"Point", "NdArray_f4"}
+
+
+def classes_named(name: str) -> list[type]:
+    """Classes of this name, each with another field: as msgspec checks them, with rich fields, and of pydantic."""
+    plain = [dataclasses.make_dataclass(name, [("a", int)]), msgspec.defstruct(name, [("b", int)])]
+    rich = [dataclasses.make_dataclass(name, [("c", each)]) for each in (NDArray[np.uint8], Image.Image, bytes)]
+    return [*plain, *rich, pydantic.create_model(name, d=(int, ...)), pydantic.create_model(name, e=(str, ...))]
+
+
+@pytest.mark.parametrize("name", ["Point", "Image", "NdArray_u1", "Bytes"])
+def test_classes_of_one_name_get_numbers(name: str) -> None:
+    classes = classes_named(name)
+    names, components = components_of(*classes, Image.Image, NDArray[np.uint8], bytes, *classes)
+    of_classes = names[: len(classes)]
+    assert names[-len(classes) :] == of_classes, "each has the name that it had before"
+    assert len(set(of_classes)) == len(classes)
+    fields = [list(components[each]["properties"]) for each in of_classes]
+    assert fields == [["a"], ["b"], ["c"], ["c"], ["c"], ["d"], ["e"]]
+    kinds = [components[components[each]["properties"]["c"]["$ref"].rpartition("/")[2]] for each in of_classes[2:5]]
+    assert ["x-ndarray" in kinds[0], "x-image" in kinds[1], "x-bytes" in kinds[2]] == [True] * 3
+    for each, schema in components.items():
+        assert reached(each, components) <= set(components)
+        assert schema["title"] == each
+
+
+def test_classes_that_differ_only_in_what_they_refer_to() -> None:
+    def pair(inner: Any) -> Any:
+        return dataclasses.make_dataclass("Outer", [("inner", inner)])
+
+    first, second = (dataclasses.make_dataclass("Inner", [(field, int)]) for field in "ab")
+    names, components = components_of(pair(first), pair(second), pair(first))
+    assert [next(iter(components[each]["properties"]["inner"].values())) for each in names] == [
+        "#/components/schemas/Inner",
+        "#/components/schemas/Inner_2",
+        "#/components/schemas/Inner",
+    ]
+    assert [list(components[each]["properties"]) for each in ("Inner", "Inner_2")] == [["a"], ["b"]]
+
+
+@dataclasses.dataclass
+class Node:
+    value: NDArray[np.uint8]
+    link: Link | None = None
+
+
+@dataclasses.dataclass
+class Link:
+    to: Node
+    weight: float = 1.0
+
+
+@dataclasses.dataclass
+class Box(Generic[T]):
+    content: T
+    picture: Image.Image | None = None
+
+
+class Plain(msgspec.Struct):
+    next: Plain | None = None
+
+
+def test_classes_that_refer_to_each_other() -> None:
+    names, components = components_of(Node, Link, Plain)
+    assert names == ["Node", "Link", "Plain"]
+    assert set(components) == {"Node", "Link", "Plain", "NdArray_u1"}
+    assert reached("Node", components) == {"Node", "Link", "NdArray_u1"}
+    assert reached("Plain", components) == {"Plain"}
+
+
+def test_generic_classes_have_a_component_for_each_argument() -> None:
+    names, components = components_of(Box[int], Box[str], Box[int])
+    assert names == ["Box", "Box_2", "Box"]
+    assert [components[each]["properties"]["content"] for each in names[:2]] == [
+        {"type": "integer"},
+        {"type": "string"},
+    ]
+
+
+@pytest.mark.parametrize("name", ["</script>", "a/b~c", "Größe", "#", "x" * 10_000, "$ref"])
+def test_names_need_no_escapes_and_are_not_long(name: str) -> None:
+    kind = dataclasses.make_dataclass("C", [("a", int), ("b", NDArray[np.uint8])])
+    kind.__name__ = name
+    (made,), components = components_of(kind)
+    assert made in components
+    assert 0 < len(made) <= 100
+    assert all(letter.isascii() and (letter.isalnum() or letter in "_.-") for letter in made)
+
+
+class Visit(msgspec.Struct, omit_defaults=True):
+    at: datetime.datetime
+    hours: list[datetime.time] | None = None
+    days: dict[str, tuple[int, datetime.datetime]] = {}
+    sent: Annotated[datetime.datetime, msgspec.Meta(tz=True)] | None = None
+
+
+@dataclasses.dataclass
+class Visits:
+    last: Visit
+    picture: Image.Image | None = None
+    next: datetime.datetime | int | None = None
+
+
+def test_dates_say_that_they_are_and_structs_that_they_leave_defaults_out() -> None:
+    (_, name), components = components_of(Visit, Visits)
+    date = {"type": "string", "x-format": "date-time"}
+    members = components["Visit"]["properties"]
+    assert members["at"] == date
+    assert members["hours"]["anyOf"][0]["items"] == {"type": "string", "x-format": "time"}
+    assert members["days"]["additionalProperties"]["prefixItems"] == [{"type": "integer"}, date]
+    assert members["sent"]["anyOf"][0] == {"type": "string", "format": "date-time"}
+    assert date in components[name]["properties"]["next"]["anyOf"]
+    assert components["Visit"]["x-omit-defaults"] is True
+    assert "x-omit-defaults" not in components[name]
+    assert schema_of(lower(set[datetime.time | None], codec), Components())["items"]["anyOf"][0] == {
+        "type": "string",
+        "x-format": "time",
+    }
