@@ -534,7 +534,8 @@ async def test_discover_refers_to_classes_where_they_are(connect: Any) -> None:
     assert look_method["params"][0]["schema"] == {"$ref": "#/components/schemas/Scene"}
     properties = document["components"]["schemas"]["Scene"]["properties"]
     assert properties["name"] == {"type": "string", "default": "none"}
-    assert properties["when"] == {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
+    date = {"type": "string", "x-format": "date-time"}
+    assert properties["when"] == {"anyOf": [date, {"type": "null"}], "default": None}
 
 
 async def test_stats_count(connect: Any) -> None:
