@@ -143,8 +143,7 @@ class _Module:
             if len(forms) > 1:
                 self._types.use("overload")
                 self._add(to, ["    @overload"])
-            names = {part.lstrip("*").partition(":")[0] for part in shape}
-            receiver = _free("self", names)
+            receiver = _free("self", _names_in(shape))
             head = f"    def {name}({', '.join([receiver, *shape])}) -> {gives}:"
             lines = [head]
             if len(head) > _WIDTH:
@@ -286,15 +285,9 @@ class _Module:
         forms: list[_Form] = []
         for method in methods:
             gives = self._gives(method, kind, is_async)
-            first = f"method: Literal[{quoted(method.name)}]"
             for form in self._forms(method, is_notification=kind == "notify"):
-                if "/" in form:
-                    renamed = [
-                        part.replace("method:", "method_:", 1) if part[:7] == "method:" else part for part in form
-                    ]
-                    forms.append(([first, *renamed], gives, []))
-                else:
-                    forms.append(([first, "/", *form], gives, []))
+                first = f"{_free('method', _names_in(form))}: Literal[{quoted(method.name)}]"
+                forms.append(([first, *([] if "/" in form else ["/"]), *form], gives, []))
         self._write_functions(self._classes, "call" if kind == "call" else "__call__", forms)
         return name
 
@@ -337,6 +330,11 @@ class _Module:
     def _unshadowed(self, text: str, attributes: set[str]) -> str:
         """A type, in a class that has attributes of these names: `int` is the method there, if one is called so."""
         return text if attributes.isdisjoint(words_in(text)) else self._types.unshadowed(text, attributes)
+
+
+def _names_in(form: list[str]) -> set[str]:
+    """The names of parameters."""
+    return {part.lstrip("*").partition(":")[0] for part in form}
 
 
 def _free(name: str, taken: Collection[str]) -> str:
