@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import contextlib
 import socket
 import struct
