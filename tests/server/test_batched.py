@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import contextlib
+import re
 import socket
 import struct
 import threading
@@ -215,7 +215,8 @@ async def test_a_failing_item_fails_as_any_call(debug: bool, caplog: pytest.LogC
         assert type(bad) is InternalError
         assert (bad.data or {}).get("message") == ("the secret" if debug else None)
         assert (await client.call("rpc.stats"))["handler_failures"] == 1
-    assert "method 'shout' failed with 3 items, each is run alone" in caplog.text
+    # Three, unless the machine is so busy that one came later.
+    assert re.search(r"method 'shout' failed with [23] items, each is run alone", caplog.text)
     assert caplog.text.count("Traceback") == 1
 
 
