@@ -44,7 +44,9 @@ class Tree:
 
 def make_server(**options: Any) -> Server:
     """The server; `server.state.cancelled` has the numbers of the items after which streams were cancelled."""
-    server = Server(**{"title": "Pictures & numbers", "version": "3", "docs": True, **options})
+    server = Server(
+        **{"title": "Pictures & numbers", "version": "3", "description": "Try them.", "docs": True, **options}
+    )
     server.state.cancelled = []
 
     @server

@@ -64,6 +64,8 @@ def test_methods_are_grouped_and_found(explore) -> None:
     with explore(make_server()) as explorer:
         page = explorer.page
         assert page.locator("#list h2").all_inner_texts() == ["methods", "Trouble", "files", "of the server itself"]
+        assert page.locator("main h2").inner_text() == "announce"  # the first of the list
+        assert page.locator("main").inner_text().startswith("Try them.")
         page.keyboard.press("/")
         page.keyboard.type("table")
         assert page.locator("#list a").all_inner_texts() == ["people"]  # by its summary

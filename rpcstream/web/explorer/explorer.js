@@ -20,6 +20,7 @@ let methods = new Map()
 let token = sessionStorage.getItem("rpc-token") ?? ""
 let view = null // of the method that is shown
 let limit = STEP
+let first = "" // method of the list
 let follow = null
 
 const wire = new Wire()
@@ -64,7 +65,7 @@ async function load() {
     methods = new Map((Array.isArray(found.methods) ? found.methods : []).filter((each) => typeof each?.name === "string").map((each) => [each.name, each]))
     const { title = "", version = "" } = found.info ?? {}
     document.title = shown(title, 80)
-    at("title").textContent = shown(`${title} ${version}`)
+    at("title").textContent = shown(version === "0" ? title : `${title} ${version}`) // "0": it was given none
     const isHub = methods.has("rpc.clients")
     document.querySelector('a[href="#/hub"]').hidden = !isHub
     if (isHub && follow?.client !== asked) {
@@ -121,6 +122,7 @@ function showList() {
     groups.get(group).push(each)
   }
   const order = [...groups].sort(([a], [b]) => (a === "rpc") - (b === "rpc") || (a < b ? -1 : 1))
+  if (!words.length) first = order.find(([group]) => group !== "rpc")?.[1][0].name
   at("found").textContent = `${count.toLocaleString()} of ${methods.size.toLocaleString()} methods`
   list.replaceChildren()
   let left = limit
@@ -336,7 +338,7 @@ function route() {
   const [, name, rest = ""] = /^#\/(\w*)\/?(.*)$/s.exec(location.hash) ?? []
   if (Object.hasOwn(VIEWS, name)) {
     view = null
-    main.replaceChildren(VIEWS[name].node)
+    if (main.firstChild !== VIEWS[name].node) main.replaceChildren(VIEWS[name].node)
     if (name === "hub") hub.refresh()
     return mark()
   }
@@ -347,15 +349,17 @@ function route() {
     wanted = decodeURIComponent(path)
     values = query ? parseJson(decodeURIComponent(query)) : null
   } catch {}
+  // Without a name the first one is shown; it stays where another becomes the first.
+  const isStart = !wanted
+  if (isStart) wanted = methods.has(view?.name) ? view.name : first
   const method = methods.get(wanted)
   if (!method) {
     view = null
-    const text = wanted ? `There is no method ${shown(wanted)} here.` : "Choose a method."
-    const about = document_.info?.description
-    main.replaceChildren(about ? longText(String(about)) : "", h("p", null, text))
+    main.replaceChildren(h("p", null, wanted ? `There is no method ${shown(wanted)} here.` : "This server has no methods."))
   } else if (view?.href !== hrefOf(wanted) || view.described !== jsonText(method, 0, Infinity)) {
-    view = Object.assign(viewOf(method), { described: jsonText(method, 0, Infinity) })
-    main.replaceChildren(view.node)
+    view = Object.assign(viewOf(method), { name: wanted, described: jsonText(method, 0, Infinity) })
+    const about = isStart && document_.info?.description
+    main.replaceChildren(about ? longText(String(about)) : "", view.node)
   }
   if (view && values && typeof values === "object") view.form.set(values)
   mark()
