@@ -310,9 +310,6 @@ function fromBase64(text) {
 // Integers beyond 2^53 pass JSON.parse and JSON.stringify as texts that begin so; a peer cannot know this prefix.
 const MARK = `${Array.from(crypto.getRandomValues(new Uint32Array(4)), String)}:`
 const MARKED = new RegExp(`"${MARK}(-?[\\d.]+)"`, "g")
-const TOKENS = /"[^"\\]*(?:\\[^][^"\\]*)*"|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/g
-const VALUES = /"[^"\\]*(?:\\[^][^"\\]*)*"|[,[{]/g
-
 // A member may have any name, `__proto__` too.
 const put = (object, key, value) =>
   Object.defineProperty(object, key, { value, writable: true, enumerable: true, configurable: true })
@@ -326,20 +323,54 @@ function change(tree, replace) {
   return tree
 }
 
+/** The place behind the string of a JSON text that begins before this place. */
+function endOfString(text, start) {
+  for (let at = start; ; at++) {
+    at = text.indexOf('"', at)
+    if (at < 0) return text.length
+    let slashes = 0
+    while (text.charCodeAt(at - 1 - slashes) === 92) slashes += 1
+    if (slashes % 2 === 0) return at + 1
+  }
+}
+
+/** Throw where a text has more strings, commas and brackets than this, before memory is taken for its values. */
+function checkValues(text, most) {
+  let count = 0
+  for (let at = 0; at < text.length; at++) {
+    const code = text.charCodeAt(at)
+    if (code === 34) at = endOfString(text, at + 1) - 1
+    else if (code !== 44 && code !== 91 && code !== 123) continue
+    if (++count > most) throw new TypeError("a message has too many values")
+  }
+}
+
+/** A JSON text with its integers beyond 2^53 as marked strings. */
+function marked(text) {
+  const parts = []
+  let [copied, at, quote] = [0, 0, text.indexOf('"')] // `at` is outside of strings, `quote` the next one behind it
+  const integers = /-?\d{16,4301}/g // bounded, since the stack of a regular expression is
+  for (let found; (found = integers.exec(text)); ) {
+    const [{ index }, [integer]] = [found, found]
+    while (quote >= 0 && quote < index) {
+      at = endOfString(text, quote + 1)
+      quote = text.indexOf('"', at)
+    }
+    if (at > index) integers.lastIndex = at // it stood in a string
+    const isPart = /[\d.eE+-]/.test(text.charAt(index - 1)) || /[.eE]/.test(text.charAt(index + integer.length))
+    if (at > index || isPart || /^-?0/.test(integer) || Number.isSafeInteger(+integer)) continue
+    if (integer.length > 4300) throw new TypeError("an integer has too many digits")
+    parts.push(text.slice(copied, index), `"${MARK}${integer}"`)
+    copied = index + integer.length
+  }
+  return parts.join("") + text.slice(copied)
+}
+
 /** The value of a text from the other end. Throws where it is not JSON, or over the limits. */
 function parse(text, payloads, limits) {
-  if (text.length > limits.maxValues) {
-    VALUES.lastIndex = 0
-    for (let count = 0; VALUES.test(text); )
-      if (++count > limits.maxValues) throw new TypeError("a message has too many values")
-  }
+  if (text.length > limits.maxValues) checkValues(text, limits.maxValues)
   const isBig = /\d{16}/.test(text)
-  const mark = (token) => {
-    if (!/^-?\d{16,}$/.test(token) || Number.isSafeInteger(+token)) return token
-    if (token.length > 4300) throw new TypeError("an integer has too many digits")
-    return `"${MARK}${token}"`
-  }
-  const tree = JSON.parse(isBig ? text.replace(TOKENS, mark) : text)
+  const tree = JSON.parse(isBig ? marked(text) : text)
   if (!isBig && !payloads.length) return tree
   const unused = new Set(payloads)
   const revive = (value, depth) => {
@@ -794,9 +825,13 @@ class Connection extends Calls {
   async #askForFrames() {
     if (this.#hasAsked || !this.client.binary) return
     this.#hasAsked = true
-    const call = { method: "rpc.hello", params: { binary: 1 } }
-    const [reply] = await this.begin([call], new AbortController().signal)
-    reply.then((result) => (this.#takesFrames = result?.binary === 1)).catch(() => {})
+    try {
+      const call = { method: "rpc.hello", params: { binary: 1 } }
+      const [reply] = await this.begin([call], new AbortController().signal)
+      this.#takesFrames = (await reply)?.binary === 1
+    } catch {
+      // A server that does not know the method reads no frames.
+    }
   }
 
   #upload(name, items, call) {
@@ -813,6 +848,7 @@ class Connection extends Calls {
   }
 
   #receive(data) {
+    if (this.isLost) return undefined
     this.hasReceived = true
     let message
     try {
@@ -1130,8 +1166,10 @@ class Subscription {
   constructor(client, pattern, maxQueue, signal) {
     Object.assign(this, { client, pattern, maxQueue })
     this.items = new Items(Infinity, Infinity)
-    signal?.addEventListener("abort", () => this.return())
-    if (signal?.aborted) this.return()
+    const end = () => this.return()
+    this.forget = () => signal?.removeEventListener("abort", end)
+    signal?.addEventListener("abort", end)
+    if (signal?.aborted) end()
   }
 
   /** Wait until the server has confirmed the subscription: all values that are published from then on arrive. */
@@ -1151,6 +1189,7 @@ class Subscription {
 
   async return(value) {
     this.hasEnded = true
+    this.forget()
     this.items.end()
     this.items.drop(0)
     this.client.part(this)

@@ -253,3 +253,39 @@ test("a server that is silent is given up", async () => {
   await assert.rejects(hurried.call("wait"), CallTimeout)
   hurried.close()
 })
+
+test("integers are exact wherever they stand, and nothing else is taken for one", async () => {
+  const cases = [
+    ["12345678901234567890", 12345678901234567890n], ["-9007199254740993", -9007199254740993n], ["9007199254740991", 9007199254740991],
+    ["[12345678901234567890,-12345678901234567890]", [12345678901234567890n, -12345678901234567890n]],
+    ["12345678901234567890.5", 12345678901234567890.5], ["0.12345678901234567890", 0.1234567890123456789], ["12345678901234567890e2", 12345678901234567890e2],
+    ["1e0000000000000000002", 100], ["1e+0000000000000000002", 100], ["1e-0000000000000000002", 0.01], ["-1.0000000000000000001", -1],
+    ['"12345678901234567890"', "12345678901234567890"], ['"\\\\"', "\\"], ['["\\"12345678901234567890", 12345678901234567890]', ['"12345678901234567890', 12345678901234567890n]],
+    ['{"12345678901234567890": "\\\\", "a\\\\": 12345678901234567890}', { "12345678901234567890": "\\", "a\\": 12345678901234567890n }],
+    ['["\\\\\\"", 12345678901234567890, "\\"", 1]', ['\\"', 12345678901234567890n, '"', 1]], [`"${"1".repeat(5000)}"`, "1".repeat(5000)],
+    [`1${"0".repeat(4000)}`, 10n ** 4000n],
+  ]
+  for (const [text, wanted] of cases) {
+    const { client, socket, call, id } = await calling()
+    socket.says(`{"jsonrpc":"2.0", "id":${id} ,"result":${text}}`)
+    assert.deepEqual((await call).result, wanted, text.slice(0, 80))
+    client.close()
+  }
+  for (const text of ["012345678901234567890", "-", "12345678901234567890x", "+12345678901234567890", "--12345678901234567890", '12345678901234567890""']) {
+    const { socket, call, id } = await calling()
+    socket.says(`{"jsonrpc":"2.0","id":${id},"result":${text}}`)
+    assert.ok((await call).error instanceof ConnectionError, text)
+  }
+})
+
+test("long strings of any kind are read, and deep nesting is refused, without an overflow", async () => {
+  for (const text of ["x".repeat(2e7), "\n".repeat(5e6), "1234567890".repeat(2e6), ",[{".repeat(5e6), '"\\'.repeat(3e6)]) {
+    const { client, socket, call, id } = await calling()
+    socket.says({ id, result: [text, 2 ** 53] })
+    assert.ok((await call).result[0] === text)
+    client.close()
+  }
+  const { socket, call, id } = await calling()
+  socket.says(`{"jsonrpc":"2.0","id":${id},"result":${"[".repeat(450_000)}${"]".repeat(450_000)}}`)
+  assert.ok((await call).error instanceof Error)
+})

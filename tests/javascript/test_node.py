@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from rpcstream import Hub
 from rpcstream.testing import serve_in_thread
 
 from .service import DTYPES, MODES, make_server
@@ -108,6 +109,12 @@ def test_a_server_that_is_restarted(node: str) -> None:
                 continue
             print("done", file=program.stdin, flush=True)
     assert program.returncode == 0
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_hub(node: str) -> None:
+    with serve_in_thread(Hub()) as address:
+        run(node, "hub.mjs", f"ws://{address}/")
 
 
 @pytest.mark.parametrize("node", NODES)
