@@ -160,7 +160,11 @@ class Description:
                     return {"default": default}
         except (EncodeError, msgspec.ValidationError):
             pass
-        return {"x-default": shortened_text(repr(parameter.default), _SHOWN_MAX)}
+        try:
+            shown = repr(parameter.default)
+        except Exception:  # of the class of the default; the others are described all the same
+            shown = f"a {type(parameter.default).__name__}"
+        return {"x-default": shortened_text(shown, _SHOWN_MAX)}
 
     def _schema(self, lowered: Any) -> dict[str, Any]:
         try:

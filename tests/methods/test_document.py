@@ -171,3 +171,14 @@ async def test_long_texts_names_and_defaults_do_not_make_it_long() -> None:
     assert methods["long"]["params"][2]["schema"]["x-default"].endswith("...")
     assert len(methods["long"]["summary"]) <= 300
     assert max(map(len, made["components"]["schemas"])) <= 100
+
+
+async def test_a_default_that_cannot_be_shown_is_named_by_its_class() -> None:
+    class Shy:
+        def __repr__(self) -> str:
+            raise ValueError("no")
+
+    server = Server()
+    server.add(lambda a=Shy(): 1, name="m")  # noqa: B008
+    method = next(each for each in orjson.loads(await of(server).text())["methods"] if each["name"] == "m")
+    assert method["params"][0]["schema"] == {"x-default": "a Shy"}
