@@ -87,6 +87,8 @@ class Callbacks:
         description = Description(self._settings.codec, len(wanted))
         described = [description.method(wanted[name]) for name in sorted(wanted)]
         for method in described:
+            # Those of the framework stand in the hub's own document; a registration has a limit of size.
+            method["errors"] = list(wanted[method["name"]].about.errors)
             if methods[method["name"]]:
                 method["shared"] = True
         return described, description.components()["schemas"]

@@ -219,6 +219,7 @@ async def test_what_is_offered_is_described(hub: FakeHub, address: str) -> None:
         assert (described["shared"], described["x-idempotent"]) == (True, True)
         assert list(params["components"]) == ["NdArray_f4", "Reading"]
         assert "Reading" in str(measured)
+        assert add["errors"] == [], "those of the framework are known to the hub"
         assert await client.ask("gpu-1", "add", [1, 5]) == 6
         assert await client.ask("gpu-1", "add", [1]) == 3
 
