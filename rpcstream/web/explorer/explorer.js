@@ -378,7 +378,7 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault()
     search.focus()
   } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-    view?.call()
+    if (!event.target.closest("#asked, dialog")) view?.call()
   } else if (event.key === "Escape" && !at("dialog").open) document.querySelector(".stop")?.click()
   else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && (event.target === search || list.contains(event.target))) {
     const links = [...list.querySelectorAll("a")]
