@@ -967,6 +967,7 @@ class Connection extends Calls {
       await new Outgoing(false).tree(result) // throws where it has no form on the wire
       return isRequest ? { jsonrpc: "2.0", id, result } : undefined
     } catch (error) {
+      if (this.isLost) return undefined
       const told = errorOf(error)
       return isRequest ? { jsonrpc: "2.0", id, error: told } : undefined
     } finally {
@@ -1249,7 +1250,8 @@ export class Client {
    * Send several calls as one message: `[method, params]`, or `[method, params, { notify: true }]`. Gives a list with
    * the result of each, or its RpcError (which is not thrown); undefined for a notification.
    */
-  batch(entries, options = {}) {
+  async batch(entries, options = {}) {
+    if (!entries.length) return [] // an empty array is no batch (JSON-RPC 2.0, section 6)
     const calls = entries.map(([method, params, more]) => ({ method, params, isNotification: more?.notify === true }))
     return this.#run({ method: "a batch" }, { idempotent: false, ...options }, async (peer, signal) => {
       const settled = await Promise.allSettled(await peer.begin(calls, signal, true))
@@ -1262,7 +1264,8 @@ export class Client {
   /** The items of a method that streams: `for await (const item of client.stream("count", [10]))`. */
   stream(method, params, options = {}) {
     const { credit = WINDOW, onCredit, onProgress, timeout = 0 } = options
-    if (!(credit >= 1)) throw new RangeError("a stream needs credit for an item")
+    const isWhole = Number.isSafeInteger(credit) && credit >= 1
+    if (!isWhole) throw new RangeError("the credit of a stream is a whole number from 1")
     const stop = this.#stopper(method, { ...options, timeout })
     const call = { method, params, onProgress }
     const tellCredit = (n) => tell(onCredit, n)

@@ -60,6 +60,7 @@ test("notifications and batches", async () => {
   const got = await client.batch([["add", [1, 1]], ["refuse"], ["add", [1, 1], { notify: true }], ["echo", [large]]])
   assert.deepEqual([got[0], got[1].code, got[2], got[3].size], [2, 7, undefined, 10_000])
   assert.deepEqual(await client.batch([["add", [1, 1], { notify: true }]]), [undefined])
+  assert.deepEqual(await client.batch([]), [])
   const tooMany = await client.batch(Array.from({ length: 1001 }, () => ["add", [1, 1]]))
   assert.deepEqual(new Set(tooMany.map(({ code }) => code)), new Set([-32004]))
 })

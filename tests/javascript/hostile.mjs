@@ -148,7 +148,7 @@ test("items without credit end their stream, with a cancel", async () => {
   assert.deepEqual(socket.sent.at(-1).params, { id })
   assert.equal(socket.sent.at(-1).method, "$/cancelRequest")
   client.close()
-  await assert.rejects(async () => client.stream("count", [], { credit: 0 }), RangeError)
+  for (const credit of [0, -1, 1.5, Infinity, NaN, "2"]) assert.throws(() => client.stream("count", [], { credit }), RangeError)
 })
 
 test("events that nothing reads are dropped, and none come of what was not subscribed to", async () => {
@@ -196,6 +196,26 @@ test("a server that calls too much is refused, and its streams are bounded", asy
   socket.send = (data) => socket.sent.push(data)
   for (const id of ids) socket.says(`{"jsonrpc":"2.0","id":${id},"method":"no"}`)
   await until(() => ids.every((id) => socket.sent.some((each) => typeof each === "string" && each.includes(`"id":${id},`))))
+  client.close()
+})
+
+test("calls of a server that is lost are cancelled, and nothing is said", async () => {
+  const cancelled = []
+  const { client, socket } = await connected({ methods: { wait: (params, { signal }) => new Promise((_, reject) => signal.addEventListener("abort", () => {
+    cancelled.push(signal.reason)
+    reject(signal.reason)
+  })) } })
+  const [before, said] = [console.error, []]
+  console.error = (error) => said.push(error)
+  for (const id of [1, 2]) socket.says({ id, method: "wait" })
+  await until(() => client.state === "open")
+  await new Promise((resolve) => setTimeout(resolve, 10))
+  socket.close()
+  await until(() => cancelled.length === 2)
+  await new Promise((resolve) => setTimeout(resolve, 10))
+  console.error = before
+  assert.deepEqual([said, socket.sent], [[], []])
+  assert.ok(cancelled.every((reason) => reason instanceof ConnectionError))
   client.close()
 })
 
