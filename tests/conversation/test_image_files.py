@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from rpcstream import AsyncClient, Client, EncodeError, ImageFile, InternalError, InvalidParams, MaxSide, Server
+from rpcstream.client.discovery import methods_of
 from rpcstream.codec import image_files
 from rpcstream.testing import serve_in_thread
 
@@ -155,7 +156,7 @@ def test_images_are_reduced_where_the_hint_says_so(client: Client, folder: Path)
 
 
 def test_discovery_shows_the_side(client: Client) -> None:
-    found: Any = client.discover()
-    schema = {each["name"]: each for each in found["methods"]}["thumbnail"]["params"][0]["schema"]
+    found = methods_of(client.discover())
+    schema = {each["name"]: each for each in found}["thumbnail"]["params"][0]["schema"]
     assert schema["x-maxSide"] == 40
     assert "at most 40 pixels" in schema["description"]
