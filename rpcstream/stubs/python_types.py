@@ -102,7 +102,8 @@ def _escaped(text: str, *, quotes: bool) -> str:
 
 def docstring(lines: Iterable[str], indent: str) -> list[str]:
     """Any lines as a docstring: nothing in them ends it, and none of them begins in the first column."""
-    found = [line.expandtabs(4).rstrip() for line in lines]
+    # Half a surrogate pair cannot stand in a docstring from Python 3.13 on, not even escaped.
+    found = [line.encode(errors="backslashreplace").decode().expandtabs(4).rstrip() for line in lines]
     found = [_escaped(line, quotes='"""' in line or line.endswith('"')) for line in found]
     if not any(found):
         return []
