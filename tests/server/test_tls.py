@@ -89,7 +89,7 @@ async def test_mutual_tls(files: Files) -> None:
 
 @pytest.mark.parametrize("goes_on", [False, True])
 async def test_a_refused_certificate_cannot_be_talked_over(files: Files, goes_on: bool) -> None:
-    """Whoever does not leave when it is refused is left: at its next word, or when the time for a handshake is over."""
+    """A client that stays when it is refused is left: at its next word, or when the time for a handshake is over."""
     server = Server(tls=TLS(certificate=files.server, client_ca=files.ca), limits=Limits(message_timeout=0.5))
     server.add(lambda: called.append(1), name="touch")
     called: list[int] = []
