@@ -117,7 +117,8 @@ class DependencyRunner(CallRunner):
                 try:
                     await asyncio.wait({outcome})
                 except asyncio.CancelledError:
-                    if not self.session.running.is_undisturbed(task):
+                    # One that comes when the handler has ended must not reach the clean-up.
+                    if not outcome.done() and not self.session.running.is_undisturbed(task):
                         task.cancel()
             return outcome.result()
         finally:

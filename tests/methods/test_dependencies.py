@@ -28,8 +28,12 @@ from rpcstream import (
     RpcError,
     Server,
 )
+from rpcstream.methods.dependency_call import DependencyRunner
 from rpcstream.testing import memory_client, serve_in_thread
 from tests.methods import worker_functions
+
+from ..internals import record_calls
+from ..waiting import until
 
 #: What happened, in order. Emptied before each test.
 notes: list[Any] = []
@@ -621,6 +625,38 @@ async def test_clean_up_has_all_the_time_it_wants_and_not_what_was_left_to_the_c
             with pytest.raises((CallTimeout, RpcError)):
                 await client.call("forever", timeout=0.5)
             await noted(1)
+
+
+async def test_a_second_cancel_does_not_take_the_clean_up_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    callers: list[asyncio.Task[Any] | None] = []
+    record_calls(monkeypatch, DependencyRunner, "_start_apart", before=lambda: callers.append(asyncio.current_task()))
+    server = Server()
+
+    async def opened() -> AsyncIterator[None]:
+        task = asyncio.current_task()
+        try:
+            yield
+        finally:
+            # Else the generator was left to the garbage collection.
+            notes.append("closed" if asyncio.current_task() is task else "closed elsewhere")
+
+    @server
+    async def forever(_: Annotated[None, Depends(opened)]) -> None:
+        notes.append("begun")
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            (caller,) = callers
+            assert caller is not None
+            caller.cancel()  # as by a deadline, while the client cancels as well
+            raise
+
+    async with server.listening(port=0) as address, AsyncClient(address) as client:
+        call = asyncio.ensure_future(client.call("forever"))
+        await noted("begun")
+        call.cancel()
+        await until(lambda: len(notes) == 2)
+        assert notes == ["begun", "closed"]
 
 
 async def test_batches_and_notifications_have_dependencies_too() -> None:
