@@ -196,6 +196,8 @@ class WorkerLink:
         elif kind == "left" and self._left is not None and not self._left.done():
             self._left.set_result(None)
         elif kind == "count" and self._server is not None:
+            if self._will_report:  # first, so that what the supervisor knows agrees with what is counted
+                self._report()
             self._send({"type": "counted", "id": message["id"], "counters": self._counted(self._server)})
         elif kind == "counters" and self._answer is not None and not self._answer.done():
             self._answer.set_result(message)
