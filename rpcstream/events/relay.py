@@ -98,14 +98,11 @@ class SubscriptionChanges:
             self._count -= len(self._changes.pop(key, None) or ())
             self._told.discard(key)
 
-    def take(
-        self, everything: Callable[[], Mapping[Key, Mapping[str, Iterable[str]]]], *, asks: bool = False
-    ) -> list[Message]:
-        """Take the messages with what has changed; the last one asks for an answer.
+    def take(self, everything: Callable[[], Mapping[Key, Mapping[str, Iterable[str]]]]) -> list[Message]:
+        """Take the messages with what has changed, one at least; the last one asks for an answer.
 
         Args:
             everything: gives all subscriptions, by connection, for a process that is told all anew.
-            asks: there is one message at least.
         """
         reset, self._is_behind = self._is_behind, False
         if reset:
@@ -120,8 +117,6 @@ class SubscriptionChanges:
                 self._told.add(key)
                 changes += [[key, topic, denied] for topic, denied in topics.items()]
         self._changes, self._count = {}, 0
-        if not (changes or asks or reset):
-            return []
         messages: list[Message] = [
             {"type": "subscriptions", "changes": changes[at : at + CHUNK]}
             for at in range(0, max(1, len(changes)), CHUNK)
@@ -433,7 +428,7 @@ class EventRelay:
             self._is_scheduled = False
             out, self._out, self._out_size = self._out, deque(), 0
             if not self._is_asked and (self._changes or self._next_settled is not None):
-                messages = self._changes.take(self._topics.own_subscriptions, asks=True)
+                messages = self._changes.take(self._topics.own_subscriptions)
                 self._is_asked = True
                 self._settled, self._next_settled = self._next_settled, None
         for message in (*out, *messages):

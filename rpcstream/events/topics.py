@@ -159,12 +159,7 @@ class Topics(Mapping[str, int]):
     def _publish(self, topic: str, value: Any, retain: bool) -> int:
         table, relay = self._table, self._relay
         # The tables are only read here, each at one stroke: that needs no lock.
-        if (
-            retain
-            or topic in table.by_topic
-            or (table.has_patterns and table.patterns.find(topic))
-            or (relay is not None and relay.wants(topic))
-        ):
+        if retain or table.has(topic) or (relay is not None and relay.wants(topic)):
             message = self._encoded(topic, value)
             keep: Keep = "" if not retain else "forget" if value is None else "keep"
             with self._lock:
@@ -292,21 +287,22 @@ class Topics(Mapping[str, int]):
         Its events wait meanwhile, and until the task that handles the request has ended, so that the reply is sent
         first.
         """
-        is_new = topic not in self.subscriptions_of(connection)
+        assert self._relay is not None
+        before = self._table.subscribers.get(connection)
+        is_new = before is None or topic not in before.topics
         result = self.subscribe(connection, topic, denied=denied)
         subscriber = self._table.subscribers[connection]
-        if self._relay is not None:
-            self._delivery.hold(subscriber)
-            try:
-                await self._relay.settled()
-            except BaseException:
-                if is_new:
-                    self.unsubscribe(connection, topic)
-                raise
-            finally:
-                task = asyncio.current_task()
-                assert task is not None
-                task.add_done_callback(lambda _: connection.loop.call_soon(self._release, subscriber))
+        self._delivery.hold(subscriber)
+        try:
+            await self._relay.settled()
+        except BaseException:
+            if is_new:
+                self.unsubscribe(connection, topic)
+            raise
+        finally:
+            task = asyncio.current_task()
+            assert task is not None
+            task.add_done_callback(lambda _: connection.loop.call_soon(self._release, subscriber))
         return result
 
     def _release(self, subscriber: Subscriber) -> None:

@@ -136,7 +136,7 @@ class Server(ServingServer):
         self.static = self.routes.static
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
-        self._add_pages(**{name: given[name] for name in ("docs", "javascript")})
+        self._add_pages(docs=given["docs"], javascript=given["javascript"])
         self._observation: Observation | None = None
         self._observed: dict[str, Any] = {"metrics": False, "access_log": None, "log_slow_calls": None}
         self.observe(metrics=given["metrics"], access_log=given["access_log"], log_slow_calls=given["log_slow_calls"])

@@ -224,7 +224,7 @@ class EventExchange:
         """Tell a worker what has changed, unless it has not seen yet what it was told before."""
         if member.is_asked or not (member.changes or member.next_questions):
             return
-        messages = member.changes.take(lambda: self._subscriptions_of_others(member), asks=True)
+        messages = member.changes.take(lambda: self._subscriptions_of_others(member))
         member.is_asked = True
         member.questions, member.next_questions = member.next_questions, set()
         for message in messages:

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ..auth.authenticator import Authenticator
 from ..limits import Limits
@@ -350,8 +350,9 @@ class Listener:
         )
 
     def _make_router(self, access: AccessRules, websocket: Callable[[Request], WebSocketStream] | None) -> HttpRouter:
-        more: dict[str, Any] = {"endpoints": self.endpoints, "reads_frames": self._binary}
-        return HttpRouter(access, self._routes, websocket, self._paths, **more)
+        return HttpRouter(
+            access, self._routes, websocket, self._paths, endpoints=self.endpoints, reads_frames=self._binary
+        )
 
     def _new_session(self) -> Session:
         return self.add_session(self._make_session)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -106,13 +107,15 @@ async def test_other_sockets_count_nothing(tmp_path: Path) -> None:
         await writer.wait_closed()
 
 
-@pytest.mark.parametrize("sock", [None, socket.socket(socket.AF_INET, socket.SOCK_DGRAM), closed_socket()])
-def test_what_is_no_tcp_connection_counts_nothing(sock: object) -> None:
-    traffic = Traffic()
+@pytest.mark.parametrize(
+    "make", [lambda: None, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM), closed_socket]
+)
+def test_what_is_no_tcp_connection_counts_nothing(make: Callable[[], socket.socket | None]) -> None:
+    sock, traffic = make(), Traffic()
     traffic.add(sock)
     assert traffic.total([sock]) == bytes_of(sock) == (0, 0)
     if sock is not None:
-        sock.close()  # type: ignore[attr-defined]
+        sock.close()
 
 
 async def test_without_metrics_they_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
