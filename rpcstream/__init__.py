@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from .methods.about import Example
     from .methods.dependencies import Depends
     from .methods.middleware import CallNext, MethodCall
+    from .nats.options import NatsLogin
     from .peer.context import Context
     from .peer.credentials import Credentials
     from .peer.remote import BlockingPeer, Peer
@@ -104,6 +105,7 @@ _MODULE_OF = {
     "CallNext": "methods.middleware",
     "MaxSide": "codec",
     "MethodCall": "methods.middleware",
+    "NatsLogin": "nats.options",
     "Peer": "peer.remote",
     "Request": "wire.http_messages",
     "Response": "wire.http_messages",
@@ -151,6 +153,7 @@ __all__ = [
     "MessageTooLarge",
     "MethodCall",
     "MethodNotFound",
+    "NatsLogin",
     "NotAuthenticated",
     "NotPermitted",
     "ParseError",

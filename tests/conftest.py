@@ -14,15 +14,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from .example_count import example_count
 from .internals import forget_searches
 from .raw_connection import RawConnection
 
 #: Folders that are run where they are named, in steps of `.ci/run`.
-_NAMES = ["abuse", "benchmarks", "docs", "examples", "explorer", "interop", "javascript", "rolling", "supervisor"]
-_NAMES += ["typed_clients"]
+_NAMES = ["abuse", "benchmarks", "cli/serve", "docs", "examples", "explorer", "interop", "javascript", "rolling"]
+_NAMES += ["supervisor", "typed_clients"]
 NAMED = [Path(__file__).parent.resolve() / name for name in _NAMES]
 
 #: In the place of the user's folders for configurations and caches.
@@ -30,8 +30,10 @@ USER_FOLDER = tempfile.TemporaryDirectory(prefix="rpcstream-tests-")
 
 pytest_plugins = ["rpcstream.pytest_plugin"]
 
-# Property tests without a number of their own.
-settings.register_profile("rpcstream", max_examples=example_count(100))
+# Property tests without a number of their own. A machine that is slow, or stands still, is no fault.
+settings.register_profile(
+    "rpcstream", max_examples=example_count(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("rpcstream")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -34,6 +34,10 @@ from rpcstream.transports.listen import Listener
 from rpcstream.transports.open_connections import OpenConnections, UnauthenticatedConnections
 from rpcstream.transports.paced_transport import PacedTransport
 from rpcstream.wire.framing import LineFramer
+
+if TYPE_CHECKING:  # not everywhere is NATS
+    from rpcstream.nats.link import NatsLink
+    from rpcstream.nats.service import NatsService
 
 
 def record_calls(
@@ -475,3 +479,49 @@ def forget_searches() -> None:
 def ring_memory(server: Server) -> int:
     """Bytes of the shared memory of all connections of a server."""
     return server._memory.rings.taken
+
+
+def nats_transport(link: NatsLink) -> Any:
+    """The transport of nats-py below a connection to NATS."""
+    return link.client._transport
+
+
+def memory_of(server: Server) -> Any:
+    """The memory that all messages of a server take (`peer.memory`)."""
+    return server._memory
+
+
+def direct_listener_of(server: Server) -> Any:
+    """What listens for direct connections, of a server that has joined one service."""
+    (service,) = server._nats.services
+    return service.listener
+
+
+def direct_port_of(server: Server) -> int:
+    """The port of that."""
+    return int(direct_listener_of(server)._acceptors[0]._sock.getsockname()[1])
+
+
+def entering_of(server: Server) -> int:
+    """How many direct connections have not shown a secret."""
+    return len(direct_listener_of(server)._entering)
+
+
+def direct_ways_of(server: Server) -> list[Any]:
+    """The direct ways to all callers (`nats.instance_way`)."""
+    return [caller.way for service in server._nats.services for caller in service._callers.clients()]
+
+
+def places_of(server: Server) -> list[Any]:
+    """The places for calls that were given and not used."""
+    return [place for way in direct_ways_of(server) for place in way._places.values()]
+
+
+def carrier_of(way: Any) -> str:
+    """What carries the direct connection of a way."""
+    return str(way._stream.carrier)
+
+
+def joined_services(server: Server) -> list[NatsService]:
+    """The services on NATS that a running server has joined."""
+    return server._nats.services

@@ -92,9 +92,10 @@ def test_every_logger_of_the_package_has_that() -> None:
     sources = "".join(path.read_text(encoding="utf-8") for path in Path(rpcstream.__file__).parent.rglob("*.py"))
     names = sorted(set(re.findall(r'(?:getLogger|get_logger)\("(rpcstream\.\w+)"\)', sources)))
     assert len(names) > 4
+    pytest.importorskip("nats")
     program = (
         "import logging, sys\n"
-        "import rpcstream.supervisor.run, rpcstream.supervisor.supervisor\n"
+        "import rpcstream.supervisor.run, rpcstream.supervisor.supervisor, rpcstream.nats.service\n"
         "from rpcstream import Server, Client, AsyncClient, Hub\n"
         f"print([name for name in {names} if not logging.getLogger(name).filters])"
     )

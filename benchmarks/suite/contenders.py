@@ -28,6 +28,7 @@ OURS = frozenset(
         "embedding_",
         "streams_",
         "hub_",
+        "over_nats",
         "publish_",
         "bare_echo",
         "bare_exchange",

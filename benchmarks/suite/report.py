@@ -45,6 +45,7 @@ python benchmarks/run.py array array-unix array-hub array-memory image photo bef
 | `photo` | a JPEG file of 12 megapixels by `Image.open(path)`, by its path | its bytes, opened by the handler or not |
 | `metrics` | small calls on a server with `metrics=True` | without |
 | `workers` | a handler of 5 ms of Python on two workers | on one |
+| `nats` | over NATS: small calls, 1 MiB by claim ticket and in messages | nats-py alone; calls without NATS |
 | `before` | small calls without arrays; only with `--against PATH` | the package of another checkout |
 """
 

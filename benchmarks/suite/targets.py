@@ -7,7 +7,7 @@ from typing import Literal
 
 from .contenders import RPCSTREAM, UVLOOP_ECHO
 from .results import Results, Spread, find, ratio, spread
-from .topics import before, clients, hub, idle, large, many, memory, metrics, small, startup, web, workers
+from .topics import before, clients, hub, idle, large, many, memory, metrics, nats, small, startup, web, workers
 
 Sense = Literal["at least", "at most"]
 
@@ -159,6 +159,11 @@ TARGETS = (
     *(_rate(f"{title} / before", "before", title, RPCSTREAM, before.BEFORE, 0.98) for title in before.TITLES),
     *(_rate(f"{title} / without", "metrics", title, metrics.OBSERVED, RPCSTREAM, 0.97) for title in metrics.SHAPES),
     _rate(f"{workers.TITLE}: 2 workers / 1", "workers", workers.TITLE, workers.TWO, workers.ONE, 1.5),
+    *(
+        _rate(f"NATS: small call, {count} in flight / nats-py", "nats", title, nats.OURS, nats.PLAIN, 0.6)
+        for count, title in ((count, nats.small_title(count)) for count in (1, nats.MANY))
+    ),
+    _rate("NATS: array of 1 MiB by ticket / in messages", "nats", nats.ARRAY_TITLE, nats.TICKET, nats.MESSAGE, 5),
     _rate("hub: text of 50 bytes, 10 callers / called directly", *_HUB_SMALL, hub.THROUGH, hub.DIRECT, 0.4),
     _least("hub: text of 50 bytes, 10 callers, as the fourth seed", *_HUB_SMALL, hub.THROUGH, 24_000, "calls/s"),
     *(

@@ -274,7 +274,7 @@ def _request(client: Client, options: argparse.Namespace, params: Params, line: 
 
 def _publish(client: Client, params: Any, limit: dict[str, Any]) -> Any:
     try:
-        return client.request("rpc.publish", params, **limit)
+        return client.publish(**params, **limit)
     except MethodNotFound as error:
         raise MethodNotFound("only a hub takes events from clients, and this server is none") from error
 

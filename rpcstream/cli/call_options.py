@@ -26,6 +26,8 @@ MAX_MESSAGE_SIZE = 1024 * 1024 * 1024
 
 #: Options of `Client` with the same name on the command line.
 _SAME = ("timeout", "wait_for", "token", "token_file", "ca", "certificate", "key")
+#: Options that are read by `rpcstream.config` only.
+_OF_NATS = tuple(f"nats_{name}" for name in ("creds", "nkey", "user", "password_file", "inbox_prefix"))
 #: Those that one call needs, of all that a configuration may have. (A name, for one, is that of a program at a hub.)
 _USED = (
     "address",
@@ -34,6 +36,7 @@ _USED = (
     "retry",
     "binary",
     "limits",
+    "nats",
     *(name for name in _SAME if name != "token_file"),
 )
 #: Environment variables that are not for a client.
@@ -87,8 +90,8 @@ def make_parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -
 
 def _add_connection_options(group: _Group) -> None:
     add = group.add_argument
-    forms = "HOST:PORT, tls://, unix:///PATH, http://, ws://... (default"
-    add("--uri", metavar="ADDRESS", help=f"{forms} {DEFAULT_HOST}:{DEFAULT_PORT})")
+    forms = f"HOST:PORT or a URL (default {DEFAULT_HOST}:{DEFAULT_PORT})"
+    add("--uri", metavar="ADDRESS", help=forms)
     add("-p", "--port", type=parse_port, help=f"port, where --uri has none (default {DEFAULT_PORT})")
     add("--token", help=f"for a server that asks (better: {TOKEN_VARIABLE})")
     add("--token-file", metavar="FILE", help="the same, in a file")
@@ -96,6 +99,12 @@ def _add_connection_options(group: _Group) -> None:
     own = "TLS: your own certificate (PEM)"
     add("--cert", "--certificate", dest="certificate", metavar="FILE", help=own)
     add("--key", metavar="FILE", help="TLS: its private key, if it is not in the same file")
+    creds = "NATS: your credentials (other ways: help nats)"
+    add("--nats-creds", metavar="FILE", help=creds)
+    add("--nats-nkey", metavar="FILE", help=argparse.SUPPRESS)
+    add("--nats-user", metavar="NAME", help=argparse.SUPPRESS)
+    add("--nats-password-file", metavar="FILE", help=argparse.SUPPRESS)
+    add("--nats-inbox-prefix", metavar="SUBJECT", help=argparse.SUPPRESS)
     add("--profile", metavar="NAME", help="take address, token... from the configuration")
     add("--config", metavar="FILE", help="the configuration, if not in ~/.config/rpcstream/")
 
@@ -238,7 +247,9 @@ def connection_options(options: argparse.Namespace) -> tuple[str, dict[str, Any]
     Raises:
         UsageError: they make no sense, or a file cannot be read.
     """
-    given: dict[str, Any] = {name: getattr(options, name) for name in _SAME if getattr(options, name) is not None}
+    given: dict[str, Any] = {
+        name: getattr(options, name) for name in (*_SAME, *_OF_NATS) if getattr(options, name) is not None
+    }
     given["limits"] = Limits(max_message_size=MAX_MESSAGE_SIZE)
     if options.no_binary:
         given["binary"] = False
@@ -264,7 +275,7 @@ def connection_options(options: argparse.Namespace) -> tuple[str, dict[str, Any]
 
 def _is_all_given(options: argparse.Namespace) -> bool:
     """Whether the command line and the token's variable say all, so that no configuration needs to be imported."""
-    if options.profile is not None or options.config is not None or options.token_file is not None:
+    if any(getattr(options, name) is not None for name in ("profile", "config", "token_file", *_OF_NATS)):
         return False
     for name, text in os.environ.items():
         if name.startswith("RPCSTREAM_") and text and name != TOKEN_VARIABLE and not name.startswith(_NOT_OURS):
@@ -289,12 +300,12 @@ def join_address(uri: str | None, number: int | None) -> str:
     """One address from --uri and --port.
 
     Raises:
-        UsageError: both say a port, and not the same; or a Unix socket is given one.
+        UsageError: both say a port, and not the same; or a Unix socket, or a service on NATS, is given one.
     """
     if uri is None:
         return f"{DEFAULT_HOST}:{DEFAULT_PORT if number is None else number}"
     scheme, separator, rest = uri.partition("://")
-    if scheme.lower().endswith("unix") and separator:
+    if separator and (scheme.lower().endswith("unix") or scheme.lower() in ("nats", "nats+tls")):
         if number is not None:
             raise UsageError(f"--port does not go with {uri}")
         return uri

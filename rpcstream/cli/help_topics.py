@@ -73,6 +73,7 @@ whole description, --format raw the names alone. METHOD --describe shows one."""
   unix:///run/x.sock         lines on a Unix socket
   http://host:port/path      HTTP, also https:// and http+unix:///run/x.sock
   ws://host:port/path        WebSocket, also wss://
+  nats://host:port/service   a service on NATS, also nats+tls://; help nats
 
 A server takes lines, HTTP and WebSocket at the same port. HTTP carries no
 events, and each call over it is a request of its own.""",
@@ -92,6 +93,37 @@ certificate give a copy of it as --ca.
 A server asks for a token: RPCSTREAM_TOKEN, --token-file FILE, or --token TOKEN
 (which other users of the machine can see). Over a network use a token with TLS
 only.""",
+    ),
+    "nats": (
+        "services on NATS, and logins",
+        """\
+  nats://HOST/SERVICE                   any instance of the service answers
+  nats://HOST:PORT,HOST:PORT/SERVICE    several NATS servers of one cluster
+  nats+tls://HOST/SERVICE               encrypted, or not at all; --ca,
+                                        --certificate and --key as for tls://
+
+Who you are for NATS, one of
+  --nats-creds FILE       a credentials file
+  --nats-nkey FILE        a file with the seed of an nkey
+  --nats-user NAME        a name; the password is in the variable
+                          RPCSTREAM_NATS_PASSWORD, or in the file of
+  --nats-password-file FILE
+                          (without a password NAME is a token of NATS)
+  --nats-inbox-prefix SUBJECT
+                          where your permissions name other inboxes than _INBOX
+Also as variables, RPCSTREAM_NATS_CREDS..., and in profiles, nats_creds...
+--token is for the server that answers, not for NATS.
+
+rpcstream-server TARGET --nats nats://HOST --service NAME joins a service:
+  --nats-only             listen at no port
+  --nats-direct HOST:PORT, or off
+                          where clients connect for messages that are too large
+                          for NATS
+  --nats-trust-identity   tell the server's authenticate function who calls from
+                          another account, as NATS says
+  --nats-ca, --nats-certificate, --nats-key FILE
+                          for nats+tls://
+and the logins above. With --workers each of them is an instance.""",
     ),
     "streams": (
         "--stream and progress",

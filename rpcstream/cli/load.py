@@ -7,6 +7,7 @@ server. Targets such as `module:server` are loaded by `server.target`. Opens no 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -81,14 +82,18 @@ def make_hub(options: argparse.Namespace) -> Hub:
         arguments["docs"] = options.docs
     if options.debug:
         arguments.update(debug=True, log_level=options.log_level or "info")
+    given = {name: value for name, value in arguments.items() if value is not None}
+    if options.nats is not None:
+        given["nats"] = None  # in place of what the file and the environment say
     try:
-        return Hub.from_config(
-            options.config, **{name: value for name, value in arguments.items() if value is not None}
-        )
+        hub = Hub.from_config(options.config, **given)
     except OSError as error:
         raise TargetError(f"cannot read {options.config!r}: {error.strerror or error}") from None
     except (ValueError, TypeError, ImportError) as error:
         raise TargetError(str(error)) from None
+    if options.nats is not None:
+        _join_nats(hub, options)
+    return hub
 
 
 def is_hub(server: Server) -> bool:
@@ -125,8 +130,42 @@ def prepare(server: Server, options: argparse.Namespace) -> None:
             server.show_docs(options.docs)
     except (ConfigError, ValueError, ImportError) as error:
         raise TargetError(str(error)) from None
+    if options.nats is not None:
+        _join_nats(server, options)
     server.debug = server.debug or options.debug
     server.binary = server.binary and not options.no_binary
+
+
+def _join_nats(server: Server, options: argparse.Namespace) -> None:
+    """Have the server join a service on NATS.
+
+    Raises:
+        TargetError: an option makes no sense, or a file cannot be read.
+    """
+    from ..config import ConfigError
+    from ..config.shared_options import nats_login
+    from .options import option_fault
+
+    given = {name: getattr(options, f"nats_{name}") for name in ("ca", "certificate", "key")}
+    files = {name: file for name, file in given.items() if file is not None}
+    more: dict[str, Any] = {"only": True} if options.nats_only else {}
+    if options.nats_direct is not None:
+        more["direct"] = False if options.nats_direct == "off" else options.nats_direct
+    if options.nats_trust_identity:
+        more["trust_identity"] = True
+    names = ("creds", "nkey", "user", "password_file", "inbox_prefix")
+    try:
+        login = nats_login({f"nats_{name}": getattr(options, f"nats_{name}") for name in names}, os.environ)
+        if files:
+            if not options.nats.lower().startswith("nats+tls://"):
+                raise ValueError(f"{next(iter(files))}= is for TLS, and --nats {options.nats} is without: nats+tls://")
+            from ..tls import client_context
+
+            more["tls"] = client_context(**files)
+        server.join_nats(options.nats, service=options.service, login=login, **more)
+    except (ConfigError, ValueError, OSError, ImportError) as error:
+        text = str(error) if isinstance(error, ImportError) else option_fault(error, of_nats=True)
+        raise TargetError(text) from None
 
 
 def observed_options(options: argparse.Namespace) -> dict[str, Any]:

@@ -21,18 +21,37 @@ _MOST = 1_000_000_000
 #: How a text of the library names an option: `ca=`, or `argument ca` where one was given. Compiled when it is needed.
 _OPTION_NAME = (
     r"\bargument (?P<given>[a-z_]+)"
-    r"|\b(?P<named>address|ca|client_ca|certificate|key|token|token_file|timeout|connect_timeout)=(?=[\s,;:.?)]|$)"
+    r"|\b(?P<named>address|service|trust_identity|only|direct|ca|client_ca|certificate|key|token|token_file|timeout|connect_timeout)=(?=[\s,;:.?)]|$)"
+    r"|\b(?P<nats>creds|nkey|user|password|inbox_prefix)=(?=[\s,;:.?)']|$)"
 )
 
+#: Options whose name on the command line is another one, or that have none.
+_OTHER_NAMES = {
+    **{"address": "--uri", "nats_password": "RPCSTREAM_NATS_PASSWORD"},
+    **{"service": "--service", "trust_identity": "--nats-trust-identity"},
+    **{"only": "--nats-only", "direct": "--nats-direct"},
+}
 
-def with_option_names(text: str) -> str:
-    """A text of the library with its options as they are written on the command line: `--ca` for `ca=`."""
+#: Options of `rpcstream-server` about the connection to NATS, which has options of the same names about others.
+_OF_NATS = ("ca", "certificate", "key")
+
+
+def with_option_names(text: str, *, of_nats: bool = False) -> str:
+    """A text of the library with its options as they are written on the command line: `--ca` for `ca=`.
+
+    Args:
+        of_nats: it is about the connection of `rpcstream-server` to NATS: `--nats-ca`.
+    """
 
     def rename(found: re.Match[str]) -> str:
-        name = found["given"] or found["named"]
-        return "--uri" if name == "address" else "--" + name.replace("_", "-")
+        name = found["given"] or found["named"] or f"nats_{found['nats']}"
+        if of_nats and name in _OF_NATS:
+            name = f"nats_{name}"
+        shown = _OTHER_NAMES.get(name) or "--" + name.replace("_", "-")
+        # A value stands behind it: `creds='…'`.
+        return shown + " " if text[found.end() : found.end() + 1] == "'" else shown
 
-    return re.sub(_OPTION_NAME, rename, text)
+    return re.sub(_OPTION_NAME, rename, text.replace(" of NatsLogin)", ")"))
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -151,9 +170,13 @@ def _split_letters(token: str, by_name: dict[str, argparse.Action]) -> list[str]
     return names
 
 
-def option_fault(error: ValueError | OSError) -> str:
-    """What is wrong with the options of a client, or with a file that they name, in the words of the command line."""
+def option_fault(error: ValueError | OSError, *, of_nats: bool = False) -> str:
+    """What is wrong with options, or with a file that they name, in the words of the command line.
+
+    Args:
+        of_nats: see `with_option_names`.
+    """
     if not isinstance(error, OSError):
-        return with_option_names(str(error))
+        return with_option_names(str(error), of_nats=of_nats)
     reason = str(error.strerror or error)
-    return with_option_names(reason) + (f": {error.filename!r}" if error.filename else "")
+    return with_option_names(reason, of_nats=of_nats) + (f": {error.filename!r}" if error.filename else "")

@@ -183,18 +183,25 @@ class _Command:
 
         def on_listening(address: str) -> None:
             if link is None or link.is_first:
-                shown = ", ".join(server.addresses) if where.get("sockets") or link is not None else address
+                several = where.get("sockets") or link is not None or options.nats is not None
+                all_addresses = sorted(server.addresses, key=lambda each: each.startswith("nats"))
+                shown = ", ".join(all_addresses) if several else address
                 _say(banner(server, shown, functions=options.functions is not None))
             if told is not None:
                 told(address)
 
-        from ..errors import RegistrationError
+        from ..errors import ConnectFailed, RegistrationError
 
         try:
             server.run(**where, on_listening=on_listening)
         except RegistrationError as error:  # a method that cannot run in another process
             raise TargetError(str(error)) from None
         except OSError as error:
+            if isinstance(error, ConnectFailed) and (error.address or "").startswith(("nats://", "nats+tls://")):
+                from .options import with_option_names
+
+                print(f"{self.prog}: {with_option_names(str(error), of_nats=True)}", file=sys.stderr)
+                return FAILED
             if error.strerror is None or not error.strerror.startswith("cannot listen"):
                 raise  # raised by the target's own lifespan
             print(f"{self.prog}: {error.strerror}", file=sys.stderr)

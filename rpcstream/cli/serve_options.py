@@ -31,20 +31,25 @@ HUB_OPTIONS = ("config", "call_timeout", "keepalive_timeout", "ping_interval", "
 #: Options that name files of TLS: the option, the field of `TLS`, the key in the configuration.
 TLS_OPTIONS = (("certificate", "certificate", "certificate"), ("key", "key", "key"), ("client_ca", "client_ca", "ca"))
 
+#: Options that go with --nats; they stand in `rpcstream help nats`.
+NATS_OPTIONS = (
+    *("service", "nats_only", "nats_creds", "nats_nkey", "nats_user", "nats_password_file", "nats_inbox_prefix"),
+    *("nats_ca", "nats_certificate", "nats_key", "nats_direct", "nats_trust_identity"),
+)
+
 _DESCRIPTION = """\
 Serve the methods of a Server, with -f the functions of a plain module, or with
 --hub a hub. TARGET is one of
   module:server      a Server in a module, seen from the current directory
   module:function    a function without parameters that returns a Server
-  file.py            the only Server in a file, or the one called `server`
-  file.py:server     that Server in the file
+  file.py[:server]   the only Server in a file, or the one called `server`
 A Hub is a Server too. Without TARGET, --hub makes one, out of these options,
 then of variables such as RPCSTREAM_HUB_TOKEN, then of the file of --config."""
 
 _EPILOG = """\
-exit status: 0 stopped (Ctrl-C, SIGTERM, the method `stop`), 1 cannot listen,
-2 wrong use or a target that cannot be served, 128 + the signal's number when a
-second signal ended it, or a handler kept the event loop too long after one"""
+exit status: 0 stopped (Ctrl-C, SIGTERM, the method `stop`), 1 cannot listen or
+join, 2 wrong use or target, 128 + the number of a signal: of the second one, or
+of one after which a handler kept the event loop too long"""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -86,6 +91,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--docs", action=argparse.BooleanOptionalAction, help="the explorer at /docs (default: on loopback)")
     add("--version", action="version", version=f"rpcstream {__version__}", help="show the version")
     add("-h", "--help", action="help", help="show this")
+    _add_nats_options(add)
     _add_hub_options(parser.add_argument_group("hub").add_argument)
     _add_access_options(parser.add_argument_group("access").add_argument)
     return parser
@@ -129,6 +135,19 @@ def _add_hub_options(add: Callable[..., object]) -> None:
     add("--grace", **wait, help="hold calls whose provider just left (default 0)")
 
 
+def _add_nats_options(add: Callable[..., object]) -> None:
+    add("--nats", metavar="URL", help="join --service NAME on NATS (rpcstream help nats)")
+    hidden: dict[str, Any] = {"help": argparse.SUPPRESS}
+    add("--service", metavar="NAME", **hidden)
+    add("--nats-only", action="store_true", **hidden)
+    for name in ("creds", "nkey", "password-file", "ca", "certificate", "key"):
+        add(f"--nats-{name}", metavar="FILE", **hidden)
+    add("--nats-user", metavar="NAME", **hidden)
+    add("--nats-inbox-prefix", metavar="SUBJECT", **hidden)
+    add("--nats-direct", metavar="ADDRESS", **hidden)
+    add("--nats-trust-identity", action="store_true", **hidden)
+
+
 def _add_access_options(add: Callable[..., object]) -> None:
     add("--token-file", metavar="FILE", help="callers must send the token in this file")
     own = "TLS: the server's certificate (PEM)"
@@ -166,7 +185,7 @@ def _parse_file_mode(text: str) -> int:
 def _find_conflict(options: argparse.Namespace) -> str | None:
     """The reason why these options do not go together, or None."""
     if options.mcp:
-        listens = ("hub", "host", "port", "unix", *WORKER_OPTIONS, "certificate", "path", "token_file")
+        listens = ("hub", "nats", "host", "port", "unix", *WORKER_OPTIONS, "certificate", "path", "token_file")
         for name in listens:
             if getattr(options, name) not in (None, False):
                 shown = "cert" if name == "certificate" else name.replace("_", "-")
@@ -182,4 +201,18 @@ def _find_conflict(options: argparse.Namespace) -> str | None:
                 return f"--{name.replace('_', '-')} goes with --certificate"
     if options.unix_mode is not None and options.unix is None and not options.hub:
         return "--unix-mode goes with --unix"
+    return _find_nats_conflict(options)
+
+
+def _find_nats_conflict(options: argparse.Namespace) -> str | None:
+    if options.nats is None:
+        for name in NATS_OPTIONS:
+            if getattr(options, name) not in (None, False):
+                return f"--{name.replace('_', '-')} goes with --nats"
+    if options.nats_only:
+        for name in ("host", "port", "unix"):
+            if getattr(options, name) is not None:
+                return f"--{name} does not go with --nats-only, which listens at no port"
+    if options.nats_key is not None and options.nats_certificate is None:
+        return "--nats-key goes with --nats-certificate"
     return None

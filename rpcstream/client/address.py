@@ -1,15 +1,18 @@
 """Addresses of servers: parsed, written, and what each kind implies.
 
-Owns the forms `host:port`, `host`, `[ipv6]:port`, `tcp://…`, `tls://…`, `unix:///path`, the URLs of HTTP and WebSocket,
-and the list of schemes. Pure: resolves no name, opens no socket.
+Owns the forms `host:port`, `host`, `[ipv6]:port`, `tcp://…`, `tls://…`, `unix:///path`, the URLs of HTTP, WebSocket and
+NATS, and the list of schemes. Pure: resolves no name, opens no socket.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..limits import DEFAULT_HOST, DEFAULT_PORT
+
+#: Servers in one address, at most: each that cannot be reached takes a share of the time for connecting.
+SEVERAL_MAX = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +25,9 @@ class Address:
         port: the port; 0 for a Unix socket.
         path: the path of a Unix socket: absolute, or beginning with a zero byte (an abstract name of Linux); for
             "custom" the name.
-        target: the request target of HTTP and WebSocket: path and query.
+        target: the request target of HTTP and WebSocket: path and query; for NATS the name of the service.
+        servers: `host:port` of each NATS server.
+        others: of the line stream, addresses to be tried where this one cannot be reached, in this order.
     """
 
     kind: str
@@ -30,10 +35,17 @@ class Address:
     port: int = 0
     path: str = ""
     target: str = ""
+    servers: tuple[str, ...] = ()
+    others: tuple[Address, ...] = ()
 
     def __str__(self) -> str:
         if self.kind == "custom":
             return self.path
+        if self.others:
+            first = replace(self, others=())
+            return ",".join([str(first), *(str(each).partition("://")[2] or str(each) for each in self.others)])
+        if self.is_nats:
+            return f"{self.kind}://{','.join(self.servers)}/{self.target}"
         if self.is_unix:
             return f"{self.kind}://" + self.path.replace("\0", "@")
         if self.kind == "tcp":
@@ -41,6 +53,11 @@ class Address:
         target = "" if self.target == "/" else self.target
         port = "" if self.port == _PORTS.get(self.kind) else f":{self.port}"
         return f"{self.kind}://{self._bracketed}{port}{target}"
+
+    @property
+    def in_turn(self) -> tuple[Address, ...]:
+        """This address, and those to be tried after it."""
+        return (self, *self.others)
 
     @property
     def is_unix(self) -> bool:
@@ -58,9 +75,14 @@ class Address:
         return self.kind in ("ws", "wss")
 
     @property
+    def is_nats(self) -> bool:
+        """A service on NATS: each call goes to one of its instances."""
+        return self.kind in ("nats", "nats+tls")
+
+    @property
     def is_secure(self) -> bool:
         """The connection is encrypted with TLS."""
-        return self.kind in ("tls", "https", "wss")
+        return self.kind in ("tls", "https", "wss", "nats+tls")
 
     @property
     def host_header(self) -> str:
@@ -106,7 +128,32 @@ def check_lasting(address: Address, what: str) -> None:
         )
 
 
+def check_one_server(address: Address, what: str) -> None:
+    """Raise RuntimeError unless all calls of a client go to one server, by a connection that lasts."""
+    check_lasting(address, what)
+    if address.is_nats:
+        raise RuntimeError(f"{what} needs a connection to one server, and calls to {address} go to any instance")
+
+
+def _nats(text: str, rest: str, kind: str) -> Address:
+    from ..nats.options import parse_url
+
+    servers, service, _ = parse_url(text)
+    if service is None:
+        raise ValueError(f"the service is missing in the address {text!r}: {kind}://host:port/service")
+    host, _, port = servers[0].rpartition(":")
+    return Address(kind=kind, host=host.strip("[]"), port=int(port), target=service, servers=servers)
+
+
 def _tcp(text: str, rest: str, kind: str) -> Address:
+    """Parse one address of the line stream, or several with commas between them."""
+    first, *others = (_one_tcp(text, each, kind) for each in rest.split(","))
+    if len(others) >= SEVERAL_MAX:
+        raise ValueError(f"the address {text!r:.200} has more than {SEVERAL_MAX} servers")
+    return replace(first, others=tuple(others)) if others else first
+
+
+def _one_tcp(text: str, rest: str, kind: str) -> Address:
     host, port = _host_and_port(text, rest.removesuffix("/"))
     return Address(kind=kind, host=host, port=DEFAULT_PORT if port is None else port)
 
@@ -169,6 +216,8 @@ _SCHEMES: dict[str, Callable[[str, str, str], Address]] = {
     "ws": _url,
     "wss": _url,
     "http+unix": _unix,
+    "nats": _nats,
+    "nats+tls": _nats,
 }
 
 #: Default ports of URLs.

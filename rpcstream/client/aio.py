@@ -23,7 +23,7 @@ from ..peer.remote import Peer
 from ..peer.session import Session
 from ..peer.stream import Stream, StreamCall
 from ..wire.buffers import AttachedMessage, Encoded
-from .address import Address, check_lasting
+from .address import Address, check_lasting, check_one_server
 from .base import BaseClient, check_hello, notify_client_params, publish_params
 from .batch import AsyncBatch, BatchExchange
 from .callbacks import Callbacks
@@ -51,7 +51,8 @@ class AsyncClient(BaseClient):
 
     Args:
         address: the server: "host:port", "host", "[::1]:8545", "tcp://…", "unix:///path"; "tls://host:port";
-            "http://host/path", "https://…", "http+unix:///path"; "ws://…", "wss://…".
+            "http://host/path", "https://…", "http+unix:///path"; "ws://…", "wss://…". Of the line stream also several,
+            "one:8545,other:8545": the first that can be reached.
         options: see below; all of them are keywords.
 
     Attributes:
@@ -230,7 +231,7 @@ class AsyncClient(BaseClient):
 
     def on_connect(self, hello: Callable[[Peer], Awaitable[object]]) -> Callable[[Peer], Awaitable[object]]:
         check_hello(hello)
-        check_lasting(self._settings.address, "on_connect")
+        check_one_server(self._settings.address, "on_connect")
         self._pool.greet(hello)
         return hello
 
@@ -247,7 +248,10 @@ class AsyncClient(BaseClient):
     def publish(
         self, topic: str, value: Any, retain: bool = False, *, timeout: float | None = NOT_GIVEN
     ) -> Coroutine[Any, Any, int]:
-        return self.request("rpc.publish", publish_params(topic, value, retain), timeout=timeout)
+        params = publish_params(topic, value, retain)
+        if self._settings.address.is_nats:
+            return self._subscriptions.publish(params, timeout)
+        return self.request("rpc.publish", params, timeout=timeout)
 
     def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, bool]:
         return self.request("rpc.notify", notify_client_params(client, method, args, kwargs))
@@ -274,7 +278,7 @@ class AsyncClient(BaseClient):
 
     def _serving(self, drain_timeout: float) -> ServingClient:
         """Begin to serve, for `run`."""
-        check_lasting(self._settings.address, "run")
+        check_one_server(self._settings.address, "run")
         if self._pool.is_closed:
             raise RuntimeError(f"run was called on a closed client (of {self.address})")
         if self._settings.reconnect is not None:

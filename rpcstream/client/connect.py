@@ -1,4 +1,4 @@
-"""Opens TCP, TLS, Unix, HTTP and WebSocket connections for the async client.
+"""Opens TCP, TLS, Unix, HTTP, WebSocket and NATS connections for the async client.
 
 Owns the steps until a connection can carry messages, with the WebSocket's opening handshake. Knows no messages.
 """
@@ -8,16 +8,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import BY_STATUS, ConnectFailed, RpcError
+from ..text import get_logger
 from ..transports.connection import why_lost
 from ..transports.stream import LineStream
 from ..wire.http_messages import readable_text
+from .address import Address
 from .connection import ClientConnection
 from .faults import TLS_ALERT, refusal_advice, silence
 from .options import Settings, hide_token
 from .sockets import waiter
+
+if TYPE_CHECKING:
+    from ..nats.options import NatsOptions
+
+log = get_logger("rpcstream.client")
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -46,12 +53,62 @@ async def join(connection: ClientConnection, settings: Settings) -> None:
         await http.open()
         connection.poll, connection.refresh = http.has_none, http.renew
         return
+    if settings.address.is_nats:
+        await _join_service(connection, settings)
+        return
     open_stream = _open_websocket if settings.address.is_websocket else _open_line_stream
     stream = await open_stream(connection, settings)
     connection.has_received = stream.has_received
     connection.reason = lambda: stream.reason
     if stream.socket is not None:
         connection.poll = waiter(stream.socket, read=True)
+
+
+async def _join_service(connection: ClientConnection, settings: Settings) -> None:
+    """Connect to NATS; calls go to the instances of a service from there."""
+    from ..nats.calls import ServiceConnection
+    from ..nats.client_events import ClientEvents
+    from ..nats.link import NatsLink
+
+    address, session = settings.address, connection.session
+    link = await NatsLink.connect(_nats_options(settings))
+    service = ServiceConnection(
+        link,
+        address.target,
+        session,
+        partial(connection.make_session, session.memory),
+        connection.calls.marshaller,
+        address=str(address),
+        limits=settings.limits,
+        token=settings.token,
+        trace=settings.trace,
+    )
+    session.offers_binary, session.sends_binary = False, settings.binary
+    if settings.binary:
+        connection.calls.marshaller.attach_payloads()
+    connection.use(service.calls)
+    connection.closed, connection.force_close = service.closed, service.abort
+    connection.has_received, connection.reason = service.has_received, lambda: service.reason
+    connection.events = ClientEvents(link, address.target, settings.limits, str(address))
+    try:
+        await service.open()
+    except BaseException:
+        await link.close()
+        raise
+
+
+def _nats_options(settings: Settings) -> NatsOptions:
+    from ..nats.options import NatsLogin, NatsOptions
+
+    address = settings.address
+    return NatsOptions(
+        servers=address.servers,
+        learned=settings.learned,
+        login=settings.nats or NatsLogin(),
+        tls=settings.tls,
+        is_secure=address.is_secure,
+        connect_timeout=settings.connect_timeout or NatsOptions.connect_timeout,
+    )
 
 
 async def _open_line_stream(connection: ClientConnection, settings: Settings) -> LineStream:
@@ -72,8 +129,24 @@ async def _open_line_stream(connection: ClientConnection, settings: Settings) ->
 
 
 async def _dial(settings: Settings, make: Callable[[], P]) -> P:
-    """Open a socket, with TLS where the address asks for it, and join it to a protocol."""
-    address, loop = settings.address, asyncio.get_running_loop()
+    """Open a socket to the first server that can be reached, with TLS where the address asks for it.
+
+    Returns:
+        The protocol that it was joined to.
+    """
+    *first, last = settings.address.in_turn
+    share = None if settings.connect_timeout is None else settings.connect_timeout / (len(first) + 1)
+    for address in first:
+        try:
+            async with asyncio.timeout(share):
+                return await _dial_one(address, settings, make)
+        except OSError as error:  # or TimeoutError, which is one
+            log.info("%s is tried next: %s cannot be reached: %s", settings.address, address, error)
+    return await _dial_one(last, settings, make)
+
+
+async def _dial_one(address: Address, settings: Settings, make: Callable[[], P]) -> P:
+    loop = asyncio.get_running_loop()
     made: list[Any] = []
 
     def make_protocol() -> P:

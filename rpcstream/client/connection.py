@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConnectionLost
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller
+from ..peer.memory import MessageMemory
 from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import PendingCall
 from ..peer.session import Session
@@ -24,6 +25,7 @@ from .sockets import Wait
 
 if TYPE_CHECKING:
     from ..methods.dispatch import Dispatcher
+    from ..nats.client_events import ClientEvents
 
 #: Seconds between two checks whether a server that has stopped sending still reads.
 PROBE_INTERVAL = 2.0
@@ -50,17 +52,14 @@ class ClientConnection:
         refresh: for HTTP: makes sure that there is an open connection, or ends the session.
         closed: done when the transport is closed, which may be later than the end of the session.
         force_close: closes the transport at once, with a reason.
+        events: of a service on NATS; None where the server itself sends events.
     """
 
     def __init__(self, settings: Settings, marshaller: Marshaller, get_dispatcher: GetDispatcher) -> None:
-        limits = settings.limits
         self.loop = asyncio.get_running_loop()
-        dispatch = ClientDispatcher(settle=self._settle, close=self.abort, get_dispatcher=get_dispatcher)
-        self.session = Session(
-            dispatch, codec=settings.codec, limits=limits, side="client", on_slow=dispatch.report_slow
-        )
-        self.session.takes_binary = self.session.offers_binary = settings.binary
-        self.session.shares_memory = settings.shared_memory
+        self._settings = settings
+        self._get_dispatcher = get_dispatcher
+        self.session = self.make_session()
         self.session.pending.when_silent = partial(silence, settings.address)
         self.use(_outgoing_calls(self.session, marshaller, settings))
         self.poll: Wait | None = None
@@ -68,11 +67,35 @@ class ClientConnection:
         self.reason: Callable[[], str | None] = lambda: None
         self.refresh: Callable[[], Awaitable[object]] | None = None
         self._address = marshaller.address
-        self._get_dispatcher = get_dispatcher
         self._session_lost: asyncio.Future[None] = self.loop.create_future()
         self.closed: asyncio.Future[None] = self._session_lost
         self.force_close: Callable[[str], object] = self.abort
+        self.events: ClientEvents | None = None
         self.session.add_lost_callback(self._set_lost)
+
+    def make_session(self, memory: MessageMemory | None = None) -> Session:
+        """Make a session with the server, or with one instance of a service.
+
+        Args:
+            memory: of the first session, for a further one.
+        """
+        settings = self._settings
+
+        def close(reason: str) -> None:
+            session.abort(reason)
+
+        dispatch = ClientDispatcher(settle=self._settle, close=close, get_dispatcher=self._get_dispatcher)
+        session = Session(
+            dispatch,
+            codec=settings.codec,
+            limits=settings.limits,
+            side="client",
+            on_slow=dispatch.report_slow,
+            memory=memory,
+        )
+        session.takes_binary = session.offers_binary = settings.binary
+        session.shares_memory = settings.shared_memory
+        return session
 
     def use(self, calls: OutgoingCalls) -> None:
         """Make the calls on this connection in this way, before the first of them."""

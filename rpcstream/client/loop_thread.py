@@ -159,6 +159,10 @@ class LoopThread:
         """The values that are published to a topic."""
         return ClientSubscription(self._bridge, self._client.subscribe(topic, **options), topic, self)
 
+    def publish(self, params: dict[str, Any], timeout: Any) -> int:
+        """As `AsyncClient.publish`, and waits."""
+        return self._bridge.call(lambda: self._client.publish(**params, timeout=timeout), "rpc.publish")
+
     def offer(self, *, shared: bool) -> list[str]:
         """As `AsyncClient.offer`, and waits."""
         return self._bridge.call(lambda: self._client.offer(shared=shared), "rpc.register")

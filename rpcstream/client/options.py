@@ -18,7 +18,7 @@ from ..events.patterns import CLIENT_NAME
 from ..keyword_options import check_names
 from ..limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
 from ..observe import make_tracing
-from .address import Address, check_lasting, parse_address
+from .address import Address, check_lasting, check_one_server, parse_address
 from .retry import Backoff
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import TracerProvider
 
+    from ..nats.options import NatsLogin
     from ..observe.tracing import Tracing
     from ..transports.stream import LineStream
 
@@ -83,6 +84,7 @@ class ClientOptions(TypedDict, total=False):
         keepalive: a server that was silent for half of this many seconds is sent a ping, and the connection is closed
             when it stays silent. None: rely on the operating system.
         registration_timeout: seconds that a hub may take to answer the registration of the name or of methods.
+        nats: what shows NATS who this client is (a `NatsLogin`), for addresses `nats://…`; None: it need not know.
         tracing: make spans of the calls with OpenTelemetry, and of those that the server makes here: True, by the
             global provider, or a TracerProvider. The extra `opentelemetry` is needed.
     """
@@ -110,6 +112,7 @@ class ClientOptions(TypedDict, total=False):
     name: str | None
     keepalive: float | None
     registration_timeout: float | None
+    nats: NatsLogin | None
     tracing: bool | TracerProvider
 
 
@@ -161,6 +164,7 @@ DEFAULTS: Mapping[str, Any] = {
     "name": None,
     "keepalive": None,
     "registration_timeout": 10.0,
+    "nats": None,
     "tracing": False,
     "on_send": None,
     "connect": None,
@@ -176,6 +180,7 @@ class Settings:
         reconnect: the pauses between attempts to connect; None: connect with the next call.
         tls: trusted authorities and own certificate, where the address asks for TLS.
         tracing: makes spans of the calls; None: there are none.
+        learned: servers of a NATS cluster that others of it have named, for the next connection.
 
     The other attributes are those of `ClientOptions`.
 
@@ -206,9 +211,11 @@ class Settings:
     name: str | None
     keepalive: float | None
     registration_timeout: float | None
+    nats: NatsLogin | None
     tracing: Tracing | None
     on_send: Callable[[int, int], None] | None
     connect: Connect | None
+    learned: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("timeout", "connect_timeout", "wait_for", "keepalive", "registration_timeout"):
@@ -227,9 +234,11 @@ class Settings:
             raise ValueError(f"http_connections must be at least 1, got {self.http_connections!r}")
         if self.name is not None:
             _check_name(self.name)
-            check_lasting(self.address, "a name at a hub")
+            check_one_server(self.address, "a name at a hub")
         if self.keepalive is not None:
             check_lasting(self.address, "keepalive")
+        if self.nats is not None and not self.address.is_nats:
+            raise ValueError(f"nats= is a login for nats://, and the address is {self.address}")
         if self.token is not None:
             _check_token(self.token, self.address)
 
@@ -265,7 +274,7 @@ def make_settings(client: str, kind: type, address: str | Address, options: Mapp
 def _make_tls(address: Address, ca: File | None, certificate: File | None, key: File | None) -> ssl.SSLContext | None:
     for name, file in (("ca", ca), ("certificate", certificate), ("key", key)):
         if file is not None and not address.is_secure:
-            raise ValueError(f"{name}= is for TLS (tls://, https://, wss://), and {address} is without")
+            raise ValueError(f"{name}= is for TLS (tls://, https://, wss://, nats+tls://), and {address} is without")
     if key is not None and certificate is None:
         raise ValueError("key= is the key of a certificate, and certificate= is not given")
     if not address.is_secure:
@@ -290,7 +299,9 @@ def _check_token(token: Any, address: Address) -> None:
         raise TypeError(f"a token is a str, got {type(token).__name__}")
     if not token:
         raise ValueError("the token is empty; None stands for none")
-    if (address.is_http or address.is_websocket) and not all("!" <= character <= "~" for character in token):
+    if (address.is_http or address.is_websocket or address.is_nats) and not all(
+        "!" <= character <= "~" for character in token
+    ):
         raise ValueError("a token that is sent as an HTTP header has only visible ASCII characters, and no blanks")
 
 

@@ -80,7 +80,7 @@ class ConnectionPool:
         self.is_closed = self._is_leaving = False
         self.greetings: list[Greeting] = []
         address = settings.address
-        if settings.token is not None and not (address.is_http or address.is_websocket):
+        if settings.token is not None and not (address.is_http or address.is_websocket or address.is_nats):
             self.greetings.append(self._authenticate)
         #: Where the next greeting of the user goes: after authentication, before the registration and subscriptions.
         self._user_greetings_end = len(self.greetings)

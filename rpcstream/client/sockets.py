@@ -24,7 +24,8 @@ def dial(address: Address, seconds: float | None, method: str) -> socket.socket:
 
     Args:
         address: of the server.
-        seconds: that this may take for each IP address of the host; None for no limit.
+        seconds: that this may take for each IP address of the host (of several servers: for all but the last); None for
+            no limit.
         method: to be called next, for errors.
 
     Raises:
@@ -34,7 +35,7 @@ def dial(address: Address, seconds: float | None, method: str) -> socket.socket:
     try:
         if address.kind == "unix":
             return _dial_unix(address.path, seconds)
-        sock = socket.create_connection((address.host, address.port), timeout=seconds)
+        sock = _dial_tcp(address, seconds)
     except OSError as error:
         from .faults import failure, is_own_timeout
 
@@ -44,6 +45,22 @@ def dial(address: Address, seconds: float | None, method: str) -> socket.socket:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return sock
+
+
+def _dial_tcp(address: Address, seconds: float | None) -> socket.socket:
+    """Connect to the first server of an address that can be reached, each with its share of the time."""
+    if not address.others:
+        return socket.create_connection((address.host, address.port), timeout=seconds)
+    *first, last = address.in_turn
+    share = None if seconds is None else seconds / (len(first) + 1)
+    for each in first:
+        try:
+            sock = socket.create_connection((each.host, each.port), timeout=share)
+        except OSError:
+            continue
+        sock.settimeout(seconds)
+        return sock
+    return socket.create_connection((last.host, last.port), timeout=seconds)
 
 
 def _dial_unix(path: str, seconds: float | None) -> socket.socket:

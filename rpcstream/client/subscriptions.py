@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..codec.payloads import size_with_payloads
-from ..errors import ConnectionLost, RpcError
+from ..errors import CallTimeout, ConnectionLost, RpcError
 from ..events.event_queue import EventQueue, Policy
 from ..events.patterns import PatternTable, is_pattern
 from ..peer.deadline import INFINITE, time_left
 from ..peer.interfaces import Channel
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller
 from ..peer.outgoing import AwaitedCall
+from ..wire import envelope
 from .address import check_lasting
 from .connection import ClientConnection
 from .options import Settings
 from .pool import ConnectionPool
+
+if TYPE_CHECKING:
+    from ..nats.client_events import ClientEvents
 
 #: The params of an event's message, and the message.
 Event = tuple[dict[str, Any], bytes | bytearray]
@@ -156,6 +161,28 @@ class Subscriptions:
         queue: EventQueue[Event] = EventQueue(max_queue, self._settings.limits.max_message_size, policy)
         return Subscription(self, LocalSubscriber(topic, queue), returns)
 
+    async def publish(self, params: dict[str, Any], timeout: Any = NOT_GIVEN) -> int:
+        """Publish an event on NATS, see `BaseClient.publish`.
+
+        Args:
+            params: of `rpc.publish`.
+            timeout: seconds; None: no limit.
+        """
+        topic, is_kept = params["topic"], params.get("retain", False)
+        loop = asyncio.get_running_loop()
+        seconds = time_left(self._settings.timeout if timeout is NOT_GIVEN else timeout)
+        deadline = INFINITE if seconds is None else loop.time() + seconds
+        connection = self._pool.ready(loop) or await self._pool.get("rpc.publish", deadline)
+        assert connection.events is not None
+        event = {"topic": topic, "value": params["value"]}
+        message = self.marshaller.notification(envelope.EVENT, event)
+        try:
+            async with asyncio.timeout_at(None if deadline == INFINITE else deadline):
+                is_end = is_kept and params["value"] is None
+                return await connection.events.publish(topic, message, retain=is_kept, is_end=is_end)
+        except TimeoutError as error:
+            raise CallTimeout("no answer in time", method="rpc.publish", address=self.marshaller.address) from error
+
     # -- subscribers ------------------------------------------------------------------------------------------------
 
     async def add(self, subscriber: LocalSubscriber) -> None:
@@ -194,7 +221,11 @@ class Subscriptions:
         """Remove a subscriber; with the last one of its topic the subscription at the server ends."""
         connection = self._connection
         is_last = self._forget(subscriber)
-        if is_last and connection is not None and connection.is_open and not connection.loop.is_closed():
+        if not is_last or connection is None or not connection.is_open or connection.loop.is_closed():
+            return
+        if connection.events is not None:
+            connection.events.unsubscribe(subscriber.topic)
+        else:
             connection.calls.send(self.marshaller.notification("rpc.unsubscribe", {"topic": subscriber.topic}))
 
     def _forget(self, subscriber: LocalSubscriber) -> bool:
@@ -246,6 +277,9 @@ class Subscriptions:
             if connection is self._connection and topic in self._subscribers:
                 self._confirmed.add(topic)
 
+        if connection.events is not None:
+            await self._request_on_nats(connection.events, topic, deadline, confirmed)
+            return
         call = Call(self.marshaller, "rpc.subscribe", {"topic": topic}, NOT_GIVEN, NOT_GIVEN)
         pending = _Confirmation(connection.loop.create_future(), deadline, confirmed)
         connection.calls.begin(call, pending)
@@ -255,6 +289,16 @@ class Subscriptions:
             connection.calls.give_up(call)
             raise
         call.outcome(reply, line)
+
+    async def _request_on_nats(
+        self, events: ClientEvents, topic: str, deadline: float, confirmed: Callable[[], object]
+    ) -> None:
+        """Subscribe at NATS. Raises what a call raises."""
+        try:
+            async with asyncio.timeout_at(None if deadline == INFINITE else deadline):
+                await events.subscribe(topic, partial(self._deliver_to, topic), confirmed)
+        except TimeoutError as error:
+            raise CallTimeout("no answer in time", method="rpc.subscribe", address=self.marshaller.address) from error
 
     async def _request_again(self, connection: ClientConnection, topic: str, deadline: float) -> None:
         if not connection.is_open:
@@ -296,12 +340,20 @@ class Subscriptions:
         # An event may arrive after its last subscriber was removed. One that arrives before the reply to a subscription
         # was sent for another subscription: giving it out would leave a gap when that one ends.
         for subscriber in self._subscribers.of(topic) if type(topic) is str else ():
-            if subscriber.topic not in self._confirmed:
-                continue
-            subscriber.put((params, line))
-            if subscriber.queue.has_overflowed:
-                subscriber.end(self._loss(subscriber.topic, "the reader was too slow (policy 'disconnect')"))
-                self.remove(subscriber)
+            if subscriber.topic in self._confirmed:
+                self._put(subscriber, (params, line))
+
+    def _deliver_to(self, topic: str, params: dict[str, Any], line: bytes | bytearray) -> None:
+        """Give an event to the subscribers of one topic or pattern, for which alone NATS has sent it."""
+        if topic in self._confirmed:
+            for subscriber in list(self._subscribers.get(topic, ())):
+                self._put(subscriber, (params, line))
+
+    def _put(self, subscriber: LocalSubscriber, event: Event) -> None:
+        subscriber.put(event)
+        if subscriber.queue.has_overflowed:
+            subscriber.end(self._loss(subscriber.topic, "the reader was too slow (policy 'disconnect')"))
+            self.remove(subscriber)
 
 
 class _Confirmation(AwaitedCall):

@@ -50,7 +50,8 @@ class Client(BaseClient):
 
     Args:
         address: the server: "host:port", "host", "[::1]:8545", "tcp://…", "unix:///path"; "tls://host:port";
-            "http://host/path", "https://…", "http+unix:///path"; "ws://…", "wss://…".
+            "http://host/path", "https://…", "http+unix:///path"; "ws://…", "wss://…". Of the line stream also several,
+            "one:8545,other:8545": the first that can be reached.
         options: see below; all of them are keywords.
 
     Attributes:
@@ -221,7 +222,10 @@ class Client(BaseClient):
         return self._engine.lasting_loop_thread("subscribe", "rpc.subscribe").subscribe(topic, options)
 
     def publish(self, topic: str, value: Any, retain: bool = False, *, timeout: float | None = NOT_GIVEN) -> int:
-        count: int = self.request("rpc.publish", publish_params(topic, value, retain), timeout=timeout)
+        params = publish_params(topic, value, retain)
+        if self._settings.address.is_nats:
+            return self._engine.lasting_loop_thread("publish", "rpc.publish").publish(params, timeout)
+        count: int = self.request("rpc.publish", params, timeout=timeout)
         return count
 
     def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> bool:

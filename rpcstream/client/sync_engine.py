@@ -22,7 +22,7 @@ from ..errors import ConnectFailed, ConnectionLost, EncodeError, RpcError
 from ..peer.deadline import INFINITE, inherited, time_left
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller, Outgoing
 from ..wire.buffers import Encoded
-from .address import check_lasting
+from .address import check_lasting, check_one_server
 from .batch import BatchExchange
 from .options import Settings
 from .retry import (
@@ -196,7 +196,7 @@ class SyncEngine:
 
     def add_greeting(self, hello: Hello) -> None:
         """Run a function on each new connection."""
-        check_lasting(self._settings.address, "on_connect")
+        check_one_server(self._settings.address, "on_connect")
         with self._lock:
             self._greetings.append(hello)
             if self._loop_thread is not None:

@@ -155,6 +155,8 @@ def address_attributes(address: Address) -> Attributes:
     """The attributes of the server with this address."""
     if address.is_unix:
         return {"network.transport": "unix", "server.address": address.path.replace("\0", "@")}
+    if address.is_nats:
+        return {"network.transport": "tcp", "network.protocol.name": "nats", "server.address": str(address)}
     if address.kind == "custom":
         return {"server.address": address.path}
     return {"network.transport": "tcp", "server.address": address.host, "server.port": address.port}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..limits import Limits
 from ..nearest import did_you_mean, nearest
@@ -16,7 +16,19 @@ from ..user_files import config_file
 from .files import ConfigError
 from .option_types import FILE, FLAG, SECONDS_OR_NONE, TEXT, WAIT, choice, whole
 from .schema import ConfigSource, Option, Resolved, Schema, Table, read_table
-from .shared_options import LIMITS, TOKEN, take_limits, take_token, values_of, warn_of_readers
+from .shared_options import (
+    LIMITS,
+    NATS_LOGIN,
+    TOKEN,
+    take_limits,
+    take_nats_login,
+    take_token,
+    values_of,
+    warn_of_readers,
+)
+
+if TYPE_CHECKING:
+    from ..nats.options import NatsLogin
 
 PREFIX = "RPCSTREAM_"
 
@@ -43,6 +55,7 @@ CLIENT = Schema(
         Option(name="ca", type=FILE),
         Option(name="certificate", type=FILE, aliases=("cert",)),
         Option(name="key", type=FILE),
+        *NATS_LOGIN,
         *LIMITS,
     ),
     what="a client",
@@ -52,10 +65,13 @@ _MAY_BE_NONE = ("timeout", "connect_timeout", "wait_for", "keepalive", "registra
 
 
 #: What a client shows, or trusts, at one address: not for another one.
-_CREDENTIALS = frozenset(("token", "token_file", "ca", "certificate", "cert", "key"))
+_CREDENTIALS = frozenset(
+    ("token", "token_file", "ca", "certificate", "cert", "key", *(option.name for option in NATS_LOGIN))
+)
 
 _TLS_FILES = ("ca", "certificate", "key")
-_TLS_SCHEMES = ("tls", "https", "wss")
+_TLS_SCHEMES = ("tls", "https", "wss", "nats+tls")
+_NATS_SCHEMES = ("nats", "nats+tls")
 
 
 def client_options(
@@ -98,8 +114,9 @@ def client_options(
     token, limits = take_token(found, warns=True), take_limits(found, base)
     address, rank = _take_address(found)
     _drop_tls_files(found, address, rank)
+    nats = _take_nats_login(found, address)
     options = {**values_of(found, keep_none=_MAY_BE_NONE), **passed}
-    for name, value in (("token", token), ("limits", limits), ("address", address)):
+    for name, value in (("token", token), ("limits", limits), ("address", address), ("nats", nats)):
         if value is not None:
             options.setdefault(name, value)
     return options
@@ -185,6 +202,27 @@ def _drop_tls_files(found: dict[str, Resolved], address: str | None, rank: int) 
     for name in _TLS_FILES:
         if name in found and found[name].rank > rank:
             del found[name]
+
+
+def _take_nats_login(found: dict[str, Resolved], address: str | None) -> NatsLogin | None:
+    """Take the login for NATS out of the options that were found; it is not for other addresses.
+
+    Raises:
+        ConfigError: the program itself gives one for another address; or see `take_nats_login`.
+    """
+    if _is_nats(address):
+        return take_nats_login(found)
+    for option in NATS_LOGIN:
+        each = found.pop(option.name, None)
+        if each is not None and each.value is not None and each.rank == 0:
+            raise ConfigError(
+                f"{each.place} is for addresses nats://…, and the address is {address or 'none of these'}"
+            )
+    return None
+
+
+def _is_nats(address: str | None) -> bool:
+    return address is not None and address.partition("://")[0].lower() in _NATS_SCHEMES
 
 
 def _take_address(found: dict[str, Resolved]) -> tuple[str | None, int]:

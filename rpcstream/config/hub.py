@@ -42,6 +42,9 @@ _USER_KEYS = ("name", "token", "token_file", "certificate", "roles")
 
 _TLS = ("certificate", "key", "password", "ca")
 
+#: How the hub joins others on NATS: of these the login has the names, and the connection the rest.
+_NATS = ("url", "service", "creds", "nkey", "user", "password", "ca", "certificate", "key")
+
 HUB = Schema(
     (
         Option(name="host", type=TEXT, displaces=("unix",)),
@@ -61,6 +64,15 @@ HUB = Schema(
         Option(name="tls_key", type=FILE),
         Option(name="tls_password", type=TEXT, is_secret=True),
         Option(name="tls_ca", type=FILE),
+        Option(name="nats_url", type=TEXT),
+        Option(name="nats_service", type=TEXT),
+        Option(name="nats_creds", type=FILE),
+        Option(name="nats_nkey", type=FILE),
+        Option(name="nats_user", type=TEXT, is_secret=True),
+        Option(name="nats_password", type=TEXT, is_secret=True),
+        Option(name="nats_ca", type=FILE),
+        Option(name="nats_certificate", type=FILE),
+        Option(name="nats_key", type=FILE),
         Option(name="hosts", type=TEXTS),
         Option(name="origins", type=TEXTS),
         Option(name="path", type=URL_PATHS),
@@ -85,7 +97,7 @@ HUB = Schema(
         *LIMITS,
     ),
     what="a hub",
-    groups=("tls",),
+    groups=("tls", "nats"),
 )
 
 _MAY_BE_NONE = ("call_timeout", "keepalive_timeout", "ping_interval", "registration_timeout")
@@ -101,6 +113,8 @@ class HubConfig:
         users: those that may connect; None if the configuration has none.
         rules: tables, see `Rules.from_config`; None if the configuration has none.
         rules_place: where these stand, for errors.
+        nats: how the hub joins others on NATS, by the names in the table `nats`; None: it does not.
+        nats_place: where that stands, for errors.
         log_level: for the logger "rpcstream", in small letters.
     """
 
@@ -109,6 +123,8 @@ class HubConfig:
     users: tuple[User, ...] | None = field(repr=False)
     rules: list[dict[str, Any]] | None
     rules_place: str
+    nats: dict[str, Any] | None = field(repr=False)
+    nats_place: str
     log_level: str | None
 
 
@@ -122,7 +138,8 @@ def hub_options(
 
     Args:
         source: a file (TOML, or JSON with comments), or a mapping with the same options; None for neither.
-        arguments: count most: options as in a file, and all else that `Hub` takes.
+        arguments: count most: options as in a file, and all else that `Hub` takes. `nats=None`: whatever the others
+            say, it joins no group.
         environ: replaces `os.environ`.
 
     Raises:
@@ -130,7 +147,11 @@ def hub_options(
         OSError: the file cannot be read.
     """
     environ = os.environ if environ is None else environ
-    own, passed = _split(arguments or {})
+    arguments = dict(arguments or {})
+    takes_nats = arguments.get("nats", ...) is not None
+    if not takes_nats:
+        del arguments["nats"]
+    own, passed = _split(arguments)
     table = read_table(source)
     found = HUB.resolve([] if table is None else [table], own, prefix=PREFIX, environ=environ)
     HUB.warn_of_unknown(environ, PREFIX)
@@ -149,6 +170,7 @@ def hub_options(
     if "tls" in passed:
         found = {name: each for name, each in found.items() if not name.startswith("tls_")}
     tls = _take_tls(found)
+    nats, nats_place = _take_nats(found, is_wanted=takes_nats)
     options = {**values_of(found, keep_none=_MAY_BE_NONE), **tls, **passed}
     if token is not None:
         options["token"] = token
@@ -160,6 +182,8 @@ def hub_options(
         users=None if users is None or users.value is None else read_users(users.value, users.place),
         rules=None if rules is None else rules.value,
         rules_place="" if rules is None else rules.place,
+        nats=nats,
+        nats_place=nats_place,
         log_level=None if level is None else level.value,
     )
 
@@ -195,6 +219,18 @@ def _take_tls(found: dict[str, Resolved]) -> dict[str, Any]:
     names = {"ca": "client_ca"}
     tls = read_tls(place, **{names.get(name, name): each.value for name, each in given.items()})
     return {"tls": tls}
+
+
+def _take_nats(found: dict[str, Resolved], *, is_wanted: bool) -> tuple[dict[str, Any] | None, str]:
+    """Take how the hub joins others on NATS out of the options that were found; with where that stands."""
+    given = {name: found.pop(f"nats_{name}") for name in _NATS if f"nats_{name}" in found}
+    given = {name: each for name, each in given.items() if each.value is not None}
+    if not given or not is_wanted:
+        return None, ""
+    place = next(iter(given.values())).place
+    if "url" not in given:
+        raise ConfigError(f"{place}: this is for NATS, which needs an address (nats.url)")
+    return {name: each.value for name, each in given.items()}, place
 
 
 def read_tls(place: str, **files: Any) -> TLS:

@@ -1,16 +1,19 @@
-"""Options that hubs and clients share: the limits, and the token, which may stand in a file of its own."""
+"""Options that hubs and clients share: the limits, the login for NATS, and the token, which may stand in a file."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..limits import Limits
 from ..user_files import is_readable_by_others
 from .files import ConfigError
 from .option_types import FILE, SECONDS_OR_NONE, TEXT, whole
-from .schema import Option, Resolved, log
+from .schema import Option, Resolved, Schema, log
+
+if TYPE_CHECKING:
+    from ..nats.options import NatsLogin
 
 #: Each field of `Limits` is an option with its name.
 LIMITS = tuple(
@@ -21,6 +24,16 @@ LIMITS = tuple(
 TOKEN = (
     Option(name="token", type=TEXT, is_secret=True, displaces=("token_file", "users")),
     Option(name="token_file", type=FILE, displaces=("token", "users")),
+)
+
+#: What shows NATS who this program is (`NatsLogin`).
+NATS_LOGIN = (
+    Option(name="nats_creds", type=FILE, displaces=("nats_nkey", "nats_user")),
+    Option(name="nats_nkey", type=FILE, displaces=("nats_creds", "nats_user")),
+    Option(name="nats_user", type=TEXT, displaces=("nats_creds", "nats_nkey")),
+    Option(name="nats_password", type=TEXT, is_secret=True, displaces=("nats_password_file",)),
+    Option(name="nats_password_file", type=FILE, displaces=("nats_password",)),
+    Option(name="nats_inbox_prefix", type=TEXT),
 )
 
 #: Bytes; as many as a token that is sent to a server may have.
@@ -70,6 +83,47 @@ def take_token(found: dict[str, Resolved], *, warns: bool = False) -> str | None
     if warns:
         warn_of_readers(file.value)
     return read_token(file.value, file.place)
+
+
+def take_nats_login(found: dict[str, Resolved]) -> NatsLogin | None:
+    """Take the login for NATS out of the options that were found; read the password's file if it stands in one.
+
+    A password without a name is left out: it may stand in the environment for other programs.
+
+    Raises:
+        ConfigError: an option makes no sense, or the file cannot be read.
+    """
+    given = {name: found.pop(name) for name in [option.name for option in NATS_LOGIN] if name in found}
+    given = {name: each for name, each in given.items() if each.value is not None}
+    password, file = given.pop("nats_password", None), given.pop("nats_password_file", None)
+    if not given:
+        return None
+    from ..nats.options import NatsLogin
+
+    values = {name.removeprefix("nats_"): each.value for name, each in given.items()}
+    if "user" in values and password is not None:
+        values["password"] = password.value
+    elif "user" in values and file is not None:
+        warn_of_readers(file.value)
+        values["password"] = read_token(file.value, file.place)
+    try:
+        return NatsLogin(**values)
+    except ValueError as error:
+        raise ConfigError(f"the login for NATS: {error}") from None
+
+
+def nats_login(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> NatsLogin | None:
+    """The login for NATS of a server, out of these options and the variables `RPCSTREAM_NATS_…`.
+
+    Args:
+        arguments: options of `NATS_LOGIN`; None where one is not given.
+
+    Raises:
+        ConfigError: see `take_nats_login`.
+    """
+    schema = Schema(NATS_LOGIN, what="a server")
+    given = {name: value for name, value in arguments.items() if value is not None}
+    return take_nats_login(schema.resolve([], given, prefix="RPCSTREAM_", environ=environ))
 
 
 def warn_of_readers(path: str) -> None:

@@ -27,6 +27,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Protocol
 
+from ..errors import ServerBusy
+from ..limits import Limits
 from ..text import get_logger
 from ..wire.buffers import AttachedMessage, Encoded
 from .subscriptions import Subscriber, Subscriptions, SubscriptionTable
@@ -117,14 +119,15 @@ class SubscriptionChanges:
                 self._told.add(key)
                 changes += [[key, topic, denied] for topic, denied in topics.items()]
         self._changes, self._count = {}, 0
-        messages: list[Message] = [
-            {"type": "subscriptions", "changes": changes[at : at + CHUNK]}
-            for at in range(0, max(1, len(changes)), CHUNK)
-        ]
+        messages = _in_chunks(changes)
         if reset:
             messages[0]["reset"] = True
         messages[-1]["ask"] = True
         return messages
+
+    def tell(self, keys: Iterable[Key]) -> None:
+        """Note that a process was told of these connections, so that it is told when they are gone."""
+        self._told.update(keys)
 
     def begin_anew(self) -> None:
         """Tell all anew with the next messages."""
@@ -221,12 +224,18 @@ class EventRelay:
 
     What is published before `start` goes to all processes, since it is not known yet who has subscribed.
 
+    Args:
+        limits: of the subscriptions in the other processes; None: they have limits of their own, which count these.
+        group: an id that all processes of this server have, and no other server.
+
     Attributes:
+        group: it.
         table: the subscriptions in the other processes. To be used under the lock of the topics.
     """
 
-    def __init__(self) -> None:
-        self.table: SubscriptionTable[RemoteSubscriber] = SubscriptionTable(None)
+    def __init__(self, limits: Limits | None = None, group: str = "") -> None:
+        self.group = group
+        self.table: SubscriptionTable[RemoteSubscriber] = SubscriptionTable(limits)
         self._topics: Recipient | None = None
         self._lock = threading.Lock()
         self._changes = SubscriptionChanges()
@@ -328,12 +337,32 @@ class EventRelay:
         if self._topics is not None and self._send is not None:
             getattr(self, f"_on_{message['type']}")(self._topics, message)
 
-    def _on_event(self, topics: Recipient, message: Message) -> None:
-        topic, keep = message["topic"], message["keep"]
+    def receive(self, topic: str, message: Encoded | None, keep: Keep) -> None:
+        """Send an event that another process has published to the subscribers of this one."""
+        if self._topics is None:
+            return
         with self._lock:
-            if self._unconfirmed[topic]:  # an own last value, which comes later
+            if keep and self._unconfirmed[topic]:  # an own last value, which comes later
                 keep = ""
-            topics.receive(topic, unpacked_event(message), keep)
+            self._topics.receive(topic, message, keep)
+
+    def introduction(self) -> list[Message]:
+        """Messages that tell a process, which has just come, of all subscriptions here."""
+        assert self._topics is not None
+        with self._lock:
+            own = self._topics.own_subscriptions()
+            self._changes.tell(own)
+        changes = [[number, topic, denied] for number, topics in own.items() for topic, denied in topics.items()]
+        return _in_chunks(changes)
+
+    def last_value(self, topic: str) -> Encoded | None:
+        """The message with the last value of a topic."""
+        assert self._topics is not None
+        with self._lock:
+            return self._topics.last_value(topic)
+
+    def _on_event(self, topics: Recipient, message: Message) -> None:
+        self.receive(message["topic"], unpacked_event(message), message["keep"])
 
     def _on_kept(self, topics: Recipient, message: Message) -> None:
         topic = message["topic"]
@@ -389,8 +418,13 @@ class EventRelay:
                 table.add_subscriber(subscriber)
             if topic in subscriber.topics:
                 subscriber.topics[topic] = tuple(denied)
-            else:
+                continue
+            try:
                 table.add(subscriber, topic, tuple(denied))
+            except ServerBusy as error:
+                log.warning("a subscription of another process is not taken: %s", error)
+                if not subscriber.topics:
+                    table.remove_subscriber(subscriber)
 
     def _remove(self, keys: Iterable[Any]) -> None:
         for key in keys:
@@ -433,6 +467,13 @@ class EventRelay:
                 self._settled, self._next_settled = self._next_settled, None
         for message in (*out, *messages):
             self._send(message)
+
+
+def _in_chunks(changes: list[Any]) -> list[Message]:
+    """Messages with changes of subscriptions, at least one."""
+    return [
+        {"type": "subscriptions", "changes": changes[at : at + CHUNK]} for at in range(0, max(1, len(changes)), CHUNK)
+    ]
 
 
 def _size(message: Message) -> int:

@@ -23,6 +23,7 @@ from .event_queue import EVENT_COST, EventQueue, Policy, QueuedEvent, QueueMemor
 from .patterns import RESERVED, fault_of_pattern, fault_of_topic, is_pattern, matches
 from .relay import EventRelay, Keep
 from .retained import Retained
+from .sharing import EventSharing
 from .subscriptions import EventDelivery, SubscribedConnection, Subscriber, SubscriptionTable
 
 
@@ -64,6 +65,7 @@ class Topics(Mapping[str, int]):
         self._lock = threading.Lock()
         self._table: SubscriptionTable[Subscriber] = SubscriptionTable(limits)
         self._relay: EventRelay | None = None
+        self._sharing: list[EventSharing] = []
         self._retained = Retained(limits.max_retained, limits.max_retained_size)
         self._delivery = EventDelivery(self._lock, self._remove, counters=counters, max_events=max_events)
 
@@ -94,11 +96,29 @@ class Topics(Mapping[str, int]):
                 with self._lock:
                     self._relay.attached()
 
-    def join(self, relay: EventRelay) -> None:
-        """Be the topics of one of several processes, whose events go through this object."""
+    def join(self, relay: EventRelay, *, counts_others: bool = True) -> None:
+        """Be the topics of one of several processes, whose events go through this object.
+
+        Args:
+            relay: to and from the others.
+            counts_others: the subscriptions in the others count towards the limits here.
+        """
         self._relay = relay
-        self._table.others = relay.table
+        self._table.others = relay.table if counts_others else None
         relay.join(self, self._lock)
+
+    def share(self, sharing: EventSharing) -> None:
+        """Share the events with other servers as well; all are published there, and large payloads are attached."""
+        self.attach_payloads()
+        with self._lock:
+            topics = [topic for topic, _ in reversed(self._retained.newest(">"))]
+            sharing.join(self, self._lock, topics)
+            self._sharing.append(sharing)
+
+    @property
+    def group(self) -> str:
+        """The id of the server that this process is one of several of; empty where it is the only one."""
+        return self._relay.group if self._relay is not None else ""
 
     # -- publishing, in any thread ------------------------------------------------------------------------------------
 
@@ -106,7 +126,7 @@ class Topics(Mapping[str, int]):
         """Send a value to every connection that has subscribed to the topic, or to patterns that match it, once.
 
         Never waits, and may be called from any thread. The events of one thread are sent in the order in which they
-        were published. Without subscribers, the value is not encoded.
+        were published. Without subscribers, the value is not encoded, unless other servers may have some (NATS).
 
         Args:
             topic: a name of levels with dots between them, not a pattern.
@@ -115,7 +135,7 @@ class Topics(Mapping[str, int]):
                 are sent it first. None is sent, and the topic has no last value any more.
 
         Returns:
-            The number of connections that will be sent it.
+            The number of connections that will be sent it; those of this server, where others share its events.
 
         Raises:
             TypeError, ValueError: that is no topic.
@@ -126,8 +146,8 @@ class Topics(Mapping[str, int]):
         return self._publish(topic, value, retain)
 
     def announce(self, topic: str, value: Any) -> int:
-        """Publish to a topic of rpcstream's own, whose name is not checked."""
-        return self._publish(topic, value, False)
+        """Publish to a topic of rpcstream's own, whose name is not checked. It is not shared with other servers."""
+        return self._publish(topic, value, False, is_shared=False)
 
     def forward(self, topic: str, message: Encoded, *, retain: bool = False) -> int:
         """Publish a `$/event` message of this topic that is ready to be sent.
@@ -146,6 +166,8 @@ class Topics(Mapping[str, int]):
         with self._lock:
             if self._relay is not None:
                 self._relay.publish(topic, None, "forget")
+            for sharing in self._sharing:
+                sharing.publish(topic, None, "forget")
             return self._retained.forget(topic)
 
     def _check(self, topic: str) -> None:
@@ -156,10 +178,11 @@ class Topics(Mapping[str, int]):
         if fault is not None:
             raise ValueError(f"the topic {topic!r:.100} {fault}")
 
-    def _publish(self, topic: str, value: Any, retain: bool) -> int:
+    def _publish(self, topic: str, value: Any, retain: bool, *, is_shared: bool = True) -> int:
         table, relay = self._table, self._relay
+        is_shared = is_shared and bool(self._sharing)
         # The tables are only read here, each at one stroke: that needs no lock.
-        if retain or table.has(topic) or (relay is not None and relay.wants(topic)):
+        if retain or is_shared or table.has(topic) or (relay is not None and relay.wants(topic)):
             message = self._encoded(topic, value)
             keep: Keep = "" if not retain else "forget" if value is None else "keep"
             with self._lock:
@@ -167,7 +190,7 @@ class Topics(Mapping[str, int]):
                     self._retained.forget(topic)
                 elif keep:
                     self._retained.keep(topic, message)
-                return self._put(topic, message, keep)
+                return self._put(topic, message, keep, is_shared=is_shared)
         with self._lock:
             self._counters.events_published += 1
         return 0
@@ -185,11 +208,14 @@ class Topics(Mapping[str, int]):
             raise envelope.oversize(size_as_text(message), self._max_size, side="server")
         return message
 
-    def _put(self, topic: str, message: Encoded, keep: Keep) -> int:
-        """Queue an event for each subscriber, and send it to the other processes."""
+    def _put(self, topic: str, message: Encoded, keep: Keep, *, is_shared: bool = True) -> int:
+        """Queue an event for each subscriber, and send it to the other processes, and to other servers."""
         self._counters.events_published += 1
         count = self._put_here(topic, message)
-        return count if self._relay is None else count + self._relay.publish(topic, message, keep)
+        is_told = False
+        for sharing in self._sharing if is_shared else ():
+            is_told |= sharing.publish(topic, message, keep)
+        return count if self._relay is None or is_told else count + self._relay.publish(topic, message, keep)
 
     def _put_here(self, topic: str, message: Encoded) -> int:
         """Queue an event for each subscriber; even those that take events at once are sent it in the next turn."""
@@ -209,7 +235,7 @@ class Topics(Mapping[str, int]):
         delivery.schedule()
         return count
 
-    # -- from and for other processes, in the event loop --------------------------------------------------------------
+    # -- from and for other processes and servers, in the event loop -------------------------------------------------
 
     def receive(self, topic: str, message: Encoded | None, keep: Keep) -> None:
         """Send an event that another process has published to the subscribers of this one; under the lock.
@@ -229,13 +255,33 @@ class Topics(Mapping[str, int]):
         if message is not None:
             self._put_here(topic, message)
 
+    def announce_here(self, topic: str, value: Any) -> None:
+        """As `announce`, to the subscribers of this process alone."""
+        if self._table.has(topic):
+            message = self._encoded(topic, value)
+            with self._lock:
+                self._put_here(topic, message)
+
+    def topics_with_values(self) -> list[str]:
+        """The topics that have a last value, the newest first."""
+        with self._lock:
+            return [topic for topic, _ in self._retained.newest(">")]
+
     def last_value(self, topic: str) -> Encoded | None:
         """The message with the last value of a topic."""
         return self._retained.get(topic)
 
     def count_dropped(self, count: int) -> None:
-        """Count events that another process was too slow for."""
+        """Count events that another process, or the way to other servers, was too slow for."""
         self._counters.events_dropped += count
+
+    def own_names(self) -> list[str]:
+        """All topics and patterns with subscribers of this process."""
+        return list(self._table.by_topic)
+
+    def has_subscribers(self, name: str) -> bool:
+        """Whether a topic or pattern, taken by its name, has subscribers of this process; needs no lock."""
+        return name in self._table.by_topic
 
     def own_subscriptions(self) -> dict[int, dict[str, tuple[str, ...]]]:
         """All subscriptions of this process, by the number of the connection."""
@@ -275,6 +321,7 @@ class Topics(Mapping[str, int]):
                 self._table.add(subscriber, topic, denied)
                 self._counters.subscriptions = self._table.count
                 self._put_last_values(subscriber, topic, denied)
+                self._changed(topic)
             if self._relay is not None:
                 self._relay.subscribed(subscriber, topic, denied)
         return {"topic": topic, "queue": self._max_events, "policy": self._policy}
@@ -282,19 +329,21 @@ class Topics(Mapping[str, int]):
     async def subscribe_everywhere(
         self, connection: SubscribedConnection, topic: str, *, denied: tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        """Subscribe, and return when the other processes know of it, so that none publishes past the subscriber.
+        """Subscribe, and return when other processes and servers know of it.
 
-        Its events wait meanwhile, and until the task that handles the request has ended, so that the reply is sent
-        first.
+        So none of them publishes past the subscriber. Its events wait meanwhile, and until the task that handles the
+        request has ended, so that the reply is sent first.
         """
-        assert self._relay is not None
         before = self._table.subscribers.get(connection)
         is_new = before is None or topic not in before.topics
         result = self.subscribe(connection, topic, denied=denied)
         subscriber = self._table.subscribers[connection]
         self._delivery.hold(subscriber)
         try:
-            await self._relay.settled()
+            await asyncio.gather(
+                *([self._relay.settled()] if self._relay is not None else []),
+                *[sharing.settled() for sharing in self._sharing],
+            )
         except BaseException:
             if is_new:
                 self.unsubscribe(connection, topic)
@@ -332,6 +381,7 @@ class Topics(Mapping[str, int]):
             self._counters.events_dropped += removed + subscriber.queue.dropped - dropped
             if self._relay is not None:
                 self._relay.unsubscribed(subscriber, topic)
+            self._changed(topic)
             return True
 
     def subscriptions_of(self, connection: SubscribedConnection) -> dict[str, tuple[str, ...]]:
@@ -365,10 +415,19 @@ class Topics(Mapping[str, int]):
         """Remove a subscriber whose connection is over, or is to end, with the events that wait for it."""
         with self._lock:
             self._counters.events_dropped += subscriber.queue.clear()
+            topics = list(subscriber.topics)
             self._table.remove_subscriber(subscriber)
             self._counters.subscriptions = self._table.count
             if self._relay is not None:
                 self._relay.left(subscriber)
+            self._changed(*topics)
+
+    def _changed(self, *topics: str) -> None:
+        """Tell those that the events are shared with which subscriptions may have begun or ended."""
+        for sharing in self._sharing:
+            for topic in topics:
+                if not topic.startswith(RESERVED):
+                    sharing.changed(topic)
 
 
 @functools.lru_cache(maxsize=1024)  # most are published to again and again, and the check costs a quarter of an event

@@ -1,6 +1,6 @@
 """The hub: a server whose clients offer methods to each other."""
 
-from .directory import Balance
+from .routes import Balance
 from .rules import Rule, Rules
 from .server import Hub
 

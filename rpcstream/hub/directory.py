@@ -6,90 +6,37 @@ may register what.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
-import math
 import secrets
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
-from ..errors import ProviderGone
 from ..events.event_queue import QueueMemory
 from ..peer.state import ConversationState
 from . import passthrough
 from .members import Member
 from .offers import Offer, check_name, fault, schema_cost
-
-#: How the calls of a shared method are distributed.
-Balance = Literal["least_in_flight", "round_robin"]
-
-#: The members of a shared method that are compared for one call: so many, beginning with the one whose turn it is.
-COMPARED = 8
+from .routes import Route
 
 
-#: What the data of an error says of a call that no member was given.
-_NOT_PASSED_ON = {"executed": False, "no_provider": True}
+class MembersWatcher(Protocol):
+    """What is told of each change of the clients of this hub, when it is made."""
 
+    def named(self, member: Member) -> None:
+        """It has a name."""
 
-class Route:
-    """The members that carry out the calls of one name.
+    def offered(self, member: Member, offers: Mapping[str, Offer]) -> None:
+        """It offers these."""
 
-    Attributes:
-        method: the name of the method at these members; `text`: the same as JSON.
-        members: those that offer it, in the order in which they came.
-        shared: the method may be offered by several members.
-        is_own: the route is that of a single member, with the member's name before the method's.
-    """
+    def described(self, member: Member, schemas: Mapping[str, bytes]) -> None:
+        """The descriptions of its methods refer to these."""
 
-    __slots__ = ("_turn", "is_own", "members", "method", "shared", "text")
+    def withdrawn(self, member: Member, names: Collection[str]) -> None:
+        """It does not offer these any more."""
 
-    def __init__(self, offer: Offer, member: Member, text: bytes, *, is_own: bool) -> None:
-        self.method = offer.name
-        self.text = text
-        self.shared = offer.shared
-        self.is_own = is_own
-        self.members = [member]
-        self._turn = 0
-
-    @property
-    def is_shared(self) -> bool:
-        """Several members may offer the method under this name."""
-        return self.shared and not self.is_own
-
-    @property
-    def is_listed(self) -> bool:
-        """The method is listed under this name: the short one, if it has that."""
-        return not self.is_own or "." in self.method
-
-    def choose(self, balance: Balance) -> Member:
-        """Return the member for the next call: the next in turn, or the one of these with the fewest unanswered calls.
-
-        Raises:
-            ProviderGone: no member takes calls at the moment. The data says `no_provider`: none was given the call.
-        """
-        members = self.members
-        count = len(members)
-        if count == 1:
-            if members[0].is_there:
-                return members[0]
-            raise ProviderGone(data={"method": self.method, "client": members[0].name, **_NOT_PASSED_ON})
-        first = self._turn % count
-        self._turn = first + 1
-        chosen, least = None, math.inf
-        left = 1 if balance == "round_robin" else COMPARED
-        # A plain loop: it runs for each call, and nearly always the first member is there and has nothing to do.
-        for place in range(first, first + count):
-            member = members[place % count]
-            if not member.is_there:
-                continue
-            load = member.load
-            if load < least:
-                chosen, least = member, load
-            left -= 1
-            if not (least and left):
-                break
-        if chosen is None:
-            raise ProviderGone(data={"method": self.method, **_NOT_PASSED_ON})
-        return chosen
+    def left(self, name: str) -> None:
+        """The client with this name has it no more."""
 
 
 class Directory:
@@ -102,12 +49,17 @@ class Directory:
     Attributes:
         members: by their connection.
         by_name: the members that have a name.
+        elsewhere: by name, the clients of other hubs; several with the same name only where hubs that were apart from
+            each other have each given it away.
         routes: by the name that is called: `vectorize`, and `gpu-1.vectorize` of the client `gpu-1` alone. A name with
             a dot is always a client's name and a method of that client: a method whose own name has dots can be called
             in that way only. So it never stands for a method of another client, connected or not.
         version: counts the changes of what is offered.
         offered: the number of methods that are offered, each counted once for every member.
         offered_cost: bytes of memory that all offers and schemas take, about.
+        offered_elsewhere, cost_elsewhere: the same of clients of other hubs.
+        suffix: stands behind the names that this hub makes, so that no other hub makes the same.
+        watcher: is told of changes of the clients of this hub; None: there are no other hubs.
         on_enter: called with each new member.
         on_change: called when what is offered has changed.
         on_away: called with a name that is not offered any more, the method behind it and its last provider.
@@ -116,8 +68,13 @@ class Directory:
     def __init__(self, own: Mapping[str, Any], memory: QueueMemory) -> None:
         self.members: dict[ConversationState, Member] = {}
         self.by_name: dict[str, Member] = {}
+        self.elsewhere: dict[str, list[Member]] = {}
         self.routes: dict[str, Route] = {}
         self.version = self.offered = self.offered_cost = 0
+        self.offered_elsewhere = self.cost_elsewhere = 0
+        self.suffix = ""
+        self._is_changing = False
+        self.watcher: MembersWatcher | None = None
         self.on_enter: list[Callable[[Member], object]] = []
         self.on_change: list[Callable[[], object]] = []
         self.on_away: list[Callable[[str, str, Member], object]] = []
@@ -140,18 +97,31 @@ class Directory:
 
     # -- names --------------------------------------------------------------------------------------------------------
 
+    def named(self, name: str) -> Member | None:
+        """Return the member with this name, a client of this hub or of another one."""
+        return self.by_name.get(name) or next(iter(self.elsewhere.get(name, ())), None)
+
+    def all_named(self) -> Iterator[Member]:
+        """All members with a name, each name once."""
+        yield from list(self.by_name.values())
+        for name, members in list(self.elsewhere.items()):
+            if name not in self.by_name:
+                yield members[0]
+
     def new_name(self) -> str:
         """Return a free name, for a client that did not choose one."""
         while True:
             self._last_number += 1
-            name = f"client-{self._last_number}"
-            if name not in self.by_name:
+            name = f"client-{self._last_number}{self.suffix}"
+            if name not in self.by_name and name not in self.elsewhere:
                 return name
 
     def set_name(self, member: Member, name: str, key: str | None) -> None:
         """Give the member this free name, and the key that it had on another connection, or else a new one."""
         member.name, member.key = name, key or secrets.token_hex(16)
         self.by_name[name] = member
+        if self.watcher is not None:
+            self.watcher.named(member)
 
     def check_free(self, member: Member, name: str, key: str | None) -> Member | None:
         """Check that the member may have this name; return the one that it replaces, which has the same key.
@@ -163,19 +133,56 @@ class Directory:
         if member.name is not None and member.name != name:
             raise fault("name", f"this connection has the name {member.name!r}")
         holder = self.by_name.get(name)
-        if holder is None or holder is member:
+        if holder is member:
             return None
+        if holder is None:
+            return self._check_free_elsewhere(name, key)
         if key is None or not hmac.compare_digest(key.encode(), holder.key.encode()):
             raise fault("name", f"the name {name!r} is taken by another client")
         return holder
 
+    def _check_free_elsewhere(self, name: str, key: str | None) -> Member | None:
+        """Check that no client of another hub has this name, or else return the one with the same key."""
+        holders = self.elsewhere.get(name)
+        if not holders:
+            return None
+        digest = "" if key is None else digest_of(key)
+        for holder in holders:
+            if hmac.compare_digest(digest, holder.key):
+                return holder
+        raise fault("name", f"the name {name!r} is taken by a client of another hub")
+
+    def enter_elsewhere(self, member: Member) -> None:
+        """Enter a client of another hub, which has its name."""
+        assert member.name is not None
+        self.elsewhere.setdefault(member.name, []).append(member)
+
     def leave(self, member: Member) -> list[str]:
         """Take out a member's name and methods; return the methods."""
         withdrawn = self.withdraw(member, list(member.offers))
-        if member.name is not None:
-            del self.by_name[member.name]
-            member.name, member.key = None, ""
+        name = member.name
+        if name is None:
+            return withdrawn
+        if member.hub is None:
+            del self.by_name[name]
+            if self.watcher is not None:
+                self.watcher.left(name)
+        else:
+            self.elsewhere[name].remove(member)
+            if not self.elsewhere[name]:
+                del self.elsewhere[name]
+        member.name, member.key = None, ""
         return withdrawn
+
+    def leave_together(self, members: Iterable[Member]) -> None:
+        """Take out the names and methods of many members; what is told of a change is told once."""
+        self._is_changing = True
+        try:
+            for member in members:
+                self.leave(member)
+        finally:
+            self._is_changing = False
+            self._have_changed()
 
     # -- methods ------------------------------------------------------------------------------------------------------
 
@@ -200,12 +207,17 @@ class Directory:
                 if called in self._own:
                     raise fault("methods", f"{called!r} is a method of the hub itself")
             route = self.routes.get(offer.name)
-            others = [] if route is None else [each for each in route.members[:3] if each not in (member, leaving)]
+            others = [] if route is None else [each for each in route.members[:4] if each not in (member, leaving)]
             if others and route is not None:
                 if route.is_own:  # it could be called all the same, but only to be mistaken for that one
                     raise fault("methods", f"{offer.name!r} is a method of {others[0].name!r}")
                 if not (offer.shared and route.shared):
                     raise fault("methods", f"{offer.name!r} is offered by {others[0].name!r}, and not shared by both")
+
+    def without_own(self, name: str, offers: Mapping[str, Offer]) -> dict[str, Offer]:
+        """Return those offers of a client with this name that are not called as methods of the hub itself."""
+        own = self._own
+        return {key: each for key, each in offers.items() if not any(called in own for called in _names(key, name))}
 
     def offer(self, member: Member, offers: Mapping[str, Offer]) -> None:
         """Enter offers that were checked; one that the member has already is replaced."""
@@ -214,9 +226,10 @@ class Directory:
             if offer.name in member.offers:
                 self._remove(member, offer.name)
             member.offers[offer.name] = offer
-            self.offered += 1
-            self._count(member, offer.size, offer.cost)
+            self._count(member, offer.size, offer.cost, 1)
             self._add(offer, member, member.name)
+        if self.watcher is not None and member.hub is None:
+            self.watcher.offered(member, offers)
         self._have_changed()
 
     def add_schemas(self, member: Member, schemas: Mapping[str, bytes]) -> None:
@@ -228,6 +241,8 @@ class Directory:
             member.schemas[name] = text
             self._count(member, len(text), schema_cost(name, text))
         if schemas:
+            if self.watcher is not None and member.hub is None:
+                self.watcher.described(member, schemas)
             self._have_changed()
 
     def withdraw(self, member: Member, names: Collection[str]) -> list[str]:
@@ -239,6 +254,8 @@ class Directory:
             member.schemas = {}
             self._count(member, -member.offered_size, -member.offered_cost)
         if withdrawn:
+            if self.watcher is not None and member.hub is None:
+                self.watcher.withdrawn(member, withdrawn)
             self._have_changed()
         return withdrawn
 
@@ -257,20 +274,18 @@ class Directory:
         for called in _names(offer.name, owner):
             route = self.routes.get(called)
             if route is None:
-                route = self.routes[called] = Route(offer, member, text, is_own=called != offer.name)
+                route = self.routes[called] = Route(offer, called, text)
                 if route.is_listed:
                     self._changed.add(called)
-            else:
-                route.members.append(member)
+            route.add(member)
 
     def _remove(self, member: Member, name: str) -> None:
         assert member.name is not None
         offer = member.offers.pop(name)
-        self.offered -= 1
-        self._count(member, -offer.size, -offer.cost)
+        self._count(member, -offer.size, -offer.cost, -1)
         for called in _names(name, member.name):
             route = self.routes[called]
-            route.members.remove(member)
+            route.remove(member)
             if not route.members:
                 del self.routes[called]
                 if route.is_listed:
@@ -279,26 +294,32 @@ class Directory:
                     call(called, name, member)
 
     def _have_changed(self) -> None:
+        if self._is_changing:
+            return
         self.version += 1
         for call in self.on_change:
             call()
         if len(self._changed) > len(self.routes) + 1000:
             self.listed()  # so that names that come and go, and that no list is made of, do not pile up
 
-    def _count(self, member: Member, size: int, cost: int) -> None:
-        """Add to the bytes that the member's offers have and take; negative numbers subtract."""
+    def _count(self, member: Member, size: int, cost: int, methods: int = 0) -> None:
+        """Add to the bytes that the member's offers have and take, and to their number; negative numbers subtract."""
         member.offered_size += size
         member.offered_cost += cost
-        self.offered_cost += cost
+        if member.hub is None:
+            self.offered_cost += cost
+            self.offered += methods
+        else:
+            self.cost_elsewhere += cost
+            self.offered_elsewhere += methods
+
+
+def digest_of(key: str) -> str:
+    """What other hubs are told of a client's key: it shows that a key is the same, and cannot be shown in its place."""
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _names(method: str, owner: str) -> tuple[str, ...]:
     """Return the names by which a member's method is called; see `Directory.routes`."""
     own = f"{owner}.{method}"
     return (own,) if "." in method else (method, own)
-
-
-def check_balance(balance: str) -> None:
-    """Raise ValueError unless it is a `Balance`."""
-    if balance not in get_args(Balance):
-        raise ValueError(f"balance must be one of {', '.join(get_args(Balance))}; got {balance!r}")

@@ -14,8 +14,9 @@ import orjson
 from ..methods.document import OpenRpcDocument
 from ..methods.openrpc_compat import OlderDocument
 from ..wire.buffers import trimmed
-from .directory import Directory, Route
+from .directory import Directory
 from .members import Member
+from .routes import Route
 
 #: A schema with its name, as JSON.
 _Named = tuple[str, bytes]
@@ -66,11 +67,11 @@ def _schemas(
     own = described["components"]["schemas"]
     if older is None:
         yield ((name, _dumps(schema)) for name, schema in own.items())
-        for member in list(directory.by_name.values()):
+        for member in directory.all_named():
             yield list(member.schemas.items())
         return
     yield ((name, _dumps(schema)) for name, schema in older.schemas(own))
-    for member in list(directory.by_name.values()):
+    for member in directory.all_named():
         schemas = {name: orjson.loads(text) for name, text in member.schemas.items()}
         yield ((name, _dumps(schema)) for name, schema in older.schemas(schemas))
 
@@ -119,11 +120,13 @@ def _names(members: list[Member]) -> Iterator[bytes]:
 
 
 def members(directory: Directory) -> Iterator[bytes]:
-    """Write the members, in the order in which they came."""
+    """Write the members, in the order in which they came; then the clients of other hubs."""
     between = b"["
-    for member in list(directory.members.values()):
-        yield between + _dumps(member.described())
-        between = b","
+    others = [each for holders in directory.elsewhere.values() for each in holders]
+    for member in [*directory.members.values(), *others]:
+        if member.is_client:
+            yield between + _dumps(member.described())
+            between = b","
     yield b"]" if between == b"," else b"[]"
 
 

@@ -37,7 +37,7 @@ from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.envelope import VERSION
 from . import passthrough
-from .directory import COMPARED, Balance, Directory, Route
+from .directory import Directory
 from .held import AwayMethod, HeldCall, HeldCalls
 from .listing import Listing, reply_with
 from .members import Member
@@ -46,6 +46,7 @@ from .offers import may_be_offered
 from .passthrough import STREAM_TEXT, Line
 from .relay import Relay
 from .relayed_streams import argument_streams
+from .routes import COMPARED, Balance, Route
 from .rules import Rules
 
 #: The tag of a stream may be written with escapes; a line with neither these nor the tag has no stream among its
@@ -435,7 +436,11 @@ class HubDispatcher(Dispatcher):
                     line, message.get("params") or (), session, relay.provider, relay.abort
                 )
                 relay.add_argument_streams(streams)
-            relay.send(relay.request(line, message, route.text, timeout=timeout, stream=credit, params=params))
+            relay.send(
+                relay.request(
+                    line, message, route.text_at(relay.provider), timeout=timeout, stream=credit, params=params
+                )
+            )
         except RpcError:
             relay.provider.session.pending.discard(relay.pending_id)
             raise
@@ -444,7 +449,7 @@ class HubDispatcher(Dispatcher):
         self, route: Route, provider: Member, line: Line, message: dict[str, Any], timeout: float | None
     ) -> Encoded:
         """Write a notification for its provider."""
-        return passthrough.request(line, message, None, route.text, timeout=timeout)
+        return passthrough.request(line, message, None, route.text_at(provider), timeout=timeout)
 
     def _checked(self, message: dict[str, Any], line: Line) -> Line:
         """Check a request before it is passed on; return its line.

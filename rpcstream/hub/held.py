@@ -7,7 +7,7 @@ many of these there may be. Knows neither how a call is forwarded nor who may ca
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -22,11 +22,12 @@ from ..peer.memory import memory_of
 from ..peer.slices import TURN
 from ..peer.state import ConversationState
 from ..wire.buffers import Encoded
-from .directory import Directory, Route
+from .directory import Directory
 from .members import Member
 from .offers import may_be_offered
 from .passthrough import Line
 from .relay import OnEnd, Relay
+from .routes import Route
 
 #: Bytes of memory that a held call takes besides its message: the call itself, its parsed message, its timer.
 HELD_COST = 1500
@@ -196,8 +197,8 @@ class HeldCalls:
         self._directory = directory
         self._limits = limits
         self._memory = memory
-        #: The names that are away.
-        self._away: dict[str, AwayMethod] = {}
+        #: The names that are away. Of many the first is taken out again and again, which a dict is slow at.
+        self._away: OrderedDict[str, AwayMethod] = OrderedDict()
         #: Calls of each connection, and their bytes.
         self._of_session: dict[ConversationState, tuple[int, int]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -15,7 +15,9 @@ from ..errors import MessageTooLarge, ServerBusy
 from ..events.event_queue import QueueMemory
 from ..peer.state import ConversationState
 from ..wire.buffers import AttachedMessage, Encoded, size_as_text, trimmed_message
+from . import passthrough
 from .offers import Offer
+from .passthrough import Line
 
 #: Bytes of memory that a message takes besides its own while it waits.
 WAITING_COST = 150
@@ -45,7 +47,12 @@ class Member:
         waiting_size: bytes of memory that these take.
         last_heard: loop time, s, of its last sign of life.
         is_pinged: it was sent a ping that it has not answered.
+        hub: the hub that it is a client of; None: this one.
+        is_client: False: it is another hub itself, as what its clients are sent goes to it.
     """
+
+    hub: str | None = None
+    is_client = True
 
     __slots__ = (
         "_is_held_back",
@@ -96,6 +103,21 @@ class Member:
         return not self.waiting and self.session.write_gate.is_open
 
     @property
+    def called(self) -> str:
+        """What it is called in errors."""
+        return self.name or self.address
+
+    @property
+    def max_waiting_size(self) -> int:
+        """Bytes of memory that the messages which wait for it may take; one single message may take more."""
+        return self.session.limits.max_message_size
+
+    @property
+    def has_sent(self) -> bool:
+        """All that was sent to it is on its way: nothing waits here."""
+        return not self.waiting
+
+    @property
     def load(self) -> int:
         """Calls that it has not answered."""
         return len(self.session.pending) - self.is_pinged  # an unanswered ping is no call
@@ -117,7 +139,7 @@ class Member:
             is_wanted: asked when the message has waited; if it returns False, the message is dropped.
 
         Raises:
-            ServerBusy: as many messages, or bytes, wait for the member as may (`max_queue`, `max_message_size`).
+            ServerBusy: as many messages, or bytes, wait for the member as may (`max_queue`, `max_waiting_size`).
             MessageTooLarge: it is sent to the member as text, which is too long.
         """
         session = self.session
@@ -127,9 +149,9 @@ class Member:
             session.pass_on(message)
             return
         limits, size = session.limits, len(message) + WAITING_COST
-        is_full = self.waiting_size + size > min(limits.max_message_size, self._memory.free) and self.waiting > 0
+        is_full = self.waiting_size + size > min(self.max_waiting_size, self._memory.free) and self.waiting > 0
         if self.waiting >= limits.max_queue or is_full or size > self._memory.free:
-            data = {"reason": f"{self.name} does not read what it is sent", "waiting": self.waiting}
+            data = {"reason": f"{self.called} does not read what it is sent", "waiting": self.waiting}
             raise ServerBusy("Server busy: the provider takes no more calls at present", data)
         if type(message) is AttachedMessage:
             message.secure()
@@ -140,6 +162,10 @@ class Member:
         self._memory.reserve(size)
         if self.waiting == 1:
             session.write_gate.when_open(self._send_waiting)
+
+    def notify(self, line: Line, method: str, *, has_params: bool) -> None:
+        """Send a notification with the params of an `rpc.notify` request, whose line this is; raises as `send`."""
+        self.send(passthrough.notification(line, method, has_params=has_params))
 
     def hold_back(self) -> None:
         """Let all messages wait, until `resume`: the reply to its registration goes before calls of its methods."""

@@ -49,6 +49,7 @@ class HubMethods:
     Args:
         rules: who may publish and notify what; None: everything is permitted.
         held: the calls that wait for providers; None where none are held.
+        is_for_hubs: for calls of other hubs: the clients that are notified are those of this hub.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class HubMethods:
         limits: Limits,
         rules: Rules | None,
         held: HeldCalls | None,
+        is_for_hubs: bool = False,
     ) -> None:
+        self._find = directory.by_name.get if is_for_hubs else directory.named
         self._directory = directory
         self._registrations = registrations
         self._topics = topics
@@ -194,7 +197,7 @@ class HubMethods:
             raise fault("client", f"no client has the name {name!r:.200}")
         if self._rules is not None and not self._rules.permits_call(session.identity, method, name):
             raise NotPermitted(data={"method": f"{name}.{method}"})
-        member = self._directory.by_name.get(name)
+        member = self._find(name)
         if member is None:
             raise fault("client", f"no client has the name {name!r:.200}")
         return [member, method, params]
@@ -202,7 +205,7 @@ class HubMethods:
     def _pass_notify(self, arguments: list[Any], line: Line) -> bool:
         """Carry out `rpc.notify`, with the params as they came."""
         member, method, params = arguments
-        member.send(passthrough.notification(line, method, has_params=params is not None))
+        member.notify(line, method, has_params=params is not None)
         return True
 
     # -- lists --------------------------------------------------------------------------------------------------------

@@ -105,13 +105,15 @@ def _fault_of_name(name: str) -> str | None:
     return None
 
 
-def read_offers(methods: list[Any], components: dict[str, Any], *, owner: str, limits: Limits) -> dict[str, Offer]:
+def read_offers(
+    methods: list[Any], components: dict[str, Any], *, owner: str | None, limits: Limits
+) -> dict[str, Offer]:
     """Read the methods in a registration; return them by name.
 
     Args:
         methods: names, or OpenRPC method objects.
         components: the schemas that these refer to, by name.
-        owner: the client's name, which tells its components from those of others.
+        owner: the client's name, which tells its components from those of others; None: they have that name already.
         limits: `max_offered` is enforced here.
 
     Raises:
@@ -131,6 +133,13 @@ def read_offers(methods: list[Any], components: dict[str, Any], *, owner: str, l
     return offers
 
 
+def offer_text(offer: Offer) -> bytes:
+    """Write an offer as JSON, as it stands in a registration."""
+    shared = b'"shared":true,' if offer.shared else b""
+    idempotent = b'"x-idempotent":true,' if offer.idempotent else b""
+    return b'{"name":%b,%b%b%b}' % (trimmed(orjson.dumps(offer.name)), shared, idempotent, offer.text)
+
+
 def text_of(described: Any, where: str) -> bytes:
     """Write a description, or a part of it, as JSON; InvalidParams if that cannot be."""
     try:
@@ -139,7 +148,7 @@ def text_of(described: Any, where: str) -> bytes:
         raise fault(where, f"a description is plain JSON: {error}") from None
 
 
-def _read_offer(method: Any, where: str, owner: str) -> Offer:
+def _read_offer(method: Any, where: str, owner: str | None) -> Offer:
     described = {"name": method} if isinstance(method, str) else method
     if not isinstance(described, dict):
         raise fault(where, "a method is its name, or an object with its name")
@@ -164,12 +173,14 @@ def _read_offer(method: Any, where: str, owner: str) -> Offer:
         text = b"%b,%b" % (head, text_of(_with_own_schemas(rest, owner), where)[1:-1])
     idempotent = described.get("x-idempotent") is True
     size = len(text) + len(name.encode())
-    cost = METHOD_COST + 4 * (sys.getsizeof(name) + len(owner)) + len(text)
+    cost = METHOD_COST + 4 * (sys.getsizeof(name) + len(owner or "")) + len(text)
     return Offer(name, shared, text, summary_end, idempotent, size, cost)
 
 
-def _with_own_schemas(value: Any, owner: str) -> Any:
+def _with_own_schemas(value: Any, owner: str | None) -> Any:
     """Copy a description, with references to the owner's components."""
+    if owner is None:
+        return value
     if isinstance(value, dict):
         return {
             name: _reference(part, owner) if name == "$ref" else _with_own_schemas(part, owner)

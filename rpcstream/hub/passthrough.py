@@ -219,6 +219,20 @@ def notification(line: Line, method: str, *, has_params: bool) -> Encoded:
     return _written(b'{"jsonrpc":"2.0","method":%b%b}' % (text_of(method), more), line)
 
 
+def notify(line: Line, client: str, method: str, *, has_params: bool) -> Encoded:
+    """Write the `rpc.notify` that another hub is sent for a client of its own, with the params of this one."""
+    more = b',"params":%b' % _member(line, *PASSED["rpc.notify"]) if has_params else b""
+    head = b'{"jsonrpc":"2.0","method":"rpc.notify","params":{"client":%b' % text_of(client)
+    return _written(b'%b,"method":%b%b}}' % (head, text_of(method), more), line)
+
+
+def event_of(line: Line, topic: str) -> Encoded:
+    """Write an event of another hub as it goes to subscribers of this one."""
+    value = _read_value(_read_request(line).params).value
+    head = b'{"jsonrpc":"2.0","method":"%b","params":{"topic":%b' % (envelope.EVENT.encode(), text_of(topic))
+    return _written(b'%b,"value":%b}}' % (head, value), line)
+
+
 def _member(line: Line, name: str, place: int) -> bytes:
     """Return one of the params of a request, which has it by name or by place; as JSON."""
     members = members_of(line)

@@ -7,7 +7,8 @@ event that announces it (`rpc.hub.joined`, ...). Knows nothing of calls.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ..errors import NotPermitted, RpcError, ServerBusy
@@ -29,6 +30,9 @@ SYSTEM_TOPICS = "rpc.hub."
 #: Names of methods that one line of the log has.
 LOGGED = 10
 
+#: What keys look like.
+_KEY = re.compile(r"[0-9a-f]{32}\Z")
+
 
 class Registrations:
     """Registers the members of one hub.
@@ -38,6 +42,10 @@ class Registrations:
         rules: who may have which name and offer what; None: everything is permitted.
         topics: where changes are announced.
         counters: where members that were dropped are counted.
+
+    Attributes:
+        on_replaced: called with a client of another hub, whose name a client of this hub has taken with its key; it is
+            taken out of the directory there. None: there are no other hubs.
     """
 
     def __init__(
@@ -48,6 +56,7 @@ class Registrations:
         self._rules = rules
         self._topics = topics
         self._counters = counters
+        self.on_replaced: Callable[[Member], object] | None = None
         self._log = LimitedLog(log)
         directory.on_enter.append(self._entered)
 
@@ -83,10 +92,10 @@ class Registrations:
         self._check_permitted(member, name, offers)
         directory.check_offers(member, name, list(offers.values()), replaced)
         if replaced is not None:
-            self.drop(replaced, f"{name!r} has taken its place on another connection")
+            self._replace(replaced, name)
         is_new = member.name is None
         if is_new:
-            directory.set_name(member, name, key if replaced is not None else None)
+            directory.set_name(member, name, key if replaced is not None or self._keeps(key) else None)
         directory.add_schemas(member, schemas)
         directory.offer(member, offers)
         if is_new:
@@ -120,6 +129,17 @@ class Registrations:
         self.leave(member)
         member.session.abort(reason)
 
+    def _replace(self, replaced: Member, name: str) -> None:
+        if replaced.hub is None:
+            self.drop(replaced, f"{name!r} has taken its place on another connection")
+        elif self.on_replaced is not None:
+            self._log.info(name, "%r has come from the hub %s", name, replaced.hub)
+            self.on_replaced(replaced)
+
+    def _keeps(self, key: str | None) -> bool:
+        """Whether a client that shows this key for a free name keeps it: another hub, out of reach, may know it."""
+        return self.on_replaced is not None and key is not None and _KEY.match(key) is not None
+
     # -- what is checked ----------------------------------------------------------------------------------------------
 
     def _check_room(
@@ -152,7 +172,7 @@ class Registrations:
         cost = sum([offer.cost for offer in offers.values()]) - sum([offer.cost for offer in again])
         cost += sum(itertools.starmap(schema_cost, schemas.items()))
         cost -= sum(itertools.starmap(schema_cost, known_again.items()))
-        cost -= leaving.offered_cost if leaving is not None else 0
+        cost -= leaving.offered_cost if leaving is not None and leaving.hub is None else 0
         if cost > 0 and self._directory.offered_cost + cost > limits.max_offered_total:
             limit = limits.max_offered_total
             text = f"Server busy: the offers of all clients may take {limit} bytes of memory (max_offered_total)"

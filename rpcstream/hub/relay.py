@@ -20,6 +20,7 @@ from ..errors import (
     InternalError,
     InvalidRequest,
     MessageTooLarge,
+    MethodNotFound,
     ProviderGone,
     RpcError,
     Unread,
@@ -160,7 +161,7 @@ class Relay(ForwardedCall, PendingCall):
         """
         provider = self.provider
         provider.send(message, self._is_wanted)
-        self._is_sent = not provider.waiting
+        self._is_sent = provider.has_sent
         provider.calls_served += 1
         if self.deadline != INFINITE:
             provider.session.calls.expect(self.pending_id, self.deadline)
@@ -196,6 +197,8 @@ class Relay(ForwardedCall, PendingCall):
 
     def answer(self, reply: dict[str, Any], line: Line) -> None:
         """Pass the reply back."""
+        if self.provider.hub is not None and "error" in reply and has_no_provider(reply["error"]):
+            return self._not_begun()
         if "error" in reply and self._was_given_up(reply["error"]):
             if was_not_begun(reply["error"]):
                 return self._not_begun()
@@ -353,6 +356,12 @@ def was_not_begun(error: Any) -> bool:
     """Tell whether an error that came from a provider says that it has not begun the call."""
     data = error.get("data")
     return type(data) is dict and data.get("executed") is False
+
+
+def has_no_provider(error: Any) -> bool:
+    """Tell whether an error of another hub says that it has given the call to no client."""
+    is_ours = type(error) is dict and error.get("code") in (ProviderGone.CODE, MethodNotFound.CODE)
+    return is_ours and was_not_begun(error)
 
 
 def _malformed(reason: str) -> InternalError:

@@ -27,7 +27,7 @@ def needs_restart(before: HubConfig, after: HubConfig) -> list[str]:
     names = []
     for old, new in ((before.options, after.options), (before.where, after.where)):
         names += [name for name in {**old, **new} if name not in CHANGEABLE and old.get(name) != new.get(name)]
-    return sorted(names)
+    return sorted([*names, "nats"] if before.nats != after.nats else names)
 
 
 class ChangedRights:

@@ -30,21 +30,23 @@ from ..peer.marshal import NOT_GIVEN, params_of
 from ..peer.session import Session
 from ..peer.state import ConversationState
 from ..process import on_hangup
-from ..server import Server
 from ..server.options import DEFAULTS, ServerOptions
 from ..text import get_logger
 from ..wire import envelope
 from . import discovery
-from .directory import Balance, Directory, check_balance
+from .directory import Directory
 from .dispatch import HubDispatcher
 from .held import HeldCalls
 from .keepalive import HubKeepalive
+from .membership import GroupMembership, join_as_configured
 from .methods import HubMethods
 from .observed import observed_hub
 from .passthrough import PassThroughReader
 from .registrations import SYSTEM_TOPICS, Registrations
 from .reload import CHANGEABLE, RIGHTS_CHANGED, ChangedRights, needs_restart
+from .routes import Balance, check_balance
 from .rules import Rule, Rules
+from .sharing import SharingServer
 
 log = get_logger("rpcstream.hub")
 
@@ -58,7 +60,7 @@ HUB_DEFAULTS: Mapping[str, Any] = {**DEFAULTS, "title": "rpcstream hub"}
 
 
 @with_options(HUB_DEFAULTS, ServerOptions)
-class Hub(Server):
+class Hub(SharingServer):
     """A server that routes calls between its clients, and may have methods of its own, too.
 
     >>> hub = Hub()
@@ -127,6 +129,7 @@ class Hub(Server):
         self._registrations = Registrations(
             self.directory, limits=self.limits, rules=self._rules, topics=self.topics, counters=self.counters
         )
+        self._group = GroupMembership(self.directory, self._registrations, self.topics, limits=self.limits)
         self._balance: Balance = balance
         self._call_timeout = call_timeout
         self._keepalive = HubKeepalive(
@@ -193,7 +196,10 @@ class Hub(Server):
             options["rules"] = Rules.from_config(config.rules, place=config.rules_place)
         if config.users is not None:
             options["authenticate"] = authenticate_users(config.users)
-        return cls(**options)
+        hub = cls(**options)
+        if config.nats is not None:
+            join_as_configured(hub.join_nats, config.nats, config.nats_place)
+        return hub
 
     def reload(self) -> None:
         """Read the configuration again that the hub was made from, as SIGHUP does. To be called in its event loop.
@@ -227,6 +233,8 @@ class Hub(Server):
         self._call_timeout = other._call_timeout
         if self._dispatcher is not None:
             self._dispatcher.call_timeout = other._call_timeout
+        if self._for_hubs is not None:
+            self._for_hubs.call_timeout = other._call_timeout
         _set_log_level(config)
         self._config = replace(config, options={**before.options, **_changeable(config)}, where=before.where)
         if left:
@@ -273,10 +281,14 @@ class Hub(Server):
             ServerBusy: the client does not read, and no more messages may wait for it.
             EncodeError, MessageTooLarge: an argument cannot be sent.
         """
-        member = self.directory.by_name.get(client)
+        member = self.directory.named(client)
         if member is None:
             raise LookupError(f"no client has the name {client!r}")
-        message = envelope.request(method, params_of(method, args, kwargs))
+        params = params_of(method, args, kwargs)
+        message = envelope.request(method, params)
+        if member.hub is not None:
+            told = {"client": client, "method": method, **({} if params is None else {"params": params})}
+            message = envelope.request("rpc.notify", told)
         member.send(member.session.calls.marshaller.encode(message, method))
 
     def stats(self) -> dict[str, Any]:
@@ -301,10 +313,11 @@ class Hub(Server):
     def _stats(self) -> dict[str, Any]:
         return {
             **super()._stats(),
-            "calls_forwarded": self._dispatcher.forwarded if self._dispatcher is not None else 0,
+            "calls_forwarded": sum(each.forwarded for each in (self._dispatcher, self._for_hubs) if each is not None),
             "calls_held": self._held.count if self._held is not None else 0,
             "clients": len(self.directory.by_name),
             "methods_offered": self.directory.offered,
+            **self._group.stats(),
         }
 
     def middleware(self, function: Any) -> NoReturn:
@@ -328,6 +341,7 @@ class Hub(Server):
         return [
             Family("hub_calls_forwarded_total", "counter", "Calls that were passed to members.", [forwarded]),
             *(Family(f"hub_{name}", "gauge", text, [Sample(stats[name])]) for name, text in gauges),
+            *self._group.metrics(),
         ]
 
     def _make_dispatcher(self, invoker: Invoker) -> Dispatcher:
@@ -340,17 +354,17 @@ class Hub(Server):
         if self._observation is not None:
             make = observed_hub(make)
             options.update(self._observation.dispatcher_options())
+        options.update(directory=self.directory, balance=self._balance, call_timeout=self._call_timeout)
         self._dispatcher = make(
             self._registry,
             **options,
-            directory=self.directory,
             rules=self._rules,
-            balance=self._balance,
-            call_timeout=self._call_timeout,
             passing=self._methods.passing,
             listings=self._listings,
             held=self._held,
         )
+        if self._group.others is not None:
+            self._for_hubs = self._group.dispatcher(make, self._registry, options)
         return self._dispatcher
 
     async def _run(self, **options: Any) -> None:

@@ -16,12 +16,12 @@ from ..observe.tracing import CallSpan, peer_attributes
 from ..peer.state import ConversationState
 from ..wire.buffers import Encoded
 from . import passthrough
-from .directory import Route
 from .dispatch import HubDispatcher
 from .held import HeldCall
 from .members import Member
 from .passthrough import Line
 from .relay import Relay
+from .routes import Route
 
 
 class TracedRelay(Relay):
@@ -129,9 +129,10 @@ class TracingHubDispatcher(TracingDispatcher, HubDispatcher):
     def _notification(
         self, route: Route, provider: Member, line: Line, message: dict[str, Any], timeout: float | None
     ) -> Encoded:
-        hop = self.hop(orjson.loads(route.text), provider, self.replies.span, has_reply=False)
+        method = route.text_at(provider)
+        hop = self.hop(orjson.loads(method), provider, self.replies.span, has_reply=False)
         try:
-            return passthrough.request(line, message, None, route.text, timeout=timeout, trace=hop.members)
+            return passthrough.request(line, message, None, method, timeout=timeout, trace=hop.members)
         finally:
             hop.end()
 

@@ -101,7 +101,7 @@ def add_event_methods(
     topics: Topics,
     check: Callable[[ConversationState, str], tuple[str, ...]],
     *,
-    has_workers: bool = False,
+    is_shared: bool = False,
 ) -> None:
     """Register `rpc.subscribe` and `rpc.unsubscribe`; those that are registered are replaced.
 
@@ -110,7 +110,7 @@ def add_event_methods(
         topics: to subscribe to.
         check: called with the session and the topic or pattern; raises if the peer may not subscribe to it, and gives
             the patterns of topics whose events it does not get.
-        has_workers: there are other processes, which are told of a subscription before its reply is sent.
+        is_shared: there are other processes or servers, which are told of a subscription before its reply is sent.
     """
 
     def checked(topic: str, ctx: CallContext) -> tuple[str, ...]:
@@ -142,6 +142,6 @@ def add_event_methods(
 
     subscribe_everywhere.__doc__ = subscribe.__doc__
     registry.add(
-        subscribe_everywhere if has_workers else subscribe, name="rpc.subscribe", reserved=True, replace=has_workers
+        subscribe_everywhere if is_shared else subscribe, name="rpc.subscribe", reserved=True, replace=is_shared
     )
-    registry.add(unsubscribe, name="rpc.unsubscribe", reserved=True, replace=has_workers)
+    registry.add(unsubscribe, name="rpc.unsubscribe", reserved=True, replace=is_shared)

@@ -101,6 +101,7 @@ class MethodRegistry(Mapping[str, Method]):
         self.by_name: dict[str, Method] = {}
         self.for_all: dict[str, Method] = {}
         self.version = 0
+        self.on_added: Callable[[str], object] | None = None
 
     def __getitem__(self, name: str) -> Method:
         return self.by_name[name]
@@ -164,6 +165,8 @@ class MethodRegistry(Mapping[str, Method]):
         else:
             self.for_all.pop(name, None)
         self.version += 1
+        if self.on_added is not None:
+            self.on_added(name)
         return method
 
     def _check_name(self, name: Any, *, replace: bool, reserved: bool) -> None:

@@ -33,6 +33,10 @@ class Counters:
         "shared_received",
         "shared_sent",
         "subscriptions",
+        "tickets_claimed",
+        "tickets_expired",
+        "tickets_made",
+        "tickets_refused",
         "turned_away",
     )
 
@@ -75,6 +79,12 @@ class Counters:
         self.frames_sent = 0
         self.shared_received = 0
         self.shared_sent = 0
+        #: Direct connections for messages over NATS's `max_payload`: offered, made, and not made in time (as calls that
+        #: had a place and did not come); and secrets and requests for a place that were refused.
+        self.tickets_made = 0
+        self.tickets_claimed = 0
+        self.tickets_expired = 0
+        self.tickets_refused = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The counters by name, sorted."""

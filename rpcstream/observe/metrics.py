@@ -68,16 +68,18 @@ class MethodCalls:
         buckets: calls in the others, the last without a bound; each call counts in one.
         seconds: of all calls together.
         errors: replies with an error, by code.
+        last_error: the code of the last of them; None: there was none.
         refused: those of them whose call was never begun: they have no duration.
     """
 
-    __slots__ = ("buckets", "errors", "quick", "refused", "seconds")
+    __slots__ = ("buckets", "errors", "last_error", "quick", "refused", "seconds")
 
     def __init__(self) -> None:
         self.quick = 0
         self.buckets = [0] * len(BOUNDS)
         self.seconds = 0.0
         self.errors: dict[str, int] = {}
+        self.last_error: int | None = None
         self.refused = 0
 
     def add(self, seconds: float) -> None:
@@ -176,6 +178,7 @@ class CallMetrics:
         return name
 
     def _count_error(self, calls: MethodCalls, code: int) -> None:
+        calls.last_error = code
         if code not in self._codes and code not in self._own_codes:
             if len(self._own_codes) < MAX_OWN_CODES:
                 self._own_codes.add(code)

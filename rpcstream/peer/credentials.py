@@ -25,6 +25,8 @@ class Credentials:
         names: of the certificate that it showed, which was verified (mutual TLS): the common name, then the alternative
             names (DNS, URI, email).
         pid, uid, gid: of the process at the other end of a Unix socket when it connected, as the system knows them.
+        nats_user, nats_account: of a caller in another account of NATS, as NATS says; only where a server trusts that
+            (`join_nats(trust_identity=True)`). The user is empty unless the import is shared.
         address: "127.0.0.1:50412".
     """
 
@@ -33,6 +35,8 @@ class Credentials:
     pid: int | None = None
     uid: int | None = None
     gid: int | None = None
+    nats_user: str = ""
+    nats_account: str = ""
     address: str = ""
 
     @property

@@ -41,7 +41,7 @@ class Channel(Protocol):
         """Write what is left, then close; what is still received is dropped."""
 
     def abort(self, reason: str) -> None:
-        """Close at once."""
+        """Close at once. May call `lost` before it returns (HTTP and NATS do), also in the first step of a handler."""
 
     def probe(self) -> None:
         """Find out whether a peer that has closed its sending half still reads; if not, the connection will be lost."""

@@ -67,6 +67,7 @@ class Session(ConversationState):
     __slots__ = (
         "_answer",
         "_dispatch",
+        "_drops",
         "_ending",
         "_last_id",
         "_long_read",
@@ -101,8 +102,9 @@ class Session(ConversationState):
         self._write_buffer = limits.write_buffer
         #: Seconds: a read that takes longer counts; and what those of this turn of the loop took.
         self._long_read, self._spent = self.turn_time / 20, 0.0
-        #: No more requests are taken; the transport is not read; the turn is over that has taken the time of one.
-        self._ending = self._paused = self._rests = False
+        #: It closes when nothing is in flight; no more requests are taken; the transport is not read; the turn is over
+        #: that has taken the time of one.
+        self._ending = self._drops = self._paused = self._rests = False
         #: The id of the last request that was handled, or put off: see `envelope.go_away`.
         self._last_id: Any = None
 
@@ -132,7 +134,7 @@ class Session(ConversationState):
         """Handle the messages that came with one read, in their order."""
         if self._is_calm:
             self._work(messages)
-        elif self.queue or self._ending or not self.has_room():
+        elif self.queue or self._drops or not self.has_room():
             self._keep(messages)
         else:
             self._work(messages)
@@ -185,7 +187,7 @@ class Session(ConversationState):
 
     @property
     def is_draining(self) -> bool:
-        """Whether no more requests are taken, and the connection is closed once those that were are answered."""
+        """Whether the connection is closed once the requests that were taken are answered."""
         return self._ending
 
     @property
@@ -204,13 +206,18 @@ class Session(ConversationState):
 
     def drain(self) -> None:
         """Take no more requests; replies are still taken. When nothing is in flight any more, close."""
+        self._drops = True
+        self.close_when_idle()
+
+    def close_when_idle(self) -> None:
+        """Close when nothing is in flight any more. What comes until then is handled, requests among it."""
         self._ending = True
         self._take_no_calls()
         self._settle()
 
     def go_away(self, reason: str) -> None:
         """Say which request was read last, for this reason; then as `drain`."""
-        if self.is_lasting and not self._ending and self.channel is not None:
+        if self.is_lasting and not self._drops and self.channel is not None:
             self.is_leaving = True
             waits = self.queue.last_request()
             last = self._last_id if waits is None else envelope.sayable_id(waits)
@@ -391,6 +398,8 @@ class Session(ConversationState):
             task = self.loop.create_task(later, context=self._context.copy())
         self.running.start(task, message, held)
         task.add_done_callback(self._finished)
+        if self.channel is None:  # the handler ended the connection before it waited for anything
+            self.running.abandon(self._dispatch.goes_on)
         return None
 
     def _finished(self, task: asyncio.Task[Encoded | None]) -> None:
@@ -418,7 +427,7 @@ class Session(ConversationState):
 
     def _keep(self, messages: list[Message]) -> None:
         """Keep requests until there is room for them; handle the other messages, which handlers may be waiting for."""
-        self.queue.put(messages, self.loop.time(), drops=self._ending)
+        self.queue.put(messages, self.loop.time(), drops=self._drops)
         self._sort()
 
     def _sort(self) -> None:
@@ -470,16 +479,18 @@ class Session(ConversationState):
 
     def _settle(self) -> None:
         """Write the outbox with one write; then decide what comes next."""
-        if self._outbox and self.channel is not None:
+        if self._outbox:
             messages, self._outbox = self._outbox, []
-            self.channel.send(messages)
+            if self.channel is not None:
+                self.channel.send(messages)
         if not self._is_calm:
             self._regulate()
 
     def _regulate(self) -> None:
         """Decide what comes next when something is not as usual: another turn, reading or pausing, or closing."""
         channel = self.channel
-        if channel is None:
+        if channel is None:  # what came with the message whose handler ended the connection
+            self.queue.clear()
             return
         has_room = self.has_room()
         if not self.queue:

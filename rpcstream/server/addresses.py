@@ -36,17 +36,19 @@ def server_objects(
     """The Server Objects of a server, HTTP first, which most tools can do.
 
     Args:
-        addresses: `host:port`, or `unix:///path`, which only counts where there is no other.
+        addresses: `host:port`, a service on NATS, or `unix:///path`, which only counts where there is no other.
         paths: for calls by HTTP and WebSocket; None: "/".
         is_encrypted: there is a certificate.
         public: URLs to be taken in place of all that.
     """
     if public:
         return [{"name": _NAMES[urlsplit(url).scheme], "url": url} for url in public]
-    listed = list(addresses)
+    addresses = list(addresses)
+    services = [{"name": "nats", "url": each} for each in addresses if each.startswith("nats")]
+    listed = [each for each in addresses if not each.startswith("nats")]
     hosts = [each for each in listed if not each.startswith("unix:")]
     if not hosts:
-        return [{"name": "unix", "url": each} for each in listed]
+        return [{"name": "unix", "url": each} for each in listed] + services
     target = quote(paths[0] if paths else "/")
     objects = []
     for name, plain, encrypted in _KINDS:
@@ -55,4 +57,4 @@ def server_objects(
             reachable = f"localhost{colon}{port}" if host in _ALL else each
             path = "" if name == "stream" else target
             objects.append({"name": name, "url": f"{encrypted if is_encrypted else plain}://{reachable}{path}"})
-    return list({each["url"]: each for each in objects}.values())
+    return list({each["url"]: each for each in [*objects, *services]}.values())

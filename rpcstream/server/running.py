@@ -7,6 +7,7 @@ options of a server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from typing import Any, Protocol
 
@@ -36,6 +37,9 @@ class Supervised(Protocol):
     stop_signals: list[int]
 
     @property
+    def addresses(self) -> tuple[str, ...]: ...
+
+    @property
     def drain_delay(self) -> float: ...
 
     @property
@@ -63,8 +67,11 @@ class Supervision(Protocol):
     is_first: bool
     hosts: list[str | None]
 
-    async def listen(self, server: Supervised, listener: Listener, where: dict[str, Any]) -> str:
+    async def listen(self, server: Supervised, listener: Listener, where: dict[str, Any] | None) -> str:
         """Have connections accepted at this host and port, or Unix socket; returns the address.
+
+        Args:
+            where: the arguments of `Server.run`; None: nowhere, since calls come on other ways. The address is "" then.
 
         Raises:
             OSError: the address cannot be listened at; the text names it.
@@ -119,10 +126,22 @@ class RunningServer:
         aborted = asyncio.ensure_future(self.aborted.wait())
         if delay and listener.is_listening and not self.skips_delay:
             await asyncio.wait({aborted}, timeout=delay)
-        await listener.stop_accepting()
+        end = self.loop.time() + timeout
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout) as limit:
+
+                def hurry(_: object) -> None:
+                    limit.reschedule(self.loop.time())
+
+                aborted.add_done_callback(hurry)
+                try:
+                    await listener.stop_accepting()
+                finally:
+                    aborted.remove_done_callback(hurry)
         closed = asyncio.ensure_future(self._closed())
         try:
-            await asyncio.wait({aborted, closed}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            left = max(end - self.loop.time(), 0)
+            await asyncio.wait({aborted, closed}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if listener.sessions:
                 log.warning(
                     "stopping: %d connections had not finished in time; methods at work: %s",

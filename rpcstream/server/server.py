@@ -15,6 +15,7 @@ from ..auth.authenticator import Authenticator
 from ..auth.gate import Gate, GatedSession
 from ..codec import Codec
 from ..errors import RegistrationError
+from ..events.sharing import EventSharing
 from ..events.topics import Topics
 from ..keyword_options import check_names, with_options
 from ..limits import Limits
@@ -44,6 +45,7 @@ from ..web.routes import Routes
 from ..wire.http_messages import NOSNIFF, Request, Response
 from .addresses import checked_urls, server_objects
 from .agents import Agents, mcp_path
+from .nats import AboutServer
 from .observation import Observation, check_options
 from .options import DEFAULTS, Metrics, ServerOptions
 from .running import RunningServer, Supervision, log_message
@@ -315,7 +317,7 @@ class Server(ServingServer):
 
         self._registry.add(stats, name="rpc.stats", reserved=True, replace=True)
         self.topics.join(supervision.relay)
-        add_event_methods(self._registry, self.topics, self._check_subscription, has_workers=True)
+        add_event_methods(self._registry, self.topics, self._check_subscription, is_shared=True)
 
     def stats(self) -> dict[str, Any]:
         """The counters of this process: what `rpc.stats` returns where there is one only."""
@@ -396,6 +398,11 @@ class Server(ServingServer):
         """Seconds in which a connection must show its protocol; None: no limit."""
         return self.limits.auth_timeout if self._authenticator is not None else None
 
+    def _share_events(self, sharing: EventSharing) -> None:
+        """Share the events with other servers."""
+        self.topics.share(sharing)
+        add_event_methods(self._registry, self.topics, self._check_subscription, is_shared=True)
+
     def _check_subscription(self, session: ConversationState, topic: str) -> tuple[str, ...]:
         """Raise NotPermitted unless the peer may subscribe to a topic or pattern.
 
@@ -438,6 +445,14 @@ class Server(ServingServer):
             invoker=invoker,
             info={"name": self.title, "version": self.version},
             is_public=self._authenticator is None,
+        )
+
+    def _about(self) -> AboutServer:
+        return AboutServer(
+            version=self.version,
+            description=self.description or self.title,
+            takes_binary=self.binary,
+            metrics=self._observation.calls if self._observation is not None else None,
         )
 
     def _make_dispatcher(self, invoker: Invoker) -> Dispatcher:

@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..auth.authenticator import Authenticator
 from ..codec import Codec
+from ..events.sharing import EventSharing
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker, check_picklable, default_processes, default_threads
 from ..methods.threads import DaemonExecutor
 from ..methods.workers import is_worker
+from ..observe.counters import Counters
+from ..peer.session import Session
 from ..process import (
     CLEAN_UP,
     LoopName,
@@ -39,11 +42,15 @@ from ..tls import TLS
 from ..web.routes import Routes
 from .agents import Agents, identify_starter
 from .methods import ServerMethods
+from .nats import AboutServer, NatsMemberships
 from .options import Lifespan
 from .running import RunningServer, Supervision, log_message
 
 if TYPE_CHECKING:
+    import ssl
+
     from ..mcp.stdio import StdioPipe
+    from ..nats.options import NatsLogin
     from .asgi import Application, AsgiApplication, AsgiRunner
 
 log = get_logger("rpcstream.server")
@@ -58,6 +65,7 @@ class ServingServer(ServerMethods):
     """
 
     limits: Limits
+    counters: Counters
     debug: bool
     routes: Routes
     _authenticator: Authenticator | None
@@ -78,6 +86,7 @@ class ServingServer(ServerMethods):
         self._left_behind: set[asyncio.Task[Any]] = set()
         self._serving: asyncio.Task[None] | None = None  # what `start` has begun
         self._notifier = Notifier()
+        self._nats = NatsMemberships()
 
     def stats(self) -> dict[str, Any]:
         """The counters of this process."""
@@ -94,6 +103,57 @@ class ServingServer(ServerMethods):
     def _agents(self, dispatcher: Dispatcher, invoker: Invoker) -> Agents:
         """What serves agents, by the Model Context Protocol."""
         raise NotImplementedError
+
+    def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
+        """Make the session of a peer; `on_gone` is called when it is over."""
+        raise NotImplementedError
+
+    def _share_events(self, sharing: EventSharing) -> None:
+        """Share the events with other servers."""
+        raise NotImplementedError
+
+    def join_nats(
+        self,
+        url: str,
+        *,
+        service: str | None = None,
+        login: NatsLogin | None = None,
+        tls: ssl.SSLContext | None = None,
+        only: bool = False,
+        trust_identity: bool = False,
+        direct: bool | str | None = None,
+    ) -> None:
+        """Offer the methods as an instance of a service on NATS, too, whenever the server runs.
+
+        Any number of servers may join a service; each call goes to one of them, and events reach the subscribers of
+        all, and those on NATS. Clients call it by
+        `Client("nats://host/service")`. Needs the extra `rpcstream[nats]`.
+
+        Args:
+            url: one or more NATS servers: "nats://host:4222,other:4222", perhaps with the service behind a slash.
+            service: its name: letters, digits, "-" and "_".
+            login: who this server is for NATS; None: it needs none.
+            tls: for the connection to NATS; None: the system's authorities, where NATS asks for TLS.
+            only: listen at no port.
+            trust_identity: tell `authenticate=` what NATS says of callers in other accounts, as `nats_user` and
+                `nats_account` of the credentials. Callers in this server's own account may claim any of that: only for
+                an account without any.
+            direct: where clients connect for messages over NATS's `max_payload`: "host:port" to listen at, and
+                "host:port=name:port" where they connect to another address; None: a free port of the address from
+                which this machine reaches NATS, unless NATS is encrypted and the server has no certificate; False:
+                nowhere, so that such messages are errors.
+
+        Raises:
+            ValueError: the address or the name is malformed, or there is no name; or nothing reads what is trusted.
+            RuntimeError: the server is running.
+        """
+        if self._running is not None:
+            raise RuntimeError("this server is running already")
+        if trust_identity and (self._authenticator is None or not self._authenticator.takes_shown):
+            raise ValueError("trust_identity= tells authenticate= who callers are, and this server has none")
+        self._share_events(
+            self._nats.add(url, service, login, tls, self.limits, only=only, trusts=trust_identity, direct=direct)
+        )
 
     def run(
         self,
@@ -334,7 +394,11 @@ class ServingServer(ServerMethods):
         async with self._started() as running:
             supervision = self._supervision
             hosts: list[str | None]
-            if supervision is not None:
+            if self._nats.is_only:
+                if supervision is not None:
+                    await supervision.listen(self, running.listener, None)
+                address, hosts = self.addresses[0], []
+            elif supervision is not None:
                 where = {"host": host or "", "port": port, "unix": unix, "unix_mode": unix_mode, "sockets": sockets}
                 address = await supervision.listen(self, running.listener, where)
                 hosts = supervision.hosts if supervision.is_first else []
@@ -422,8 +486,9 @@ class ServingServer(ServerMethods):
         running = self._running = self._make_running(invoker)
         try:
             async with self._lifespan(self) if self._lifespan else contextlib.nullcontext():
-                running.is_serving = True
                 try:
+                    await self._join_services(running)
+                    running.is_serving = True
                     yield running
                 finally:
                     try:
@@ -431,6 +496,7 @@ class ServingServer(ServerMethods):
                     finally:
                         running.is_serving = False
                         self._left_behind = running.left_behind
+                        await self._leave_services()
         finally:
             self._running = None
             if self._supervision is not None:
@@ -438,6 +504,34 @@ class ServingServer(ServerMethods):
             self.batches.close()
             self.routes.close()
             invoker.close()
+
+    async def _join_services(self, running: RunningServer) -> None:
+        """Join the services on NATS."""
+
+        def make_session(on_gone: Callable[[Session], None]) -> Session:
+            return self._make_session(running.dispatcher, on_gone)
+
+        trace = log_message if self.debug else None
+        await self._nats.start(
+            running,
+            make_session,
+            lambda: list(self._registry),
+            self.limits,
+            trace,
+            self._about(),
+            self._authenticator,
+            certificate=self._tls,
+            counters=self.counters,
+        )
+        self._registry.on_added = self._nats.offer
+
+    def _about(self) -> AboutServer:
+        """What is told of this server by NATS's services API."""
+        raise NotImplementedError
+
+    async def _leave_services(self) -> None:
+        """Leave the services on NATS, when all calls are answered."""
+        await self._nats.close()
 
     def stop(self) -> None:
         """Begin the orderly end of a running server, as SIGTERM does.

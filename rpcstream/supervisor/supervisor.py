@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -144,6 +145,7 @@ class Supervisor:
         self._workers: set[WorkerProcess] = set()
         self._totals = Totals()
         self._events = EventExchange()
+        self._group = secrets.token_hex(8)
         self._signals: list[int] = []
         self._reload: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -245,7 +247,7 @@ class Supervisor:
             self._activate(worker)
         self._acceptor.start()
         self._is_first = False
-        self._on_listening(self._acceptor.addresses[0])
+        self._on_listening([*self._acceptor.addresses, *workers[0].ready.result()["elsewhere"]][0])
         self._notifier.ready(self._status)
         self._notifier.watch()
         return None
@@ -329,6 +331,7 @@ class Supervisor:
         start: Message = {
             "is_first": index == 0 and self._is_first,
             "place": index + 1,
+            "group": self._group,
             "max_requests": None if limit is None else limit + int(limit * JITTER * random()),
             "processor": self._processors[index % len(self._processors)] if options.affinity else None,
         }
@@ -354,8 +357,8 @@ class Supervisor:
         return future.result()
 
     async def _listen(self, worker: WorkerProcess, info: Message) -> None:
-        """Listen where the first worker says; that is told to each of them."""
-        if not self._acceptor.bound:
+        """Listen where the first worker says, if anywhere; that is told to each of them."""
+        if info["where"] is not None and not self._acceptor.bound:
             try:
                 await self._acceptor.listen(info["where"])
             except OSError as error:

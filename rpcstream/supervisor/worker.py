@@ -60,11 +60,13 @@ class WorkerLink:
 
     def __init__(self, sock: socket.socket, start: Message) -> None:
         self.is_first: bool = start["is_first"]
-        self.relay = EventRelay()
+        self.relay = EventRelay(group=start["group"])
         self.hosts: list[str | None] = []
         self._sock = sock
         self._max_requests: int | None = start["max_requests"]
         self._server: Supervised | None = None
+        #: Set when the supervisor can be asked. Calls may come sooner, by NATS.
+        self._has_channel = asyncio.Event()
         self._listener: Listener | None = None
         self._channel: Channel | None = None
         self._listening: asyncio.Future[Message] | None = None
@@ -95,9 +97,9 @@ class WorkerLink:
 
     # -- Supervision ------------------------------------------------------------------------------------------------
 
-    async def listen(self, server: Supervised, listener: Listener, where: dict[str, Any]) -> str:
+    async def listen(self, server: Supervised, listener: Listener, where: dict[str, Any] | None) -> str:
         loop = asyncio.get_running_loop()
-        if where.pop("sockets"):
+        if where is not None and where.pop("sockets"):
             raise ValueError("sockets= cannot be given to a worker: its supervisor accepts the connections")
         self._server, self._listener = server, listener
         self._listening = loop.create_future()
@@ -109,11 +111,14 @@ class WorkerLink:
             may_receive=self._has_room_for_descriptor,
         )
         channel.start()
-        path = where["unix"]
+        self._has_channel.set()
+        if where is not None and where["unix"] is not None:
+            where = {**where, "unix": os.path.abspath(where["unix"])}
         channel.send(
             {
                 "type": "ready",
-                "where": {**where, "unix": None if path is None else os.path.abspath(path)},
+                "where": where,
+                "elsewhere": server.addresses,
                 "max_connections": server.limits.max_connections,
                 "drain_delay": server.drain_delay,
                 "time_to_stop": server.time_to_stop,
@@ -142,6 +147,7 @@ class WorkerLink:
         self._send({"type": "counted", "id": 0, "counters": self._counted(server)})
 
     async def _all_counted(self) -> dict[str, Any]:
+        await self._has_channel.wait()
         if self._next_count is None:
             self._next_count = asyncio.get_running_loop().create_task(self._count(self._running_count))
         return await asyncio.shield(self._next_count)

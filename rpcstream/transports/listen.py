@@ -62,14 +62,17 @@ class ConnectionSource(Protocol):
 def transport_of(connection: object) -> str:
     """What is spoken on a connection, or by the channel of a session.
 
-    "http", "websocket"; for the line stream what carries it, "tcp", "tls", "unix" or "memory"; "unknown" for a
+    "http", "websocket", "nats"; for the line stream what carries it, "tcp", "tls", "unix" or "memory"; "unknown" for a
     connection that has sent nothing yet.
     """
     if isinstance(connection, LineStream):
         return connection.carrier
     if isinstance(connection, MessageConnection):
         return "websocket"
-    return "http" if isinstance(connection, SocketConnection | HttpExchange) else "unknown"
+    if isinstance(connection, SocketConnection | HttpExchange):
+        return "http"
+    carrier: str = getattr(connection, "carrier", "unknown")  # of a channel without a socket
+    return carrier
 
 
 class Listener:
@@ -366,6 +369,11 @@ class Listener:
         session = make_session(self._session_gone)
         self._sessions.add(session)
         return session
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more connection may be opened (`max_connections`)."""
+        return len(self._connections) < self._limits.max_connections
 
     def connection_opened(self, connection: Connection) -> None:
         """A connection was opened that others have made."""

@@ -54,6 +54,10 @@ WAIT = 0.25
 #: Seconds after which a server that does not answer counts as frozen.
 PATIENCE = 60.0
 
+#: How often an attack is made that costs nothing too much but the wait: the same work takes up to three times the
+#: processor time while other programs use the memory of the machine.
+ATTEMPTS = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
@@ -113,13 +117,23 @@ class Report:
     failure: str = ""
 
     @property
+    def allowed(self) -> float:
+        """Processor seconds of the event loop that another caller may wait for."""
+        return self.attack.budget.wait + self.attack.slowest
+
+    @property
+    def is_slow(self) -> bool:
+        """Another caller waited for longer than it may."""
+        return self.held > self.allowed
+
+    @property
     def problems(self) -> list[str]:
         """What is over the budget, in words."""
         budget, found = self.attack.budget, []
         if self.failure:
             found.append(self.failure)
-        allowed = budget.wait + self.attack.slowest
-        if self.held > allowed:
+        if self.is_slow:
+            allowed = self.allowed
             found.append(f"another caller waited for {self.held:.2f} s of the event loop, {allowed:.2f} s are allowed")
         if self.memory > budget.memory:
             found.append(f"memory rose by {self.memory / MIB:.0f} MiB, {budget.memory / MIB:.0f} MiB are allowed")
@@ -359,7 +373,18 @@ def _starter() -> ServerStarter:
 
 
 def run(of: Attack, *, whole: bool) -> Report:
-    """Start a server, attack it, and report. Nothing of it is left when this returns."""
+    """Start a server, attack it, and report. Nothing of it is left when this returns.
+
+    Where only the wait is too long it is measured again, with a new server: it is too long if it always is.
+    """
+    for _ in range(ATTEMPTS):
+        report = _run_once(of, whole=whole)
+        if not (report.is_slow and len(report.problems) == 1):
+            break
+    return report
+
+
+def _run_once(of: Attack, *, whole: bool) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         with _starter().run(of, Path(folder)) as server:
             report = asyncio.run(_attacked(of, server, whole=whole))

@@ -9,7 +9,7 @@ import pytest
 
 from rpcstream import Server
 
-from .harness import ATTACKS, KIB, MIB, Budget, ServerUnderAttack, attack, run, spin
+from .harness import ATTACKS, ATTEMPTS, KIB, MIB, Budget, ServerUnderAttack, attack, run, spin
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -45,6 +45,20 @@ def test_what_is_over_a_budget_is_reported() -> None:
 def test_what_is_within_is_not() -> None:
     attack(0, "careful", server=careless, budget=Budget(memory=96 * MIB, log=512 * KIB), slowest=1.5)(act)
     assert not run(ATTACKS.pop(), whole=False).problems
+
+
+@pytest.mark.parametrize(("slow_runs", "is_reported"), [(ATTEMPTS - 1, False), (ATTEMPTS, True)])
+def test_a_wait_counts_when_it_is_too_long_again_and_again(slow_runs: int, is_reported: bool) -> None:
+    left = [0.4] * slow_runs + [0.0] * ATTEMPTS
+
+    async def act(target: ServerUnderAttack) -> None:
+        raw = await target.connect()
+        seconds = left.pop(0)
+        for _ in range(3):
+            assert "result" in await raw.call("take", [seconds, 0, 0])
+
+    attack(0, "slow now and then", server=careless, budget=Budget(memory=96 * MIB))(act)
+    assert bool(run(ATTACKS.pop(), whole=False).problems) == is_reported
 
 
 async def fail(target: ServerUnderAttack) -> None:

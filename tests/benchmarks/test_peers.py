@@ -82,6 +82,8 @@ DRIVEN: dict[str, list[tuple[str, ...]]] = {
     "flight_.py": [ARRAY],
     "grpc_aio.py": [("--topic", "image")],
     "grpc_sync.py": [(*ARRAY, "--connections", "2", "--in-flight", "2")],
+    "nats_.py": [("--in-flight", "8"), (*ARRAY, "--connections", "2")],
+    "over_nats.py": [("--in-flight", "8"), (*ARRAY, "--connections", "2"), ("--topic", "array", "--bytes", "2097152")],
     "photo_.py": [("--width", "400", "--way", way) for way in ("open", "path", "bytes", "counted")],
     "publish_.py": [("--connections", "3", "--in-flight", "2")],
     "pyro_.py": [("--topic", "login", "--connections", "2")],

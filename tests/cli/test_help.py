@@ -41,8 +41,10 @@ def test_the_help_of_options_fits_a_terminal(
 
 
 @pytest.mark.parametrize("make_parser", PARSERS)
-def test_every_option_is_in_it(make_parser: Callable[[], argparse.ArgumentParser]) -> None:
+def test_every_option_is_in_it_or_in_a_page_that_it_names(make_parser: Callable[[], argparse.ArgumentParser]) -> None:
     text = make_parser().format_help()
+    for topic in re.findall(r"help ([a-z-]+)[,)]", text):
+        text += TOPICS[topic][1]
     named = [action.option_strings[-1] for action in make_parser()._actions if action.option_strings]  # noqa: SLF001
     assert [name for name in named if name not in text] == []
 
@@ -69,7 +71,8 @@ def test_an_unknown_topic(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_options_of_the_pages_exist() -> None:
-    known = {name for action in call_options.make_parser()._actions for name in action.option_strings}  # noqa: SLF001
+    actions = [*call_options.make_parser()._actions, *serve_options.make_parser()._actions]  # noqa: SLF001
+    known = {name for action in actions for name in action.option_strings}
     for _, text in TOPICS.values():
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
 

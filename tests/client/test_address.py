@@ -124,3 +124,22 @@ def test_what_is_wrong_is_said(text: str, said: str) -> None:
 def test_only_text_is_taken() -> None:
     with pytest.raises(TypeError, match="got int"):
         parse_address(8545)  # type: ignore[arg-type]
+
+
+def test_several_servers() -> None:
+    address = parse_address("hub-1:8600,hub-2,[::1]:8601")
+    assert [(each.host, each.port) for each in address.in_turn] == [("hub-1", 8600), ("hub-2", 8545), ("::1", 8601)]
+    assert str(address) == "hub-1:8600,hub-2:8545,[::1]:8601"
+    assert parse_address(str(address)) == address
+    secure = parse_address("tls://hub-1,hub-2:9")
+    assert {each.kind for each in secure.in_turn} == {"tls"}
+    assert str(secure) == "tls://hub-1:8545,hub-2:9"
+    assert parse_address(str(secure)) == secure
+    for text, reason in (
+        ("hub-1,hub-2 x", "no valid host"),
+        ("hub-1:8545,hub-2:port", "number from 1 to 65535"),
+        ("tls://hub-1,8545", "number instead of a host"),
+        (",".join(["hub"] * 9), "more than 8 servers"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            parse_address(text)

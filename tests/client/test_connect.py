@@ -474,3 +474,34 @@ def test_a_handshake_without_an_answer(scripted: Callable[..., str], make_client
     with pytest.raises(ConnectFailed, match=r"within 0\.1 s"):
         client.call("add", 1, 2)
     assert ended.wait(20)
+
+
+def which_answers(address: str) -> int:
+    """The number of the server that a new client of these reaches."""
+    with Client(address) as client:
+        return client.call("which", returns=int)
+
+
+async def test_the_first_of_several_servers_that_can_be_reached() -> None:
+    """Of the line stream: by both clients, in the order of the address, also when they connect again."""
+    servers = [Server(drain_timeout=1), Server(drain_timeout=1)]
+    for number, server in enumerate(servers):
+        server.add(lambda number=number: number, name="which")
+    with socket.socket() as free:  # where nothing listens
+        free.bind(("127.0.0.1", 0))
+        nowhere = f"127.0.0.1:{free.getsockname()[1]}"
+        second = await servers[1].start(port=0)
+        first = await servers[0].start(port=0)
+        address = f"{nowhere},{first},{second}"
+        assert await asyncio.to_thread(which_answers, address) == 0
+        async with AsyncClient(address, reconnect=True) as lasting:
+            assert await lasting.call("which") == 0
+            await servers[0].close()
+            assert await lasting.call("which", wait_for=20) == 1
+        assert await asyncio.to_thread(which_answers, address) == 1
+        await servers[1].close()
+        with pytest.raises(ConnectFailed, match="no server listens"):
+            await asyncio.to_thread(which_answers, address)
+        async with AsyncClient(address) as alone:
+            with pytest.raises(ConnectFailed, match="no server listens"):
+                await alone.call("which")

@@ -69,6 +69,7 @@ def test_configuration_files_have_the_clients_options() -> None:
         "on_send",
         "on_receive",
         "connect",
+        "nats",  # `nats_creds`, `nats_nkey` and so on there
     }
 
 

@@ -36,6 +36,7 @@ from rpcstream.client import worker_thread
 from rpcstream.testing import serve_in_thread
 
 from ..internals import blocking_connections, engine_of, forget_end, loop_thread_of, run_in_loop_thread, socket_of
+from ..waiting import until_in_thread
 from .test_fork import in_child
 
 Scripted = Callable[[Callable[[Any], None]], str]
@@ -43,9 +44,14 @@ WAIT = 20.0
 
 
 class Noted:
-    """What handlers of the server have done, for tests to wait for."""
+    """What handlers of the server have done, for tests to wait for.
+
+    Attributes:
+        waiting: how many handlers of `wait` have begun and not ended.
+    """
 
     def __init__(self) -> None:
+        self.waiting = 0
         self._happened: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.note = self._happened.put
 
@@ -63,6 +69,13 @@ class Noted:
 @pytest.fixture(scope="module")
 def all_noted() -> Noted:
     return Noted()
+
+
+@pytest.fixture(autouse=True)
+def _all_over(all_noted: Noted, server: Server) -> Iterator[None]:
+    """Wait until nothing of a test is left that could be noted in the next one."""
+    yield
+    until_in_thread(lambda: not (server.stats()["connections"] or all_noted.waiting))
 
 
 @pytest.fixture
@@ -86,11 +99,13 @@ def server(all_noted: Noted) -> Server:
 
     @server
     async def wait() -> None:
+        noted.waiting += 1
         noted.note("waits")
         try:
             await asyncio.Event().wait()
         finally:
             noted.note("waited")
+            noted.waiting -= 1
 
     @server
     def count(n: int) -> Iterator[int]:
@@ -1107,9 +1122,11 @@ def test_a_new_conversation_takes_the_place_of_one_that_broke_off(
     assert "SystemExit" in caplog.text
 
 
+# With `-X dev` asyncio warns of callbacks that took 0.1 s, as they do where the machine stands still for that long.
 EXITING = """
-import sys, threading
+import logging, sys
 from rpcstream import Client
+logging.getLogger("asyncio").setLevel(logging.ERROR)
 client = Client(sys.argv[1])
 stream = client.stream.ticks()
 next(stream)

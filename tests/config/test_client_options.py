@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rpcstream.config import ConfigError
+from rpcstream.nats.options import NatsLogin
 
 from .shortcuts import client
 
@@ -104,3 +105,47 @@ class TestClient:
             client({"adress": "x"})
         with pytest.raises(ConfigError, match="port must be a whole number from 1 to 65535"):
             client({"port": 0})
+
+
+class TestLoginsForNats:
+    ADDRESS = "nats://a,b:4223/vision"
+
+    def test_of_every_kind(self, write: Any, tmp_path: Path) -> None:
+        path = write("nats.toml", f'address = "{self.ADDRESS}"\nnats_creds = "vision.creds"\nnats_inbox_prefix = "_I"')
+        login = NatsLogin(creds=str(tmp_path / "vision.creds"), inbox_prefix="_I")
+        assert client(path) == {"address": self.ADDRESS, "nats": login}
+        assert client({"address": self.ADDRESS, "nats_nkey": "k"})["nats"] == NatsLogin(nkey="k")
+        variables = {"RPCSTREAM_NATS_USER": "u", "RPCSTREAM_NATS_PASSWORD": "p"}
+        assert client({"address": self.ADDRESS}, variables)["nats"] == NatsLogin(user="u", password="p")
+        (tmp_path / "secret").write_text("p\n")
+        (tmp_path / "secret").chmod(0o600)
+        path = write("nats.toml", f'address = "{self.ADDRESS}"\nnats_user = "u"\nnats_password_file = "secret"')
+        assert client(path)["nats"] == NatsLogin(user="u", password="p")
+
+    def test_the_stronger_one_counts(self) -> None:
+        file = {"address": self.ADDRESS, "nats_user": "u", "nats_password": "p"}
+        assert client(file, {"RPCSTREAM_NATS_CREDS": "c"})["nats"] == NatsLogin(creds="c")
+        assert client({"address": self.ADDRESS, "nats_creds": "c"}, {"RPCSTREAM_NATS_PASSWORD": "p"})["nats"] == (
+            NatsLogin(creds="c")
+        )
+        with pytest.raises(ConfigError, match="either nats_user or nats_creds, not both"):
+            client({**file, "nats_creds": "c"})
+
+    @pytest.mark.parametrize("address", ["nats://other/vision", "127.0.0.1:1"])
+    def test_it_is_shown_at_no_other_address(self, write: Any, address: str) -> None:
+        path = write("nats.toml", f'address = "{self.ADDRESS}"\nnats_user = "u"\nnats_password_file = "secret"')
+        assert client(None, {"RPCSTREAM_CONFIG": str(path)}, address=address) == {"address": address}
+
+    def test_variables_are_not_for_other_addresses(self) -> None:
+        assert client({"address": "a"}, {"RPCSTREAM_NATS_CREDS": "c"}) == {"address": "a"}
+        assert client({}, {"RPCSTREAM_NATS_CREDS": "c"}) == {}
+        with pytest.raises(ConfigError, match="argument nats_creds is for addresses nats://"):
+            client({"address": "a"}, nats_creds="c")
+
+    def test_files_of_tls_are_for_nats_with_tls(self) -> None:
+        file = {"address": "nats+tls://a/vision", "ca": "ca.pem"}
+        assert client(file) == file
+
+    def test_a_wrong_prefix(self) -> None:
+        with pytest.raises(ConfigError, match="the login for NATS: inbox_prefix= is a subject"):
+            client({"address": self.ADDRESS, "nats_inbox_prefix": "a.>"})

@@ -282,3 +282,60 @@ class TestTls:
             hub({"tls": {"certificate": "/none"}})
         with pytest.raises(ConfigError, match="here: no certificate with its key"):
             read_tls("here", certificate=str(folder / "server.pem"))
+
+
+class TestNats:
+    """How a hub joins others on NATS: the table `nats`."""
+
+    def test_a_table(self, write: Any, tmp_path: Path) -> None:
+        text = """
+        [nats]
+        url = "nats://one:4222,two"
+        service = "vision"
+        creds = "hub.creds"
+        """
+        config = hub(write("hub.toml", text))
+        creds = str(tmp_path / "hub.creds")
+        assert config.nats == {"url": "nats://one:4222,two", "service": "vision", "creds": creds}
+        assert not config.options
+
+    def test_the_environment(self) -> None:
+        environ = {"RPCSTREAM_HUB_NATS_URL": "nats://one", "RPCSTREAM_HUB_NATS_PASSWORD": SECRET}
+        config = hub(environ=environ)
+        assert config.nats == {"url": "nats://one", "password": SECRET}
+        assert SECRET not in repr(config)
+
+    def test_an_argument_that_says_none(self) -> None:
+        config = hub({"nats": {"url": "nats://one"}}, nats=None)
+        assert config.nats is None
+        assert not config.options
+
+    def test_it_joins(self) -> None:
+        pytest.importorskip("nats")
+        made = Hub.from_config({"nats": {"url": "nats://127.0.0.1:1", "user": "hub", "password": SECRET}})
+        assert made.stats()["nats"] == {"connected": False, "group": "hub"}
+
+    @pytest.mark.parametrize(
+        ("table", "reason"),
+        [
+            ({"service": "vision"}, "needs an address"),
+            ({"url": "127.0.0.1:4222"}, "begins with nats://"),
+            ({"url": "nats://one", "service": "a.b"}, "up to 64 letters"),
+            ({"url": "nats://one", "creds": "a", "nkey": "b"}, "one of creds, nkey and user"),
+            ({"url": "nats://one", "ca": "/no/such/file"}, "ca="),
+            ({"url": "nats://one", "cred": "x"}, "unknown option 'cred'"),
+        ],
+    )
+    def test_mistakes(self, table: dict[str, str], reason: str) -> None:
+        pytest.importorskip("nats")
+        with pytest.raises(ConfigError, match=reason) as raised:
+            Hub.from_config({"nats": table})
+        assert str(raised.value).startswith("configuration:")
+
+    def test_it_is_used_when_the_hub_is_restarted(self, write: Any, caplog: pytest.LogCaptureFixture) -> None:
+        pytest.importorskip("nats")
+        path = write("hub.toml", '[nats]\nurl = "nats://one"')
+        made = Hub.from_config(path)
+        write("hub.toml", '[nats]\nurl = "nats://two"')
+        made.reload()
+        assert any("used when the hub is restarted: nats" in message for message in caplog.messages)

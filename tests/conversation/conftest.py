@@ -31,7 +31,7 @@ USUAL = ("tcp", "ws", "http")
 FURTHER = ("tls", "memory")
 
 #: Transports that carry messages, and not a stream of bytes.
-MESSAGES = ("ws", "wss", "http", "https", "asgi", "asgi-ws")
+MESSAGES = ("ws", "wss", "http", "https", "asgi", "asgi-ws", "nats")
 
 #: Features that some transports lack: the mark of tests that need one, what it is, and the transports without it.
 LACKING = {
@@ -42,7 +42,12 @@ LACKING = {
     ("own_socket", "where the server itself has the socket: what it reads, writes and closes takes no further turns"): (
         "asgi",
         "asgi-ws",
+        "nats",
     ),
+    ("backpressure", "where what a peer leaves unread shows at the other end"): ("nats",),
+    ("one_read", "where messages that are sent together are read together"): ("nats",),
+    ("own_subscribers", "where the server itself has all subscribers, and keeps the last values"): ("nats",),
+    ("one_peer", "where all calls go to one peer, and the connection ends with it"): ("nats",),
 }
 
 

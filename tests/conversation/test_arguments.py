@@ -26,6 +26,7 @@ from rpcstream import (
 )
 from rpcstream.testing import FakeTimeLoop
 
+from ..waiting import PATIENCE
 from .transport_matrix import ErrorLog, Network, RawPeer, notification, until
 
 
@@ -627,6 +628,7 @@ async def test_a_name_that_is_taken(network: Network, taking: Taking) -> None:
         assert await raw.result() == 8
 
 
+@pytest.mark.one_read
 async def test_a_name_that_is_used_twice_in_one_call(network: Network) -> None:
     server = Server()
 
@@ -648,11 +650,35 @@ async def test_a_name_that_is_used_twice_in_one_call(network: Network) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_more_items_than_were_permitted(network: Network, taking: Taking, kind: str) -> None:
-    async with network.raw(taking.server) as raw:
+async def test_more_items_than_were_permitted(network: Network, kind: str) -> None:
+    server = Server()
+    may_go_on, may_go_on_in_thread = asyncio.Event(), threading.Event()
+
+    async def hesitate(values: AsyncIterator[int]) -> int:
+        found = await anext(values)
+        await may_go_on.wait()  # no more is permitted by then, however slowly the items come
+        return found + sum([each async for each in values])
+
+    def hesitate_in_thread(values: Iterator[int]) -> int:
+        found = next(values)
+        may_go_on_in_thread.wait(PATIENCE)
+        return found + sum(values)
+
+    server.add(hesitate, name="async")
+    server.add(hesitate_in_thread, name="thread", offload="thread")
+    server.add(hesitate, name="ordered", ordered=True)
+
+    @server
+    def plain(value: Any) -> Any:
+        return value
+
+    async with network.raw(server) as raw:
         raw.call(kind, STREAM)
         await ready(raw)
         raw.send(*[item(n) for n in range(17)])
+        await raw.silence()
+        may_go_on.set()
+        may_go_on_in_thread.set()
         message = await raw.receive()
         while "method" in message:
             assert message == granted(8)

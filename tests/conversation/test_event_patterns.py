@@ -47,6 +47,7 @@ async def take(events: Any, count: int) -> list[Any]:
     return [await anext(events) for _ in range(count)]
 
 
+@pytest.mark.own_subscribers
 async def test_values_and_their_topics(network: Network, errors: ErrorLog) -> None:
     server = make_server()
     async with network.client(server) as client:
@@ -72,6 +73,7 @@ async def test_pairs_in_the_type_that_is_asked_for(network: Network, errors: Err
         assert await anext(events) == ("c", Reading(2.0))
 
 
+@pytest.mark.own_subscribers
 async def test_each_reader_is_given_each_event_once(network: Network, errors: ErrorLog) -> None:
     server = make_server()
     async with network.client(server) as client, client.subscribe("a.*") as wide, client.subscribe("a.*") as too:
@@ -98,6 +100,7 @@ async def test_each_reader_is_given_each_event_once(network: Network, errors: Er
         assert await client.tell("a.b", 9) == 0
 
 
+@pytest.mark.own_subscribers
 async def test_what_waits_when_a_subscription_ends_is_not_lost_for_the_others(
     network: Network, errors: ErrorLog
 ) -> None:
@@ -110,6 +113,7 @@ async def test_what_waits_when_a_subscription_ends_is_not_lost_for_the_others(
         assert [each["params"]["value"] for each in messages if "method" in each] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.own_subscribers
 async def test_last_values_are_for_whoever_subscribes_later(network: Network, errors: ErrorLog) -> None:
     server = make_server()
     async with network.serve(server) as endpoint:
@@ -128,6 +132,7 @@ async def test_last_values_are_for_whoever_subscribes_later(network: Network, er
             assert await anext(events) == "on"
 
 
+@pytest.mark.own_subscribers
 async def test_patterns_are_subscribed_to_again_on_a_new_connection(network: Network, errors: ErrorLog) -> None:
     server = make_server()
     async with (
@@ -175,6 +180,7 @@ async def test_a_slow_reader_of_a_pattern_is_bounded_by_itself(network: Network,
 # -- what a server may send --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.own_subscribers
 async def test_topics_that_are_none_and_topics_without_end(network: Network, errors: ErrorLog) -> None:
     deep = ".".join("*" * 32)
     topics = ["*", ">", "a.*", "a.>", deep, deep[:-1] + ">", "." * 100_000, "rpc.a", "", "a"]
@@ -192,6 +198,7 @@ async def test_topics_that_are_none_and_topics_without_end(network: Network, err
             assert await take(three, 6) == [2, 3, 4, 5, 6, "end"]
 
 
+@pytest.mark.own_subscribers
 async def test_what_comes_before_the_reply_is_for_those_who_have_theirs(network: Network, errors: ErrorLog) -> None:
     """It comes for another subscription, and would stop when that ends: the new reader would have a gap."""
 
@@ -208,6 +215,7 @@ async def test_what_comes_before_the_reply_is_for_those_who_have_theirs(network:
             assert await anext(two) == 4
 
 
+@pytest.mark.own_subscribers
 async def test_broken_values_are_raised_with_their_own_topic(network: Network, errors: ErrorLog) -> None:
     async def script(raw: RawPeer) -> None:
         raw.answer(await raw.receive(), {})

@@ -98,6 +98,7 @@ async def test_a_batch_counts_with_each_of_its_members(network: Network) -> None
         assert capped.most == 3
 
 
+@pytest.mark.one_read
 @pytest.mark.parametrize("method", ["ask", "ask_in_thread"])
 async def test_replies_get_through_at_the_cap(network: Network, method: str) -> None:
     """Every handler that may run waits for the peer, whose answers come behind requests that must wait."""
@@ -156,6 +157,7 @@ async def test_words_of_the_conversation_get_through_at_the_cap(network: Network
         assert await raw.result() == "watched"
 
 
+@pytest.mark.own_socket
 @pytest.mark.parametrize("method", ["ask", "ask_in_thread"])
 async def test_busy_where_it_must_not_wait(network: Network, method: str) -> None:
     """All that may run wait for the peer, which sends more requests than can be kept: those are turned away, since
@@ -394,6 +396,7 @@ async def test_slow_readers_are_closed_with_a_reason(
         await other.silence()
 
 
+@pytest.mark.backpressure
 async def test_what_cannot_wait_is_bounded_by_closing(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     """Notifications cannot wait for room: a peer that does not read them is closed when too many are unread."""
     server = Server(limits=Limits(write_buffer=50_000, max_message_size=100_000))
@@ -415,6 +418,7 @@ async def test_what_cannot_wait_is_bounded_by_closing(network: Network, caplog: 
         assert server.counters.closed_for_limits == 1
 
 
+@pytest.mark.backpressure
 async def test_a_reader_that_comes_back_in_time(network: Network) -> None:
     server = Server(limits=Limits(write_buffer=50_000))
 
@@ -433,6 +437,7 @@ async def test_a_reader_that_comes_back_in_time(network: Network) -> None:
         await raw.result()
 
 
+@pytest.mark.backpressure
 async def test_calls_to_a_peer_that_does_not_read_wait_before_they_are_sent(network: Network) -> None:
     server, kept = peer_keeping_server(limits=Limits(write_buffer=50_000, write_timeout=None))
 
@@ -454,6 +459,7 @@ async def test_calls_to_a_peer_that_does_not_read_wait_before_they_are_sent(netw
         assert await asyncio.gather(*calls) == list(range(len(calls)))
 
 
+@pytest.mark.backpressure
 async def test_calls_that_wait_to_be_sent_fail_with_the_connection(network: Network) -> None:
     server, kept = peer_keeping_server(limits=Limits(write_buffer=50_000, write_timeout=None))
 

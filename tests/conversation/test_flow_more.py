@@ -103,6 +103,7 @@ async def answers(raw: RawPeer, count: int) -> dict[Any, Any]:
 # -- what a sender notices ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.backpressure
 async def test_the_sending_of_who_asks_too_much_stops(network: Network) -> None:
     """The connection is not read while it is at the cap: what was sent stays with the sender, and is all answered."""
     busy = Busy(max_calls=2)
@@ -137,6 +138,7 @@ async def test_who_asks_too_much_does_not_stop_others(network: Network) -> None:
 # -- a peer that does not read --------------------------------------------------------------------------------------
 
 
+@pytest.mark.backpressure
 @pytest.mark.own_socket
 async def test_words_count_though_who_says_them_does_not_read(network: Network) -> None:
     """Answers, items and cancels of a peer that reads nothing are heeded; its requests wait."""
@@ -164,6 +166,7 @@ async def test_words_count_though_who_says_them_does_not_read(network: Network) 
         assert await answers(raw, 5) == expected
 
 
+@pytest.mark.backpressure
 @pytest.mark.own_socket
 async def test_who_neither_reads_nor_stops_asking_is_closed(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     """Something waits for its words, so they are read; what that takes is bounded all the same."""
@@ -186,6 +189,7 @@ async def test_who_neither_reads_nor_stops_asking_is_closed(network: Network, ca
         assert busy.begun == ["it"]
 
 
+@pytest.mark.backpressure
 @pytest.mark.parametrize("kind", ["async", "sync", "thread", "upload"])
 async def test_producers_stop_with_credit_left(network: Network, kind: str) -> None:
     """Credit says what the reader of the stream takes; that its connection takes nothing counts as well."""
@@ -340,6 +344,7 @@ async def test_words_that_waited_count_once_their_calls_begin(network: Network, 
         assert await answers(raw, 3) == {2: 2, 3: 3, 4: 4}
 
 
+@pytest.mark.backpressure
 async def test_cancels_count_however_many_come(network: Network) -> None:
     """Those about nothing take no room from the others; nor do long ids."""
     busy = Busy(max_calls=3)
@@ -384,6 +389,7 @@ async def test_requests_without_a_delimiter_are_each_turned_away(network: Networ
         await raw.receive_many(4)
 
 
+@pytest.mark.one_read
 @pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("way", ["batch", "batch of nothing else", "escaped"])
 async def test_answers_and_items_pass_requests_however_they_are_packed(
@@ -505,6 +511,7 @@ async def test_many_long_calls_begun_at_once(network: Network, direction: str) -
 # -- fairness -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_read
 async def test_plain_calls_of_one_connection_do_not_keep_the_others_waiting(network: Network) -> None:
     """Each connection has its turn, and a turn ends with the first message that took too long (here: any)."""
     server = Server(slow_call=1e-9)
@@ -520,6 +527,7 @@ async def test_plain_calls_of_one_connection_do_not_keep_the_others_waiting(netw
         assert done == list(range(500))
 
 
+@pytest.mark.one_read
 async def test_calls_of_one_connection_take_turns(network: Network) -> None:
     server = Server()
     steps: list[int] = []
@@ -542,6 +550,7 @@ async def test_calls_of_one_connection_take_turns(network: Network) -> None:
 # -- a server that stops --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_peer
 @pytest.mark.lasting
 async def test_a_stop_finishes_what_was_read_and_begins_nothing_else(network: Network) -> None:
     """At the cap: what runs asks its caller still, what waits in line is carried out after it."""
@@ -612,6 +621,7 @@ async def test_a_thread_is_waited_for_and_may_ask_while_the_server_stops(network
         assert await raw.receive() is None
 
 
+@pytest.mark.own_socket
 @pytest.mark.lasting
 async def test_whoever_had_a_long_turn_is_not_read_until_the_others_had_theirs(
     network: Network, monkeypatch: pytest.MonkeyPatch

@@ -166,6 +166,7 @@ async def test_values_that_cannot_be_told(network: Network) -> None:
             assert (messages, reply["result"]) == ([said("fine")], "done")
 
 
+@pytest.mark.backpressure
 async def test_a_peer_that_does_not_read_is_told_the_last_value(network: Network) -> None:
     """Whatever was said meanwhile is not kept for it."""
     server = Server(limits=Limits(write_buffer=10_000, write_timeout=None))

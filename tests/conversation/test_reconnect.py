@@ -434,6 +434,7 @@ async def test_a_call_that_finds_a_connection_just_lost_waits_for_the_next(door:
         assert door.attempts == [0, 1]
 
 
+@pytest.mark.one_peer
 @pytest.mark.lasting
 async def test_what_was_pending_fails_at_once(network: Network, lines: Lines, states: States) -> None:
     async with network.client(lines.server, reconnect=Backoff(first=1000, longest=1000), on_state=states) as client:
@@ -462,6 +463,7 @@ async def test_what_was_pending_fails_at_once(network: Network, lines: Lines, st
 # -- what is said first ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_peer
 async def test_greetings_come_first_on_every_connection(network: Network, states: States) -> None:
     heard: list[list[str]] = []
 
@@ -658,6 +660,7 @@ async def test_offered_methods_are_there_on_every_connection(network: Network, l
             await until(lambda: not lines.open)
 
 
+@pytest.mark.one_peer
 async def test_the_server_calls_by_itself_as_soon_as_the_client_is_back(network: Network) -> None:
     answers: list[Any] = []
 
@@ -674,6 +677,7 @@ async def test_the_server_calls_by_itself_as_soon_as_the_client_is_back(network:
     assert answers[:3] == [{"jsonrpc": "2.0", "id": "who", "result": "me"}] * 3
 
 
+@pytest.mark.one_peer
 async def test_a_handler_of_the_client_does_not_keep_the_lost_connection(network: Network, states: States) -> None:
     """The server closed, which looks as if it only had said its last word; what the client still does for it must not
     keep the client from connecting again."""
@@ -954,6 +958,7 @@ async def test_what_was_never_sent_may_be_sent(door: Door, how: str) -> None:
         await until(lambda: cutting.asked == ["buy", "tell"])
 
 
+@pytest.mark.one_peer
 async def test_a_server_that_does_not_answer_what_may_be_repeated(network: Network, again: dict[str, Any]) -> None:
     heard: list[str] = []
 

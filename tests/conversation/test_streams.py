@@ -535,6 +535,7 @@ async def test_fifty_streams_and_as_many_calls(network: Network, counting: Count
         assert counting.closed == 50
 
 
+@pytest.mark.backpressure
 async def test_a_peer_that_permits_much_and_reads_nothing(network: Network) -> None:
     """It holds a bounded part of what the generator could make."""
     server = Server(limits=Limits(write_buffer=100_000, write_timeout=None))

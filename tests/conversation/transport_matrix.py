@@ -7,8 +7,10 @@ script of the test); both give an `Endpoint` that clients and raw peers connect 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import re
+import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,6 +31,7 @@ from rpcstream.transports.websocket import WebSocketStream
 from ..asgi_servers import mounted
 from ..certificates import authority, client_side, server_tls
 from ..internals import unsent_messages
+from ..nats_server import NatsServer, skip_without_program
 from ..websocket_adapter import WebSocketAdapter, connect_over_websocket
 
 #: Seconds of real time after which something that must happen has not.
@@ -393,6 +396,43 @@ class Asgi:
 
 
 #: Every transport that there is, by the name that tests have for it.
+class Nats:
+    """A service on a NATS server, which all tests of a process share; raw peers speak by nats-py."""
+
+    @asynccontextmanager
+    async def serving(self, server: Server, folder: Path | None) -> AsyncIterator[Endpoint]:
+        from ..nats_adapter import connect_caller
+
+        url, service = shared_nats().url, f"test-{secrets.token_hex(4)}"
+        server.join_nats(url, service=service, only=True)
+        async with server.listening() as address:
+            yield Endpoint(lambda make: connect_caller(make, url, service), address)
+
+    @asynccontextmanager
+    async def listening(self, accept: Callable[[], RawPeer], folder: Path | None) -> AsyncIterator[Endpoint]:
+        from ..nats_adapter import RawService
+
+        url = shared_nats().url
+        raw = RawService(accept)
+        await raw.start(url)
+        try:
+            yield Endpoint(_no_connect, f"{url}/{raw.service}")
+        finally:
+            await raw.stop()
+
+
+async def _no_connect(make: Callable[[], Any]) -> Any:
+    raise AssertionError("two raw peers do not speak by NATS")
+
+
+@functools.cache
+def shared_nats() -> NatsServer:
+    """The NATS server of this process of tests; it ends with it."""
+    pytest.importorskip("nats")
+    skip_without_program()
+    return NatsServer(max_payload=2 * 1024 * 1024)  # long messages of some tests are shorter, and some are longer
+
+
 TRANSPORTS: dict[str, Transport] = {
     "tcp": Tcp(),
     "tls": Tls(),
@@ -404,6 +444,7 @@ TRANSPORTS: dict[str, Transport] = {
     "memory": Memory(),
     "asgi": Asgi("http"),
     "asgi-ws": Asgi("ws"),
+    "nats": Nats(),
 }
 
 

@@ -115,9 +115,17 @@ class ScriptedPeer(RawPeer):
         open_here = [message["id"] for message in self.asked]
         others = [message["id"] for other in self._others() if other is not self for message in other.asked]
         foreign = [other for other in others if other not in open_here]
-        if manner == "foreign" and foreign:
+        if manner == "foreign" and foreign and not self._may_be_asked_more():
             return foreign[0]
         return {"text": str(call_id), "float": float(call_id), "true": True}.get(manner, 10**6)
+
+    def _may_be_asked_more(self) -> bool:
+        """Whether a call may be on its way here: what its id is cannot be seen."""
+        read = [message["params"][1] for message in self.asked]
+        return any(
+            each.task is not None and not each.is_over and each.number not in read
+            for each in self._calls_on.expected_calls
+        )
 
     def _refuse_all(self, reason: str) -> None:
         """Send one error without an id, which fails all calls that wait."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,9 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 README = ROOT / "README.md"
 FRONT = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")]
+
+#: Where programs are looked for: beside this Python first, where pip puts them.
+PROGRAMS = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
 
 #: The languages whose blocks are run, unless they say `no-run=REASON`.
 RUN = ("python", "console", "sh", "javascript")
@@ -54,7 +58,7 @@ class Block(NamedTuple):
     def can_run(self) -> bool:
         """Whether the program that it needs is installed; nginx needs root for its folders besides."""
         programs = [option.removeprefix("needs=") for option in self.options if option.startswith("needs=")]
-        return all(shutil.which(each) and (each != "nginx" or os.geteuid() == 0) for each in programs)
+        return all(shutil.which(each, path=PROGRAMS) and (each != "nginx" or os.geteuid() == 0) for each in programs)
 
 
 def blocks_of(text: str) -> list[Block]:

@@ -16,8 +16,8 @@ What the first words behind the three backticks say:
 
 * `needs=PROGRAM` behind the language: run where that program is installed.
 
-So that pages can name the default port, and 8080, they are replaced by free ones; the former is added where it is left
-out.
+So that pages can name the default port, 8080, and the port of NATS, they are replaced by free ones; the first is added
+where it is left out, and so is the last for `nats-server`, which is waited for and whose log is not compared.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ import pytest
 
 from rpcstream import Client
 
-from .blocks import ROOT, Block, blocks_of
+from .blocks import PROGRAMS, ROOT, Block, blocks_of
 
 _EXPECTED = re.compile(r"#\s*(->|raises)\s+(.*\S)\s*$")
 
@@ -70,15 +70,13 @@ class PageRun:
         self._server: subprocess.Popen[str] | None = None
         self._beside: list[subprocess.Popen[str]] = []
         self._runner = asyncio.Runner()
-        with socket.create_server(("127.0.0.1", 0)) as probe, socket.create_server(("127.0.0.1", 0)) as other:
-            self._ports = {"8545": str(probe.getsockname()[1]), "8080": str(other.getsockname()[1])}
+        self._ports = dict(zip(("8545", "8080", "4222"), _free_ports(3), strict=True))
         self._port = self._ports["8545"]
         inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        programs = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
         self._environment = {
             **inherited,
-            "PATH": programs,
+            "PATH": PROGRAMS,
             "PYTHONPATH": path,
             "NO_COLOR": "1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
@@ -178,7 +176,7 @@ class PageRun:
             return
         line = self._own(command)
         if command.endswith("&"):
-            is_server = command.startswith("rpcstream-server ")
+            is_server = command.startswith("rpcstream-server ") and "--nats-only" not in command
             printed = self._begin(line.removesuffix("&"), len(expected.splitlines()), is_server=is_server)
         else:
             printed = self._on_terminal(line)
@@ -210,11 +208,16 @@ class PageRun:
         else:
             self._beside.append(process)
         assert process.stdout is not None
+        if line.startswith("nats-server "):
+            ready = any("Server is ready" in said for said in iter(process.stdout.readline, ""))
+            return "" if ready else "nothing that says it is ready"
         return "".join(process.stdout.readline() for _ in range(count))
 
     def _own(self, command: str) -> str:
         """The command with this Python, this source tree and a free port."""
-        port = "" if re.search(r"--uri|--unix| -p |--port|--help|--mcp", command) else f" -p {self._port}"
+        if command.startswith("nats-server "):
+            return command.replace("nats-server ", f"nats-server -a 127.0.0.1 -p {self._ports['4222']} ")
+        port = "" if re.search(r"--uri|--unix| -p |--port|--nats-only|--help|--mcp", command) else f" -p {self._port}"
         for name, module in (("rpcstream-server", "rpcstream.cli.serve"), ("rpcstream", "rpcstream.cli.call")):
             command = re.sub(rf"(^|\| ){name}(?= )", rf"\1{sys.executable} -m {module}{port}", command)
         return re.sub(r"(^|\| )python(?= )", rf"\1{sys.executable}", self._with_free_ports(command))
@@ -226,6 +229,12 @@ class PageRun:
                 process.stdout.read()  # type: ignore[union-attr]
             assert process.returncode == 0
             self._server = None
+
+
+def _free_ports(count: int) -> list[str]:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [str(probe.getsockname()[1]) for probe in probes]
 
 
 def _end(process: subprocess.Popen[str]) -> None:

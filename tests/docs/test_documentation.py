@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import rpcstream
-from rpcstream import AsyncClient, Backoff, Client, Codec, Hub, ImageOptions, Limits, Server
+from rpcstream import AsyncClient, Backoff, Client, Codec, Hub, ImageOptions, Limits, NatsLogin, Server
 from rpcstream.cli import call_options, items, serve_options
 from rpcstream.client import options
 from rpcstream.hub.server import HUB_DEFAULTS
@@ -26,7 +26,7 @@ from rpcstream.server.options import ServerOptions
 from rpcstream.testing import serve_in_thread
 
 from ..conftest import NAMED
-from .blocks import DOCS, FRONT, PAGES, README, REASONS, ROOT, RUN, blocks_of
+from .blocks import DOCS, FRONT, PAGES, PROGRAMS, README, REASONS, ROOT, RUN, blocks_of
 from .check_types import all_modules
 
 LINKED = [README, *FRONT, *PAGES]
@@ -37,12 +37,15 @@ DESCRIBED: dict[str, Callable[..., Any]] = {
     "Server": Server,
     "Server.add": Server.add,
     "Server.run": Server.run,
+    "Server.join_nats": Server.join_nats,
     "Server.asgi": Server.asgi,
     "Hub": Hub,
+    "Hub.join_nats": Hub.join_nats,
     "Limits": Limits,
     "Client": Client,
     "AsyncClient": AsyncClient,
     "Backoff": Backoff,
+    "NatsLogin": NatsLogin,
     "Codec": Codec.__init__,
     "ImageOptions": ImageOptions,
 }
@@ -99,9 +102,9 @@ needs_node = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("program", sorted({"nc", "curl", "node", "java", "nginx"}))
+@pytest.mark.parametrize("program", sorted({"nc", "curl", "node", "java", "nginx", "nats-server"}))
 def test_programs_of_the_pages_are_installed(program: str) -> None:
-    if shutil.which(program) is None:
+    if shutil.which(program, path=PROGRAMS) is None:
         pytest.skip(f"{program} is not installed: what the pages do with it is not run")
 
 

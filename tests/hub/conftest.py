@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -16,7 +17,9 @@ from rpcstream.hub import Hub
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.transports.memory import join
 
+from ..nats_server import NatsServer, skip_without_program
 from ..websocket_adapter import connect_over_websocket
+from .nats_group import Group
 
 #: A request: id, method and params, as JSON.
 CALL = '{"jsonrpc":"2.0","id":%s,"method":"%s","params":%s}'
@@ -351,3 +354,34 @@ async def stall(running_hub: RunningHub, slow: RawPeer, other: RawPeer) -> None:
         await asyncio.sleep(0.001)
     for _ in range(3):  # all that was said has come
         assert await other.ask("rpc.ping", None, "silence") is not None
+
+
+@pytest.fixture(scope="session")
+def nats() -> Iterator[NatsServer]:
+    """A NATS server for all tests of one process: each has a group of its own."""
+    pytest.importorskip("nats")
+    skip_without_program()
+    with NatsServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def group(nats: NatsServer, request: pytest.FixtureRequest) -> AsyncIterator[Group]:
+    """Hubs that join one group; at the end nothing is left in them."""
+    async with AsyncExitStack() as stack:
+        group = Group(nats.url, secrets.token_hex(8), stack)
+        yield group
+    for hub in group.hubs:
+        assert not hub.directory.members
+        assert not hub.directory.routes
+        assert not hub.directory.elsewhere
+        assert hub.directory.cost_elsewhere == hub.directory.offered_elsewhere == 0
+        assert not len(hub.topics)
+
+
+@pytest.fixture
+async def nats_client(nats: NatsServer) -> AsyncIterator[Any]:
+    from ..plain_nats import plain_client
+
+    async with plain_client(nats.url) as client:
+        yield client

@@ -115,6 +115,7 @@ CALLS: dict[str, list[tuple[str, dict[str, Any], Check]]] = {
         ),
         ("statistics", {"values": [1.0, 2.0, 3.0]}, lambda r: structured(r)["mean"] == 2),
     ],
+    "on_nats.py": [("thumbnail", {"picture": PICTURE, "side": 8}, lambda r: "image" in kinds(r))],
     "vectorize.py": [("vectorize", {"description": "red", "photo": PICTURE}, lambda r: array_in(r).ndim == 1)],
     "video_filter.py": [
         (

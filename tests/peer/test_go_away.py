@@ -196,3 +196,20 @@ def test_nothing_is_known_where_calls_are_not_sent_in_order() -> None:
     pending = entered(*[None] * 4)
     pending.set_out_of_order()
     assert pending.take_unread(2) == []
+
+
+async def test_until_a_session_is_idle_it_may_take_requests() -> None:
+    async with served() as (session, channel):
+        session.receive([call(1, "wait")])
+        session.close_when_idle()
+        session.receive([call(2)])  # belongs to what is under way, perhaps
+        assert [orjson.loads(bytes(message))["id"] for message in channel.sent] == [2]
+        assert not channel.ended
+        session.drain()
+        session.receive([call(3), REPLY])
+        assert len(channel.sent) == 1
+        session.running.cancel_all()
+        while not channel.ended:
+            await asyncio.sleep(0)
+        assert channel.ended == ["closed"]
+        assert [orjson.loads(bytes(message))["id"] for message in channel.sent] == [2, 1]

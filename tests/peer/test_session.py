@@ -16,6 +16,7 @@ from rpcstream import Context, Limits, Server
 from rpcstream.client.callbacks import ClientDispatcher
 from rpcstream.codec import Codec
 from rpcstream.hub import Hub
+from rpcstream.peer.context import CallContext
 from rpcstream.peer.marshal import Call
 from rpcstream.peer.session import Session
 from rpcstream.wire.buffers import Encoded
@@ -275,3 +276,56 @@ async def test_messages_that_once_broke_it(line: bytes, is_full: bool) -> None:
     await at_a_server(lambda: methods(Server(limits=LIMITS)), [first, [line] * 5], False)
     for offers in (False, True):
         await at_a_client([first, [line] * 5], offers, False)
+
+
+# -- a connection that ends while a message is handled ----------------------------------------------------------------
+
+
+class AbruptChannel(Channel):
+    """Tells of its end before `abort` returns, as those of NATS and HTTP do."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+
+    def abort(self, reason: str) -> None:
+        super().abort(reason)
+        self._session.lost(ConnectionError)
+
+
+@pytest.mark.parametrize("method", ["wait", "answer", "answer_at_once", "several"])
+async def test_a_handler_that_ends_its_own_connection(method: str) -> None:
+    """It is cancelled if it waits, on every Python; nothing is written, and nothing is left."""
+    server, ended = Server(limits=Limits(max_calls=1)), list[str]()
+
+    @server
+    async def wait(ctx: CallContext) -> None:
+        ctx.session.abort("cut")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    @server
+    async def answer(ctx: CallContext) -> int:
+        ctx.session.abort("cut")
+        return 1
+
+    @server
+    def answer_at_once(ctx: CallContext) -> int:
+        ctx.session.abort("cut")
+        return 1
+
+    methods = ["wait", "answer", "wait", "answer_at_once"] if method == "several" else [method]
+    async with server.in_memory():
+        session = new_session(server)
+        channel = AbruptChannel(session)
+        session.connected(channel)
+        session.receive([b'{"jsonrpc":"2.0","id":1,"method":"%s"}' % name.encode() for name in methods])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert channel.ended == ["cut"]
+        assert channel.sent == []
+        assert ended == ["cancelled"] * (methods[0] == "wait")
+        assert not session.busy
+        assert not session.running

@@ -623,4 +623,7 @@ async def test_the_page_about_it_names_every_family() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/observe.md").read_text()
     named = set(re.findall("`((?:rpcstream|process)_[a-z_]+)`", page))
     of_workers = {"rpcstream_workers", "rpcstream_worker_restarts_total"}  # where there are some
-    assert set(re.findall("^# TYPE ([a-z_]+) ", text, re.MULTILINE)) | of_workers == named
+    of_groups = {
+        f"rpcstream_hub_{name}" for name in ("nats_connected", "hubs", "clients_elsewhere", "methods_elsewhere")
+    }
+    assert set(re.findall("^# TYPE ([a-z_]+) ", text, re.MULTILINE)) | of_workers | of_groups == named

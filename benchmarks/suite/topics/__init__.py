@@ -7,7 +7,23 @@ from collections.abc import Callable, Sequence
 from ..contenders import Case
 from ..measure import Settings, run_case
 from ..results import Table
-from . import before, clients, conversation, hub, idle, java, large, many, memory, metrics, small, startup, web, workers
+from . import (
+    before,
+    clients,
+    conversation,
+    hub,
+    idle,
+    java,
+    large,
+    many,
+    memory,
+    metrics,
+    nats,
+    small,
+    startup,
+    web,
+    workers,
+)
 
 Topic = Callable[[Settings], Sequence[Table]]
 
@@ -44,6 +60,7 @@ TOPICS: dict[str, Topic] = {
     "startup": startup.startup,
     "metrics": _cases(metrics.metrics),
     "workers": workers.workers,
+    "nats": _cases(nats.nats),
     "http-seeds": _cases(small.http_seeds),
     "java": java.java,
     "before": lambda settings: [run_case(case, settings) for case in before.before(settings.against)],

@@ -21,7 +21,7 @@ from rpcstream import Client, ConnectFailed, DeadlineExceeded, NotAuthenticated,
 from rpcstream.cli.serve import main
 from rpcstream.cli.serve_options import make_parser
 
-from .conftest import ServerProcess, StartServer, environment
+from ..conftest import ServerProcess, StartServer, environment
 
 TOKEN = "correct-horse-battery-staple"
 

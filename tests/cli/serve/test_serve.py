@@ -17,7 +17,7 @@ import pytest
 from rpcstream import Client
 from rpcstream.cli.serve_options import make_parser
 
-from .conftest import ROOT, StartServer, environment
+from ..conftest import ROOT, StartServer, environment
 
 SERVER = """
 from rpcstream import Server

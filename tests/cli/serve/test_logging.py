@@ -19,9 +19,9 @@ import pytest
 
 from rpcstream import Client
 
-from ..example_count import IS_THOROUGH
-from ..observe.reading import check_with_promtool, outcomes
-from .conftest import StartServer, environment
+from ...example_count import IS_THOROUGH
+from ...observe.reading import check_with_promtool, outcomes
+from ..conftest import StartServer, environment
 
 APP = """
 import time

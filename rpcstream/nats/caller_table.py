@@ -1,0 +1,186 @@
+"""The callers of one instance: by what they are known, how many there may be, and when they are forgotten.
+
+Owns the sessions of callers, from the first message to the end. Does not know what messages say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from ..errors import ServerBusy
+from ..observe.limited_log import LimitedLog
+from ..peer.session import Session
+from ..text import get_logger
+from .callers import Caller, Instance, MessageCaller
+from .direct import CLAIM_TIME
+from .identity import Shown
+from .instance_way import InstanceWay
+from .subjects import CLIENT
+
+log = get_logger("rpcstream.nats")
+
+#: Callers that are looked at for one that can be forgotten: some 50 us.
+LOOKED_AT = 100
+
+#: How an inbox of our form ends.
+_CLIENT_END = f".{CLIENT}"
+
+#: A caller with an inbox of our form, or any other.
+AnyCaller = Caller | MessageCaller
+
+#: Makes a session; called with the function to call when it is over.
+MakeSession = Callable[[Callable[[Session], None]], Session]
+
+
+class Sessions(Protocol):
+    """Where the sessions of callers are counted with those of sockets: the listener of a server."""
+
+    def add_session(self, make_session: MakeSession) -> Session:
+        """Make a session that the server waits for at its end."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room for one more."""
+
+    def connection_opened(self, connection: Any) -> None:
+        """A caller has come; it is refused where there are too many."""
+
+    def message_connection_closed(self, connection: Any) -> None:
+        """A caller is gone."""
+
+
+class Sender(NamedTuple):
+    """Who has sent a message, as far as the message says so.
+
+    Attributes:
+        inbox: the subject below which it listens.
+        shown: what it shows of itself; None where callers are not authenticated.
+    """
+
+    inbox: str
+    shown: Shown | None
+
+    @property
+    def is_client(self) -> bool:
+        """The inbox has our form: all messages of this sender belong to one session."""
+        return self.inbox.endswith(_CLIENT_END)
+
+
+class CallerTable:
+    """The callers of one instance.
+
+    A sender with an inbox of our form is one caller for all its messages that show the same: who writes the inbox of
+    another one into its message is not taken for that one. Any other sender is a caller for each message.
+
+    Args:
+        instance: the instance.
+        own: the subject of the instance, to which the numbers of callers are appended.
+        sessions: where the sessions are counted.
+        make_session: makes a session of the server.
+    """
+
+    def __init__(self, instance: Instance, own: str, sessions: Sessions, make_session: MakeSession) -> None:
+        self.instance = instance
+        self._own = own
+        self._sessions = sessions
+        self._make_session = make_session
+        self._by_sender: dict[Sender, Caller] = {}
+        #: By the number in the subject that they write to.
+        self._by_number: dict[str, Caller] = {}
+        self._message_callers: set[MessageCaller] = set()
+        #: Direct ways of sessions that are over, by which something is still sent; with the number of the caller.
+        self._finishing: dict[InstanceWay, str] = {}
+        self._all_finished = asyncio.Event()
+        self._log = LimitedLog(log)
+
+    def all(self) -> list[AnyCaller]:
+        """Those with an inbox of our form, and the others."""
+        return [*self._by_sender.values(), *self._message_callers]
+
+    def clients(self) -> list[Caller]:
+        """Those with an inbox of our form."""
+        return list(self._by_sender.values())
+
+    def find(self, sender: Sender) -> Caller | None:
+        """The caller that this sender is known as."""
+        return self._by_sender.get(sender)
+
+    def with_number(self, number: str) -> Caller | None:
+        """The caller with this number in its subject; it may be over, with something still to be sent directly."""
+        return self._by_number.get(number)
+
+    def add(self, sender: Sender, reply: str, identity: Any) -> AnyCaller | None:
+        """Make a caller; None where the server ends it at once.
+
+        Args:
+            reply: where the answer of its message goes.
+            identity: who it is; None where callers are not authenticated.
+
+        Raises:
+            ServerBusy: there are too many, all with something under way.
+        """
+        if not (self._sessions.has_room or self._make_room()):
+            limit = self.instance.limits.max_connections
+            reason = f"{limit} connections are open (max_connections)"
+            self._log.warning(None, "refused a caller: %s", reason)
+            raise ServerBusy(data={"executed": False, "limit": limit, "reason": reason})
+        caller: AnyCaller
+        if sender.is_client:
+            number = secrets.token_hex(8)  # not to be guessed: what is sent there acts as this caller
+            caller = Caller(self, sender.inbox, f"{self._own}{number}", identity=identity, shown=sender.shown)
+            self._by_sender[sender] = self._by_number[number] = caller
+        else:
+            caller = MessageCaller(self, reply, identity=identity, shown=sender.shown)
+            self._message_callers.add(caller)
+        caller.connect(is_lasting=sender.is_client)
+        self._sessions.connection_opened(caller)
+        return None if caller.is_over else caller
+
+    def _make_room(self) -> bool:
+        """Forget a caller of which nothing is kept; returns whether one was found among some of them."""
+        for _ in range(min(LOOKED_AT, len(self._by_sender))):
+            sender, caller = next(iter(self._by_sender.items()))
+            if caller.is_unused:
+                caller.end("others have come")
+                return True
+            self._by_sender[sender] = self._by_sender.pop(sender)  # others are looked at next time
+        return False
+
+    async def wait_finished(self) -> None:
+        """Wait until what direct connections carry is sent, for as long as a client may take to connect."""
+        try:
+            async with asyncio.timeout(CLAIM_TIME):
+                while self._finishing:
+                    self._all_finished.clear()
+                    await self._all_finished.wait()
+        except TimeoutError:
+            for way in list(self._finishing):
+                way.drop("the server stopped")
+
+    # -- for callers --------------------------------------------------------------------------------------------------
+
+    def new_session(self) -> Session:
+        """Make the session of a caller."""
+        return self._sessions.add_session(self._make_session)
+
+    def closed(self, caller: AnyCaller) -> None:
+        """A caller is gone."""
+        if isinstance(caller, Caller):
+            self._by_sender.pop(Sender(caller.inbox, caller.shown), None)
+            if caller.way.is_finishing:
+                self._finishing[caller.way] = caller.number
+            else:
+                self._by_number.pop(caller.number, None)
+        else:
+            self._message_callers.discard(caller)
+        self._sessions.message_connection_closed(caller)
+
+    def finished(self, way: InstanceWay) -> None:
+        """Nothing more is sent by a direct way whose session is over."""
+        if (number := self._finishing.pop(way, None)) is not None:
+            self._by_number.pop(number, None)
+        if not self._finishing:
+            self._all_finished.set()

@@ -1,0 +1,420 @@
+"""The channel of a session whose messages are NATS messages: between two ends that know each other's subject.
+
+Owns how messages become payloads of NATS and back, what waits while the session takes no more, and the end of the
+session. Knows neither methods nor how the two ends have found each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from ..errors import ConnectionLost, ParseError, RpcError
+from ..limits import Limits
+from ..peer.credentials import Credentials
+from ..peer.incoming import FrameAdmission
+from ..peer.request_queue import busy
+from ..peer.session import Session
+from ..transports.message_connection import Trace, trace_all, trace_sent
+from ..wire import envelope
+from ..wire.binary_frame import MARK, FrameError, parts_of_frame
+from ..wire.buffers import AttachedMessage, Encoded
+from ..wire.frame_messages import FrameMessage
+from ..wire.messages import HEAD_SIZE, Message, Oversize
+from .direct_way import DirectWay
+from .link import NatsLink
+from .payloads import read_payload, refusal_of
+from .tickets import TICKET, no_way, read_ticket
+
+#: How a message begins that is a binary frame.
+_MARK = bytes((MARK,))
+
+#: Bytes of messages that are joined to one payload, as lines, at most.
+JOIN_MAX = 64 * 1024
+
+#: Bytes that the header of a frame has at most, on top of the size that its message says.
+_FRAME_HEAD = 4096
+
+#: Seconds after which a message that was sent has come, if it ever does: a connection to NATS that is further behind is
+#: given up by then.
+ARRIVED_AFTER = 30.0
+
+#: The beginning of each notification, such as progress and items, which come before the reply of their call.
+NOTIFICATION = b'{"jsonrpc":"2.0","method"'
+
+#: What a message that waits takes besides its bytes.
+_COST = 200
+
+
+class HeldMessages:
+    """Counts what waits in all channels of one process, since NATS cannot be told to send no more.
+
+    Args:
+        limit: bytes, for all of them together.
+    """
+
+    __slots__ = ("limit", "size")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+
+
+class NatsChannel:
+    """A channel of one session (`peer.interfaces.Channel`).
+
+    Args:
+        link: carries the messages.
+        session: gets the messages, and is told when it is connected and lost.
+        target: the subject of the other end; empty: nothing is sent.
+        own: the subject of this end for the session, which messages carry as their reply subject.
+        reads_lines: several messages may come in one payload, as lines.
+        sends_lines: the other end reads several messages in one payload.
+        gathers: messages that come in one turn of the loop are handled together, so that their replies are, too.
+        held: what waits here counts there.
+        trace: sees every message.
+        on_close: called with this object when the session is over.
+
+    Attributes:
+        carrier: what carries the messages, for metrics and logs.
+        direct: carries messages over `max_payload`; None: nothing does.
+    """
+
+    carrier = "nats"
+
+    def __init__(
+        self,
+        link: NatsLink,
+        session: Session,
+        *,
+        target: str,
+        own: str,
+        address: str,
+        limits: Limits,
+        held: HeldMessages,
+        reads_lines: bool = False,
+        sends_lines: bool = True,
+        gathers: bool = False,
+        trace: Trace | None = None,
+        on_close: Callable[[Any], object] | None = None,
+    ) -> None:
+        self.address = address
+        self.reason: str | None = None
+        self.session = session
+        self.target = target
+        self.own = own
+        self.direct: DirectWay | None = None
+        self._link = link
+        self._limits = limits
+        self._max_size = limits.max_message_size
+        self._held_of_all = held
+        self._reads_lines = reads_lines
+        self._join_max = JOIN_MAX if sends_lines else 0
+        self._gathers = gathers
+        self._gathered: list[Message] = []
+        self._trace = trace
+        self._on_close = on_close
+        self._frames = FrameAdmission(session, self._go_on)
+        #: A frame that waits for memory, and how much of its bytes was taken.
+        self._frame: FrameMessage | None = None
+        self._taken = 0
+        self._paused = self.is_over = False
+        self._held_size = 0
+        #: What has come meanwhile.
+        self._held: deque[bytes] = deque()
+        self._loop = asyncio.get_running_loop()
+        self.last_heard = self._loop.time()
+        #: When a notification was sent last (loop time, s).
+        self._notified = -ARRIVED_AFTER
+
+    @property
+    def credentials(self) -> Credentials:
+        """What is known of the other end."""
+        return Credentials(address=self.address)
+
+    def connect(self, *, is_lasting: bool = True) -> None:
+        """Give this channel to its session."""
+        self.session.connected(self, is_lasting=is_lasting)
+
+    # -- receiving ----------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Handle the payload of a message of the other end."""
+        if self.is_over:
+            return
+        if (
+            self._paused
+            or self._frame is not None
+            or self._held
+            or (self.direct is not None and self.direct.is_waiting)
+        ):
+            self._hold(data)
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        if data[:1] == _MARK:
+            self._frame, self._taken = FrameMessage(self._frames, self._max_size, None), 0
+            self._feed(data)
+            return
+        if data.startswith(TICKET):
+            if self.direct is not None:
+                self.direct.take(read_ticket(data))
+            return
+        lines = [line for line in data.split(b"\n") if line] if self._reads_lines and b"\n" in data else [data]
+        messages: list[Message] = list(lines)
+        if len(data) > self._max_size:
+            limit = self._max_size
+            messages = [line if len(line) <= limit else Oversize(len(line), line[:HEAD_SIZE], limit) for line in lines]
+        self._deliver(messages)
+
+    def _deliver(self, messages: list[Message]) -> None:
+        """Give messages to the session, at once or at the end of this turn."""
+        if self._gathers and not self._gathered:
+            self._loop.call_soon(self.hand_over)
+        self._gathered += messages
+        if not self._gathers:
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Give the session what was gathered."""
+        messages, self._gathered = self._gathered, []
+        if not messages or self.is_over:
+            return
+        if self._trace is not None:
+            trace_all(self._trace, "receive", messages)
+        self.session.receive(messages)
+
+    def _feed(self, data: bytes) -> None:
+        """Go on with a frame."""
+        frame = self._frame
+        assert frame is not None
+        try:
+            self._taken = frame.feed(data, self._taken)
+            if frame.is_waiting:
+                refused = self._error_for(data)
+                if refused is None:
+                    self._held.appendleft(data)
+                    self._count(len(data) + _COST)
+                else:
+                    self._frame = None
+                    self._frames.over()
+                    self._refuse(data, refused)
+                return
+            message = frame.end()
+        except FrameError as error:
+            self._frame = None
+            self._frames.over()
+            self._refuse(data, ParseError(data={"reason": str(error)}))
+        else:
+            self._frame = None
+            self._deliver([message])
+
+    def _hold(self, data: bytes) -> None:
+        """Keep a message until the session takes more; refuse it where too much waits."""
+        error = self._error_for(data)
+        if error is None:
+            self._held.append(data)
+            self._count(len(data) + _COST)
+        else:
+            self._refuse(data, error)
+
+    def _error_for(self, data: bytes) -> RpcError | None:
+        """Why a message is not kept; None if there is room for it."""
+        held, own, size = self._held_of_all, self._limits.max_held_size, len(data) + _COST
+        if self._held_size + size > own:
+            return busy(own, "max_held_size")
+        return busy(held.limit, "max_held_total") if held.size + size > held.limit else None
+
+    def _count(self, size: int) -> None:
+        self._held_size += size
+        self._held_of_all.size += size
+
+    def _refuse(self, data: bytes, error: RpcError) -> None:
+        """Refuse the calls in a message. Without a message that is none, such as a reply, the session cannot go on."""
+        read, _ = read_payload(data, self._limits)
+        payload = refusal_of(read, error, self._link.max_payload)
+        if payload is not None:
+            self.session.send(payload)
+        elif not (type(read) is dict and type(read.get("method")) is str and read["method"][:2] != envelope.CONTROL):
+            self.abort(f"a message was not taken: {error.message}")
+
+    def _go_on(self) -> None:
+        """There may be memory for the frame that waits."""
+        if self._frame is not None and not self.is_over and self._frame.go_on():
+            data = self._held.popleft()
+            self._count(-len(data) - _COST)
+            self._feed(data)
+            self._release()
+
+    def _release(self) -> None:
+        """Handle what waits, for as long as the session takes it."""
+        while self._held and not (self._paused or self._frame is not None or self.is_over):
+            if self.direct is not None and self.direct.is_waiting:
+                return
+            data = self._held.popleft()
+            self._count(-len(data) - _COST)
+            self._take(data)
+
+    # -- for the session (Channel) ------------------------------------------------------------------------------------
+
+    def send(self, messages: list[Encoded]) -> None:
+        """As `Channel.send`. Short ones go together, where the other end reads lines."""
+        if self.is_over or not self.target:
+            return
+        if self._trace is not None:
+            trace_sent(self._trace, messages, as_frames=self.session.sends_binary)
+        if not all(map(_is_reply, messages)):
+            self._notified = self.session.loop.time()
+        if len(messages) == 1:
+            self._send_one(messages[0])
+            return
+        room = min(self._join_max, self._link.max_payload)
+        together: list[bytes] = []
+        size = 0
+        for message in messages:
+            count = len(message) + 1
+            if together and (size + count > room or type(message) is not bytes):
+                self._publish(b"\n".join(together))
+                together, size = [], 0
+            if type(message) is bytes and count <= room:
+                together.append(message)
+                size += count
+            else:
+                self._send_one(message)
+        if together:
+            self._publish(b"\n".join(together))
+
+    def _send_one(self, message: Encoded) -> None:
+        size, limit = len(message), self._link.max_payload
+        if type(message) is AttachedMessage:
+            if self.session.sends_binary:
+                if size + _FRAME_HEAD > limit:
+                    self._send_large(message, size)
+                    return
+                if self.session.counters is not None:
+                    self.session.counters.frames_sent += 1
+                self._publish(b"".join(parts_of_frame(message)))
+                return
+            size = message.text_size
+        if size > limit:
+            self._send_large(message, size)
+        else:
+            self._publish(bytes(message))
+
+    def _publish(self, payload: bytes) -> None:
+        self._link.publish(self.target, payload, self.own)
+
+    def _send_large(self, message: Encoded, size: int) -> None:
+        if self.direct is not None:
+            self.direct.send(message, size)
+        else:
+            self.send_instead(message, no_way(size, self._link.max_payload, "this caller takes none"))
+
+    def pause(self) -> None:
+        """As `Channel.pause`. What comes meanwhile is kept, within bounds."""
+        self._paused = True
+        if self.direct is not None:
+            self.direct.pause()
+
+    def resume(self) -> None:
+        """As `Channel.resume`."""
+        self._paused = False
+        if self.direct is not None:
+            self.direct.resume()
+        # Not at once: the session is in the middle of its turn.
+        self._loop.call_soon(self._release)
+
+    def close(self) -> None:
+        """As `Channel.close`: nothing says so to the other end, which learns it when it asks."""
+        if self.direct is not None and not self.is_over:
+            self.direct.finish()
+        self.end(self.reason or "the session is over")
+
+    def abort(self, reason: str) -> None:
+        """As `Channel.abort`."""
+        self.reason = self.reason or reason
+        self.end(self.reason)
+
+    def probe(self) -> None:
+        """As `Channel.probe`: NATS says whether the other end is there."""
+        if not self.is_over and self.target:
+            self._link.publish(self.target, b"", self.own)
+
+    def end(self, reason: str) -> None:
+        """End the session: the other end is gone, or the link, or all is done."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.reason = self.reason or reason
+        self._frames.give_up()
+        self._count(-self._held_size)
+        self._held.clear()
+        if self.direct is not None:
+            self.direct.end(self.reason)
+        if self.session.channel is self:
+            self.session.lost(self._lost)
+        if self._on_close is not None:
+            self._on_close(self)
+
+    def _lost(self, method: str) -> ConnectionLost:
+        return ConnectionLost(self.reason or "the session is over", method=method, address=self.address)
+
+    # -- for tickets (TicketChannel) ----------------------------------------------------------------------------------
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes that a message of NATS may have."""
+        return self._link.max_payload
+
+    def publish(self, payload: bytes) -> None:
+        """Send a payload to the other end."""
+        self._publish(payload)
+
+    def send_instead(self, message: Encoded, error: RpcError) -> None:
+        """Tell the other end, if it waits for this message, that it cannot be sent."""
+        told = _without(message, error)
+        if told is not None:
+            self._publish(told)
+
+    def may_overtake(self, message: Encoded) -> bool:
+        """Whether a message may come before others that were sent by NATS: a reply, without progress and items."""
+        return _is_reply(message) and self.session.loop.time() - self._notified > ARRIVED_AFTER
+
+    def deliver(self, message: Message) -> None:
+        """Handle a message that has come by the direct connection."""
+        if not self.is_over:
+            self._deliver([message])
+
+    def go_on(self) -> None:
+        """Handle what has come behind a message that was waited for."""
+        self._release()
+
+
+def _is_reply(message: Encoded) -> bool:
+    """Whether a message is no notification, as it begins."""
+    if type(message) is bytes:
+        return not message.startswith(NOTIFICATION)
+    return type(message) is AttachedMessage and not message.pieces[0].startswith(NOTIFICATION)
+
+
+def _without(message: Encoded, error: RpcError) -> bytes | None:
+    """What is sent in place of a message that cannot be; None where the other end waits for nothing."""
+    head = message.pieces[0] if type(message) is AttachedMessage else bytes(message)
+    if envelope.is_reply_head(head[:HEAD_SIZE]):
+        return orjson.dumps(envelope.error_reply(envelope.id_in_head(head[:HEAD_SIZE]), error))
+    try:
+        read = orjson.loads(bytes(message))
+    except orjson.JSONDecodeError:
+        return None
+    params = read.get("params") if type(read) is dict else None
+    if type(params) is not dict or read.get("method") != envelope.ITEM:
+        return None
+    if type(token := params.get("stream")) is str:
+        return orjson.dumps(envelope.end(token, error))
+    # An item of a reply: the call ends here for its caller.
+    return orjson.dumps(envelope.error_reply(params.get("id"), error))

@@ -1,0 +1,152 @@
+"""Events as payloads of NATS: the same `$/event` message as on a connection, as text or as a binary frame.
+
+Owns reading them, which are from programs that may be no rpcstream, and marks of their publishers. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import orjson
+
+from ..codec import payloads
+from ..errors import MessageTooLarge
+from ..wire import envelope
+from ..wire.binary_frame import MARK, FrameError, body_size, parts_of_frame, read_header
+from ..wire.buffers import AttachedMessage, Encoded, padding
+
+#: Bytes of NATS's headers that stand with a last value, and that JetStream adds when it passes it on.
+HEADERS_MAX = 1024
+
+#: In the mark of a publisher that is no server with other processes.
+ALONE = "-"
+
+
+class NoEvent(ValueError):
+    """The payload is no event; the text says why."""
+
+
+class ReadEvent(NamedTuple):
+    """An event as it is given to those who read it: the params of its message, and the message."""
+
+    params: dict[str, Any]
+    line: bytes
+
+
+class PublisherMark(NamedTuple):
+    """What the reply subject of an event says: who has published it, and which of its events this is.
+
+    Attributes:
+        origin: the connection of the publisher.
+        group: the server that this connection is one process of; `ALONE` where it has no others.
+        number: counts up with each event of this connection.
+    """
+
+    origin: str
+    group: str
+    number: int
+
+    @classmethod
+    def of(cls, reply: str) -> PublisherMark | None:
+        """The mark in a reply subject; None where another program has published the event."""
+        before, _, number = reply.rpartition(".")
+        before, _, group = before.rpartition(".")
+        origin, _, word = before.rpartition(".")
+        if word != "event" or not (number.isascii() and number.isdecimal()):
+            return None
+        return cls(origin, group, int(number))
+
+
+def prefix_of_marks(inbox: str, group: str = ALONE) -> str:
+    """What the marks of one connection begin with; the number follows."""
+    return f"{inbox}.event.{group}."
+
+
+def payload_of(message: Encoded, limit: int) -> bytes:
+    """The bytes that NATS carries for the message of an event.
+
+    Raises:
+        MessageTooLarge: they are more than it carries (`max_payload`).
+    """
+    is_frame = type(message) is AttachedMessage
+    payload = b"".join(parts_of_frame(message)) if is_frame else bytes(message)  # type: ignore[arg-type]
+    if len(payload) > limit - HEADERS_MAX:
+        limit -= HEADERS_MAX
+        reason = f"an event of {len(payload)} bytes is more than NATS carries ({limit}; max_payload of its server)"
+        raise MessageTooLarge(data={"limit": limit, "size": len(payload), "reason": reason})
+    return payload
+
+
+def read_event(data: bytes, topic: str, max_values: int) -> ReadEvent:
+    """Read an event as a client gives it out.
+
+    Args:
+        data: the payload.
+        topic: the one that its subject names.
+        max_values: as `Limits.max_values`.
+
+    Raises:
+        NoEvent: it is none, or of another topic.
+    """
+    message, line = _read_frame(data, max_values) if data[:1] == bytes((MARK,)) else _read_text(data, max_values)
+    if type(message) is not dict or message.get("method") != envelope.EVENT:
+        raise NoEvent("it is no `$/event` message")
+    params = message.get("params")
+    if type(params) is not dict or "value" not in params or params.get("topic") != topic:
+        raise NoEvent("its params are not this topic, and a value")
+    return ReadEvent(params, line)
+
+
+def passed_on(data: bytes, topic: str, max_values: int, max_depth: int) -> Encoded:
+    """The message of an event for the connections of a server; it is on one line.
+
+    Args:
+        data, topic, max_values: as for `read_event`.
+        max_depth: as `Limits.max_depth`.
+
+    Raises:
+        NoEvent: it is none, of another topic, or over a limit.
+    """
+    line = read_event(data, topic, max_values).line
+    if envelope.is_deeper(line, max_depth):
+        raise NoEvent(f"it is nested deeper than {max_depth} levels (max_depth)")
+    if type(line) is payloads.FrameLine:
+        return payloads.whole(_on_one_line(bytes(line)), line)
+    if not payloads.is_json(line):
+        raise NoEvent("it is not JSON")
+    return _on_one_line(data)
+
+
+def _on_one_line(text: bytes) -> bytes:
+    """JSON without line ends: outside of strings they stand for nothing, and inside none may stand."""
+    if b"\n" in text or b"\r" in text:
+        text = text.replace(b"\n", b" ").replace(b"\r", b" ")
+    return text.strip()
+
+
+def _read_text(data: bytes, max_values: int) -> tuple[Any, bytes]:
+    try:
+        return payloads.parse(data, max_values)
+    except payloads.TooManyValues as error:
+        raise NoEvent(error.msg) from error
+    except orjson.JSONDecodeError as error:
+        raise NoEvent(f"it is not JSON: {error}") from error
+
+
+def _read_frame(data: bytes, max_values: int) -> tuple[Any, bytes]:
+    head, _, rest = data.partition(b"\n")
+    try:
+        json_size, sizes, offsets = read_header(head + b"\n")
+    except FrameError as error:
+        raise NoEvent(str(error)) from error
+    if any(offset is not None for offset in offsets) or len(rest) != body_size(json_size, sizes):
+        raise NoEvent("a binary frame that is not whole")
+    frame = payloads.read_frame(rest[:json_size], sizes, max_values, "server")
+    if frame.refusal is not None:
+        raise NoEvent(str(frame.refusal))
+    message, line = frame.content
+    at = json_size
+    for memory, size in zip(line.take_memory(), sizes, strict=True):
+        memory[:] = rest[at : at + size]
+        at += size + padding(size)
+    return message, line

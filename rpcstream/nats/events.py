@@ -1,0 +1,335 @@
+"""Events of one instance of a service: to NATS, and from there to the subscribers at its own port.
+
+Owns what is published on NATS and in which order, which topics are subscribed to there, and that no event comes twice.
+Last values are in `last_values`. Knows neither the instance's methods nor connections.
+
+**An event comes once.** An instance sends its own events to its own subscribers at once, and publishes them on NATS.
+What comes back is known by its mark (`PublisherMark`), and so is an event that comes by two subscriptions, which
+overlap. The processes of one server tell each other of events without NATS, but of last values by NATS, where JetStream
+decides their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import threading
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+
+from ..errors import MessageTooLarge
+from ..events.patterns import fault_of_topic, is_pattern, matches
+from ..events.relay import COST, WAITING_MAX, Keep
+from ..events.sharing import SharedTopics
+from ..limits import Limits
+from ..observe.limited_log import LimitedLog
+from ..text import get_logger
+from ..wire.buffers import Encoded
+from .event_messages import ALONE, NoEvent, PublisherMark, passed_on, payload_of, prefix_of_marks
+from .last_values import number_of
+from .link import NatsLink, NatsMessage, Subscription
+from .shared_values import SharedValues
+from .subjects import decoded, event_prefix, event_subject
+
+log = get_logger("rpcstream.nats")
+
+#: Events that are remembered, to know which come twice. NATS sends the copies of one event together.
+REMEMBERED_MAX = 4096
+
+#: Seconds that a subscriber waits for its reply, at most, until NATS sends the events.
+SETTLE_TIME = 2.0
+
+#: Seconds that a server waits at its end until JetStream has the last values.
+LEAVE_TIME = 2.0
+
+
+class NatsEvents:
+    """Shares the events of one process with all that is in the same service (`events.sharing.EventSharing`).
+
+    Args:
+        service: the service.
+        limits: of the server.
+    """
+
+    def __init__(self, service: str, limits: Limits) -> None:
+        self._service = service
+        self._limits = limits
+        self._prefix = event_prefix(service)
+        self._id = secrets.token_hex(8)
+        self._log = LimitedLog(log)
+        self._topics: SharedTopics | None = None
+        self._lock = threading.Lock()
+        self._values = SharedValues(service, limits, self._id, self)
+        self._link: NatsLink | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._group = ALONE
+        #: The inbox that the marks on this connection begin with, and how many events it has published.
+        self._inbox = self._marks = ""
+        self._number = 0
+        #: The events that came last, by mark and payload: who forges the mark of another's next event cannot hide it.
+        self._seen: dict[tuple[str, int], None] = {}
+        #: Events to be published in the next turn of the loop, whether they are to be stored, and the bytes they take.
+        self._out: deque[tuple[str, Encoded | None, Keep, bool]] = deque()
+        self._out_size = 0
+        self._is_scheduled = False
+        #: Subscriptions at NATS by the name of the topic or pattern, in the order in which they were made.
+        self._subscriptions: dict[str, Subscription] = {}
+        self._patterns: list[str] = []
+        #: Names that may have got their first subscriber, or lost their last one.
+        self._changed: set[str] = set()
+        self._subscribing: asyncio.Task[None] | None = None
+
+    # -- for the topics of this process, under their lock -------------------------------------------------------------
+
+    def join(self, topics: SharedTopics, lock: threading.Lock, retained: Iterable[str]) -> None:
+        """As `EventSharing.join`."""
+        self._topics, self._lock = topics, lock
+        self._values.put_later(retained)
+
+    def publish(self, topic: str, message: Encoded | None, keep: Keep) -> bool:
+        """As `EventSharing.publish`."""
+        is_stored = bool(keep) and self._values.is_shared
+        if self._link is None:  # those who are on NATS do not get it; a last value is stored later
+            if keep:
+                self._values.put_later((topic,))
+            return False
+        size = COST + (len(message) if message is not None else 0)
+        if self._out and self._out_size + size > WAITING_MAX:
+            self._drop(topic, keep)
+            return is_stored
+        if is_stored:
+            self._values.expect(topic)
+        self._out.append((topic, message, keep, is_stored))
+        self._out_size += size
+        if not self._is_scheduled and self._loop is not None:
+            self._is_scheduled = True
+            self._loop.call_soon_threadsafe(self._flush)
+        return is_stored
+
+    def changed(self, name: str) -> None:
+        """As `EventSharing.changed`."""
+        self._changed.add(name)
+        self._subscribe_soon()
+
+    async def settled(self) -> None:
+        """As `EventSharing.settled`."""
+        if self._subscribing is not None:
+            await asyncio.wait({self._subscribing}, timeout=SETTLE_TIME)
+
+    # -- the connection -----------------------------------------------------------------------------------------------
+
+    async def joined(self, link: NatsLink) -> None:
+        """Use a connection, which stands.
+
+        Raises:
+            ConnectionError: it has ended meanwhile.
+        """
+        topics = self._topics
+        assert topics is not None
+        self._loop = asyncio.get_running_loop()
+        self._group = topics.group or ALONE
+        self._inbox, self._number = link.client.new_inbox(), 0
+        self._marks = prefix_of_marks(self._inbox, self._group)
+        self._subscriptions, self._patterns = {}, []
+        link.ended.append(partial(self._ended, link))
+        await self._values.begin(link)
+        with self._lock:
+            self._link = link
+            self._changed.update(name for name in topics.own_names() if not name.startswith("rpc."))
+        self._subscribe_soon()
+        await self.settled()
+        self._values.put_waiting()
+
+    def _ended(self, link: NatsLink, reason: str) -> None:
+        if self._link is link:
+            self._forget_link()
+
+    def _forget_link(self) -> None:
+        with self._lock:
+            self._link = None
+            self._values.put_later(topic for topic, _, keep, _ in self._out if keep)
+            self._values.end()
+            self._out.clear()
+            self._out_size = 0
+        self._subscriptions, self._patterns = {}, []
+
+    async def leave(self) -> None:
+        """Publish what waits, before the connection is closed."""
+        self._flush()
+        await self._values.settle(LEAVE_TIME)
+        link = self._link
+        self._forget_link()
+        if link is not None:
+            with contextlib.suppress(ConnectionError):
+                await link.flush()
+
+    # -- to NATS ------------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Publish what has come since the last turn."""
+        with self._lock:
+            self._is_scheduled = False
+            out, self._out, self._out_size = self._out, deque(), 0
+        for topic, message, keep, is_stored in out:
+            if not self._has_sent(topic, message, keep, is_stored) and is_stored:
+                with self._lock:
+                    self._values.expect_no_more(topic)
+
+    def _has_sent(self, topic: str, message: Encoded | None, keep: Keep, is_stored: bool) -> bool:
+        """Publish an event; whether JetStream was asked to store it."""
+        link = self._link
+        if link is None or not link.is_open:
+            if keep:
+                self._values.put_later((topic,))
+            return False
+        try:
+            subject = event_subject(self._service, topic)
+            payload = b"" if message is None else payload_of(message, link.max_payload)
+        except (MessageTooLarge, ValueError) as error:
+            reason = error.data["reason"] if isinstance(error, MessageTooLarge) else error
+            self._log.warning(topic, "an event of %s is not on NATS: %s", topic, reason)
+            self._count_dropped()
+            return False
+        if link.unsent > WAITING_MAX:
+            self._log.warning(None, "events are not on NATS: its server takes them too slowly")
+            with self._lock:
+                self._drop(topic, keep)
+            return False
+        if keep:
+            self._values.use()
+        if is_stored:
+            on_refused = partial(self._publish, subject)
+            return self._values.put(topic, payload, is_end=keep == "forget", on_refused=on_refused)
+        if keep:
+            self._values.put_later((topic,))
+        self._publish(subject, payload)
+        return False
+
+    def _publish(self, subject: str, payload: bytes) -> None:
+        if self._link is not None and payload:
+            self._number += 1
+            self._link.publish(subject, payload, f"{self._marks}{self._number}")
+
+    def _drop(self, topic: str, keep: Keep) -> None:
+        """Count an event for which there is no room; a last value is stored later. Under the lock."""
+        assert self._topics is not None
+        self._topics.count_dropped(1)
+        if keep:
+            self._values.put_later((topic,))
+
+    def _count_dropped(self) -> None:
+        assert self._topics is not None
+        with self._lock:
+            self._topics.count_dropped(1)
+
+    # -- subscriptions at NATS ----------------------------------------------------------------------------------------
+
+    def _subscribe_soon(self) -> None:
+        if self._link is not None and self._changed and (self._subscribing is None or self._subscribing.done()):
+            self._subscribing = asyncio.get_running_loop().create_task(self._subscribe(self._link))
+
+    async def _subscribe(self, link: NatsLink) -> None:
+        """Have NATS send the events of all topics and patterns with subscribers here, and no others."""
+        topics = self._topics
+        assert topics is not None
+        with contextlib.suppress(ConnectionError):
+            while self._changed and self._link is link:
+                names, self._changed = self._changed, set()
+                for name in names:
+                    wanted = topics.has_subscribers(name)
+                    if wanted and name not in self._subscriptions:
+                        await self._begin(link, name)
+                    elif not wanted and name in self._subscriptions:
+                        await self._end(name)
+                await link.flush()
+
+    async def _begin(self, link: NatsLink, name: str) -> None:
+        try:
+            subject = event_subject(self._service, name)
+        except ValueError as error:
+            self._log.warning(name, "events of %s do not come from NATS: %s", name, error)
+            return
+        made = await link.subscribe(subject, partial(self._on_event, name))
+        if self._link is link:
+            self._subscriptions[name] = made
+            if is_pattern(name):
+                self._patterns.append(name)
+
+    async def _end(self, name: str) -> None:
+        subscription = self._subscriptions.pop(name)
+        if is_pattern(name):
+            self._patterns.remove(name)
+        await subscription.drop()
+
+    # -- from NATS ----------------------------------------------------------------------------------------------------
+
+    def _on_event(self, name: str, message: NatsMessage) -> None:
+        """An event comes, by the subscription of this name."""
+        if message.headers and self._values.is_shared and number_of(message):
+            return  # a last value, which comes from its bucket
+        topic = decoded(message.subject[len(self._prefix) :])
+        mark = PublisherMark.of(message.reply)
+        if mark is None:
+            if self._comes_by(topic) != name:
+                return
+        elif mark.origin == self._inbox or (mark.group == self._group != ALONE) or not self._is_new(message):
+            return
+        if message.data:
+            self.receive(topic, message.data, "")
+
+    def _is_new(self, message: NatsMessage) -> bool:
+        key = message.reply, hash(message.data)
+        if key in self._seen:
+            return False
+        self._seen[key] = None
+        if len(self._seen) > REMEMBERED_MAX:
+            del self._seen[next(iter(self._seen))]
+        return True
+
+    def _comes_by(self, topic: str) -> str:
+        """Of several subscriptions that an event comes by, the one by which it is taken, if it has no mark."""
+        if topic in self._subscriptions:
+            return topic
+        return next((pattern for pattern in self._patterns if matches(pattern, topic)), "")
+
+    def receive(self, topic: str, data: bytes, keep: Keep) -> bool:
+        """Give an event of another publisher to the subscribers here.
+
+        Args:
+            topic: of the event.
+            data: its payload; empty: there is nothing to send.
+            keep: what becomes of the last value; where one of this instance is on its way, nothing is done.
+
+        Returns:
+            False if nothing was done.
+        """
+        topics, limits = self._topics, self._limits
+        assert topics is not None
+        message: Encoded | None = None
+        try:
+            if fault_of_topic(topic) is not None or topic.startswith("rpc."):
+                raise NoEvent("that is no topic")
+            if len(data) > limits.max_event_size:
+                raise NoEvent(f"it has {len(data)} bytes, {limits.max_event_size} are allowed (max_event_size)")
+            if data:
+                message = passed_on(data, topic, limits.max_values, limits.max_depth)
+        except NoEvent as error:
+            self._log.warning(topic, "what was published to %s on NATS is not passed on: %s", topic, error)
+            return True
+        with self._lock:
+            if keep and self._values.expects(topic):
+                return False
+            topics.receive(topic, message, keep)
+        return True
+
+    def stored(self, topic: str) -> None:
+        """JetStream has answered: one value of this instance less is on its way."""
+        with self._lock:
+            self._values.expect_no_more(topic)
+
+    def last_value(self, topic: str) -> Encoded | None:
+        assert self._topics is not None
+        with self._lock:
+            return self._topics.last_value(topic)

@@ -1,0 +1,115 @@
+"""How to connect to NATS: servers, and what shows who this process is.
+
+Owns the forms of addresses with several servers, and the check of the options. Pure: opens no connection and no file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from dataclasses import dataclass, field
+
+from ..limits import DEFAULT_HOST
+from .subjects import NO_INBOX, ROOT, check_service
+
+#: The port of NATS servers where an address names none.
+DEFAULT_PORT = 4222
+
+#: Schemes of addresses, and whether the connection is encrypted from its beginning on. With `nats://` it is where the
+#: server asks for that.
+SCHEMES = {"nats": False, "nats+tls": True}
+
+
+#: A prefix of inboxes: up to 128 characters.
+_PREFIX = re.compile(r"(?=.{1,128}\Z)[!#%-)+-\-/-=?-~][!-)+-\-/-=?-~]*(\.[!-)+-\-/-=?-~]+)*", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NatsLogin:
+    """What shows NATS who this process is; at most one way of the three.
+
+    Attributes:
+        creds: a credentials file (`.creds`: a JWT and the seed of its key).
+        nkey: a file with the seed of an nkey.
+        user, password: a name and its password; a user alone is a token of NATS.
+        inbox_prefix: what subjects for answers begin with, for a user whose permissions name other ones than `_INBOX`.
+    """
+
+    creds: str | os.PathLike[str] | None = None
+    nkey: str | os.PathLike[str] | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    inbox_prefix: str | None = None
+
+    def __post_init__(self) -> None:
+        if sum(way is not None for way in (self.creds, self.nkey, self.user)) > 1:
+            raise ValueError("a NATS login has one of creds, nkey and user")
+        if self.password is not None and self.user is None:
+            raise ValueError("a NATS login with a password needs a user")
+        prefix = self.inbox_prefix
+        if prefix is not None and (not _PREFIX.fullmatch(prefix) or f"{prefix}.".startswith(NO_INBOX)):
+            reason = f"inbox_prefix= is a subject without '*' and '>', and begins neither with '$' nor with '{ROOT}.'"
+            raise ValueError(f"{reason}; got {self.inbox_prefix!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NatsOptions:
+    """How this process connects to NATS.
+
+    Attributes:
+        servers: `host:port` of each, tried in random order.
+        learned: others of their clusters that they have named, as `host:port`, each with the host for its certificate;
+            tried after these. Filled by the connections that are made with these options.
+        login: who this process is.
+        tls: for the connection; None: the system's authorities, where the server asks for TLS.
+        is_secure: TLS also where the server does not ask for it.
+        name: of this connection in NATS's monitoring.
+        connect_timeout: seconds for one server.
+    """
+
+    servers: tuple[str, ...]
+    learned: dict[str, str] = field(default_factory=dict, compare=False)
+    login: NatsLogin = NatsLogin()
+    tls: ssl.SSLContext | None = None
+    is_secure: bool = False
+    name: str = "rpcstream"
+    connect_timeout: float = 5.0
+
+    @property
+    def address(self) -> str:
+        """The servers as one text, for errors."""
+        return f"{'nats+tls' if self.is_secure else 'nats'}://{','.join(self.servers)}"
+
+
+def parse_url(url: str) -> tuple[tuple[str, ...], str | None, bool]:
+    """Parse `nats://host:port,host:port/service`, or `nats+tls://…`.
+
+    Returns:
+        `host:port` of each server; the service, None where none is named; and whether TLS is asked for.
+
+    Raises:
+        ValueError: the text has another form.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme.lower() not in SCHEMES:
+        raise ValueError(f"an address of NATS begins with nats:// or nats+tls://, got {url!r}")
+    if "@" in rest:  # the text is not shown: it may contain a password
+        raise ValueError("an address of NATS has no user and no password, but this one has an '@': use a login")
+    names, _, service = rest.partition("/")
+    servers = tuple(_server(url, name) for name in names.split(","))
+    return servers, check_service(service) if service else None, SCHEMES[scheme.lower()]
+
+
+def _server(url: str, text: str) -> str:
+    host, port = text, ""
+    if not text.startswith("["):
+        host, _, port = text.partition(":")
+    elif "]" in text:
+        host, _, rest = text.partition("]")
+        host, port = host + "]", rest.removeprefix(":")
+    if any(character.isspace() or character in "/?#" for character in host):
+        raise ValueError(f"the address {url!r} has no valid host")
+    if port and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise ValueError(f"the port in the address {url!r} must be a number from 1 to 65535")
+    return f"{host or DEFAULT_HOST}:{port or DEFAULT_PORT}"

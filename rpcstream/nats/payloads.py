@@ -1,0 +1,73 @@
+"""What stands in the payload of a message, for those that do not handle it: which calls, and how they are refused.
+
+Pure: owns nothing that lasts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from ..codec import payloads
+from ..errors import ParseError, RpcError
+from ..limits import Limits
+from ..wire import envelope
+from ..wire.binary_frame import MARK, FrameError, read_header
+from ..wire.messages import LONG
+
+#: Stands for the JSON of a message that cannot be read.
+UNREADABLE = object()
+
+#: The refusals of a batch of more members than this are one, without an id.
+_BATCH_MAX = 1000
+
+
+def read_payload(data: bytes, limits: Limits) -> tuple[Any, RpcError | None]:
+    """The JSON of a message or of a binary frame, to see what it calls; or why it is not handled.
+
+    Of one that its session cannot read either, and so never carries out, that is said there: it is `UNREADABLE` here.
+    """
+    if len(data) > limits.max_message_size:
+        return UNREADABLE, None
+    if data[:1] == bytes((MARK,)):
+        line, _, rest = data.partition(b"\n")
+        try:
+            return orjson.loads(rest[: read_header(line + b"\n")[0]]), None
+        except (FrameError, orjson.JSONDecodeError) as error:
+            return None, ParseError(data={"reason": str(error)})
+    try:
+        # In the same way as the session, so that both read the same.
+        return orjson.loads(data) if len(data) < LONG else payloads.parse(data, limits.max_values)[0], None
+    except orjson.JSONDecodeError:
+        return UNREADABLE, None
+
+
+def ids_of(read: Any) -> list[Any]:
+    """The ids of the calls in a message."""
+    if type(read) is list:
+        return [member["id"] for member in read if type(member) is dict and "id" in member]
+    return [read["id"]] if type(read) is dict and "id" in read else []
+
+
+def refusal_of(read: Any, error: RpcError, room: int) -> bytes | None:
+    """The answer to the calls in a message, which all are refused; None where it has none, such as a reply.
+
+    Args:
+        room: bytes that the answer may have. One that would be longer has no ids.
+    """
+    calls = [each for each in (read if type(read) is list else [read]) if _is_call(each)]
+    if not calls:
+        return None
+    if len(calls) <= _BATCH_MAX:
+        answers = [envelope.error_reply(each["id"], error) for each in calls]
+        payload = orjson.dumps(answers if type(read) is list else answers[0])
+        if len(payload) <= room:
+            return payload
+    return orjson.dumps(envelope.error_reply(None, error))
+
+
+def _is_call(read: Any) -> bool:
+    if type(read) is not dict or "id" not in read or envelope.is_reply(read):
+        return False
+    return read["id"] is None or type(read["id"]) in (int, float, str)

@@ -1,0 +1,456 @@
+"""One instance of a service: the methods of a server, called by NATS.
+
+Owns which message is for which session, joining, and the order of the end. Knows neither functions nor who may call
+them: sessions are made by the server, as for a socket.
+
+A caller with an inbox of our form (`<inbox>.rpcstream.<call>`) has one session here for all its calls, as on a
+connection. Any other has one for each message, which is answered with one message, as a POST of HTTP is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import orjson
+
+from ..errors import ConnectFailed, InvalidRequest, NotAuthenticated, RpcError, ServerBusy
+from ..limits import Limits
+from ..observe.counters import Counters
+from ..observe.limited_log import LimitedLog
+from ..text import get_logger
+from ..transports.message_connection import Trace
+from ..wire import envelope
+from .caller_table import CallerTable, MakeSession, Sender, Sessions
+from .callers import Caller
+from .channel import HeldMessages
+from .direct import DirectListener
+from .direct_options import DirectOptions
+from .identity import AUTHENTICATE, NO_LOGIN, WRONG_TOKEN, CallerIdentities
+from .link import NO_RESPONDERS, NatsLink, NatsMessage, Subscription, is_unanswerable
+from .options import NatsOptions
+from .payloads import UNREADABLE, ids_of, read_payload, refusal_of
+from .subjects import BATCH, INQUIRY, INSTANCE, NO_INBOX, QUEUE, ROOT, decoded, encoded, event_prefix
+from .tickets import TICKET, TICKET_METHOD, ids_in, read_ticket
+
+log = get_logger("rpcstream.nats")
+
+#: Seconds of the pause before the first attempt to join again after the connection to NATS was lost, and of the longest
+#: one: each is twice as long as the one before.
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+
+#: Subscriptions that are made at a stretch, before the server is waited for.
+TOGETHER = 500
+
+
+class NatsService:
+    """An instance of a service, from its start to its end; a `ConnectionSource` of the listener.
+
+    Args:
+        options: how to connect.
+        service: the name of the service.
+        sessions: where the sessions are counted.
+        make_session: makes a session of the server.
+        methods: gives the names of the methods.
+        limits: of the server.
+        trace: sees every message.
+        identities: finds who callers are; None: they are not authenticated.
+        direct: where to listen for messages that NATS does not carry.
+        counters: of the server; None: nothing is counted.
+
+    Attributes:
+        instance: the id of this instance, which others see.
+        link: the connection; None while there is none.
+        listener: for messages that NATS does not carry.
+        subscriptions: by the names of the methods, on the present connection.
+        on_joined: awaited with the link whenever it stands, after the methods are offered.
+        on_leaving: awaited before the link is closed, when all calls are answered.
+    """
+
+    def __init__(
+        self,
+        options: NatsOptions,
+        service: str,
+        *,
+        sessions: Sessions,
+        make_session: MakeSession,
+        methods: Callable[[], Iterable[str]],
+        limits: Limits,
+        trace: Trace | None = None,
+        identities: CallerIdentities | None = None,
+        direct: DirectOptions | None = None,
+        counters: Counters | None = None,
+    ) -> None:
+        self.name = service
+        self.listener = DirectListener(direct or DirectOptions(), counters)
+        self.instance = secrets.token_hex(8)
+        self.link: NatsLink | None = None
+        self.subscriptions: dict[str, Subscription] = {}
+        self.on_joined: list[Callable[[NatsLink], Any]] = []
+        self.on_leaving: list[Callable[[], Any]] = []
+        self.limits = limits
+        self.trace = trace
+        self.held = HeldMessages(limits.max_held_total)
+        self._options = options
+        self._methods = methods
+        self._root, self._events = f"{ROOT}.{service}.", event_prefix(service)
+        self._own = f"{self._root}{INSTANCE}.{self.instance}."
+        self._callers = CallerTable(self, self._own, sessions, make_session)
+        self._batches: Subscription | None = None
+        self._identities = identities
+        self._denied: list[str] = []
+        self._log = LimitedLog(log)
+        self._stopping = self._is_joining = False
+        self._stopped: asyncio.Task[None] | None = None
+        self._rejoining: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """The address for clients."""
+        return f"{self._options.address}/{self.name}"
+
+    # -- the connection to NATS ---------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the service.
+
+        Raises:
+            ConnectFailed: there is no NATS server, or it does not permit that.
+        """
+        link = await NatsLink.connect(self._options)
+        self._is_joining = True
+        try:
+            await self._join(link)
+        except BaseException:
+            await link.close()
+            self._leave_callers(link.reason or "the service was not joined")
+            if self._rejoining is None:
+                self.listener.close()
+            raise
+        finally:
+            self._is_joining = False
+
+    async def _join(self, link: NatsLink) -> None:
+        """Offer the methods on a new connection."""
+        self.link, self._denied = link, []
+        link.on_lost = self._lost
+        link.on_denied = self._on_denied
+        link.on_full = self._on_full
+        await self._listen(link)
+        try:
+            await link.subscribe(f"{self._own}>", self._direct)
+            await link.subscribe(f"{self._root}{INQUIRY}", self._asked)
+            # Behind these: who calls may be told at once where its call is.
+            self._batches = await link.subscribe(f"{self._root}{BATCH}", partial(self._called, None), QUEUE)
+            for number, name in enumerate(self._methods()):
+                await self._offer(link, name)
+                if number % TOGETHER == TOGETHER - 1:
+                    await link.flush()
+            await link.flush()
+            for joined in self.on_joined:
+                await joined(link)
+            if not link.is_open:
+                raise ConnectionError(link.reason)
+        except ConnectionError as error:
+            raise ConnectFailed(str(error), address=self._options.address) from error
+        if self._denied:
+            reason = f"the NATS server does not permit this login to subscribe to {self._denied[0]!r}"
+            raise ConnectFailed(reason, address=self._options.address, is_permanent=True)
+
+    async def _listen(self, link: NatsLink) -> None:
+        """Listen for direct connections, once."""
+        listener = self.listener
+        if listener.is_started:
+            return
+        try:
+            await listener.start(link.local_host, is_encrypted=link.is_encrypted)
+        except OSError as error:
+            reason = f"cannot listen for direct connections (direct=): {error.strerror or error}"
+            raise ConnectFailed(reason, address=self._options.address, is_permanent=True) from error
+
+    async def _offer(self, link: NatsLink, name: str) -> None:
+        if name in self.subscriptions:
+            return
+        try:
+            tokens = encoded(name)
+        except ValueError as error:
+            log.warning("the method %.100r is not offered by NATS: %s", name, error)
+            return
+        self.subscriptions[name] = await link.subscribe(self._root + tokens, partial(self._called, name), QUEUE)
+
+    def offer(self, name: str) -> None:
+        """Offer one more method; called when it was registered while the server runs."""
+        link = self.link
+        if link is not None and not self._stopping and name not in self.subscriptions:
+            task = asyncio.get_running_loop().create_task(self._offer(link, name))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _leave_callers(self, reason: str) -> None:
+        """End the sessions of all callers: the connection to NATS has ended."""
+        self.link = None
+        self.subscriptions = {}
+        for caller in self._callers.all():
+            caller.end(f"the connection to NATS was lost: {reason}")
+
+    def _lost(self, reason: str) -> None:
+        self._leave_callers(reason)
+        if not (self._stopping or self._is_joining):  # who joins sees that it has failed
+            log.warning("the connection to NATS at %s was lost: %s; joining again", self._options.address, reason)
+            self._rejoining = asyncio.get_running_loop().create_task(self._rejoin())
+
+    async def _rejoin(self) -> None:
+        pause = FIRST_PAUSE
+        while not self._stopping:
+            await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
+            try:
+                await self.start()
+            except ConnectFailed as error:
+                self._log.warning(None, "not joined to NATS at %s: %s", self._options.address, error.reason)
+            except Exception as error:  # it would be the end of this instance for its callers
+                self._log.error(None, "not joined to NATS at %s", self._options.address, error=error)
+            else:
+                log.info("joined NATS at %s again", self._options.address)
+                return
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _on_denied(self, what: str, subject: str) -> None:
+        """NATS does not permit this instance what it has asked for."""
+        # Without calls it is no instance; it may be one without the services API, and without events.
+        if what == "subscription" and subject.startswith(self._root) and not subject.startswith(self._events):
+            self._denied.append(subject)
+        self._log.warning(None, "NATS does not permit this login the %s to %s", what, subject)
+
+    def _on_full(self, is_full: bool) -> None:
+        for caller in self._callers.all():
+            caller.session.blocked(is_full)
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def _called(self, method: str | None, message: NatsMessage) -> None:
+        """A message for the service, on the subject of a method (None: of batches)."""
+        data = message.data
+        if message.reply.startswith(NO_INBOX):
+            self._ignored(message)
+            return
+        read, error = read_payload(data, self.limits)
+        if error is None:
+            error = _fault(read, method)
+        if error is not None:
+            self._refuse(message, data, error)
+            return
+        sender = self._sender(message)
+        caller = self._callers.find(sender)
+        if caller is not None:
+            caller.call(data, ids_of(read))
+        elif self._identities is None:
+            self._take(sender, read, message)
+        elif method == AUTHENTICATE:
+            self._refuse(message, data, NotAuthenticated(data=NO_LOGIN))
+        else:
+            assert sender.shown is not None
+            order = sender if sender.is_client else object()
+            take = partial(self._take, sender, read)
+            self._identities.find(message, order, sender.shown, f"nats:{message.reply}", take)
+
+    def _sender(self, message: NatsMessage) -> Sender:
+        """Who wants the answer of a message."""
+        inbox, _, _ = message.reply.rpartition(".")
+        return Sender(inbox, None if self._identities is None else self._identities.shown_by(message))
+
+    def _take(
+        self, sender: Sender, read: Any, message: NatsMessage, identity: Any = None, error: RpcError | None = None
+    ) -> None:
+        """Handle a call of a sender that is not known, or was not when its message came."""
+        if error is not None:
+            self._refuse(message, message.data, error)
+            return
+        if self.link is None:
+            return  # the connection was lost, while the identity was looked up
+        try:
+            caller = self._callers.find(sender) or self._callers.add(sender, message.reply, identity)
+        except ServerBusy as busy:
+            self._refuse(message, message.data, busy)
+        else:
+            if caller is not None:
+                caller.call(message.data, ids_of(read))
+
+    def _direct(self, message: NatsMessage) -> None:
+        """A message of a caller to this instance, which the caller knows."""
+        if message.reply.startswith(NO_INBOX):
+            self._ignored(message)
+            return
+        number, _, tokens = message.subject[len(self._own) :].partition(".")
+        caller = self._callers.with_number(number)
+        if caller is None or (tokens and caller.is_over):
+            if tokens and message.reply:
+                gone = ServerBusy(data={"executed": False, "reason": "this instance has forgotten the session"})
+                self._refuse(message, message.data, gone)
+            elif message.reply and self.link is not None and not is_unanswerable(message):
+                # The session was that of a connection before this one: nothing more comes of it.
+                self.link.publish(message.reply, b"", headers=NO_RESPONDERS)
+            return
+        caller.heard()
+        if is_unanswerable(message):
+            caller.end("the caller is gone")
+        elif message.data:
+            read, error = read_payload(message.data, self.limits)
+            if type(read) is dict and not tokens and message.data.startswith(TICKET):
+                caller.take_ticket(message.data, read)
+                return
+            if error is None and tokens:
+                error = _fault(read, _method_of(tokens)) or self._stranger(caller, message)
+            elif error is None and not _is_for_instance(read):
+                error = InvalidRequest(data={"reason": "a request has its method behind the subject of the session"})
+            if error is None:
+                if caller.way.is_busy:
+                    caller.note_cancel(read)
+                caller.call(message.data, ids_of(read) if tokens else ())
+            else:
+                self._refuse(message, message.data, error)
+
+    def _stranger(self, caller: Caller, message: NatsMessage) -> RpcError | None:
+        """The error of a call to this instance that does not show what the others of its caller have shown."""
+        if self._identities is None or self._identities.shown_by(message) == caller.shown:
+            return None
+        return NotAuthenticated(data=WRONG_TOKEN)
+
+    def _asked(self, message: NatsMessage) -> None:
+        """A caller asks which of its calls are here."""
+        if message.reply.startswith(NO_INBOX):
+            self._ignored(message)
+            return
+        sender = self._sender(message)
+        if not sender.is_client:
+            # Not told apart from others, such as callers of another account: it is not told that its calls are lost.
+            if message.reply and self.link is not None:
+                self.link.publish(message.reply, orjson.dumps(None))
+            return
+        caller = self._callers.find(sender)
+        own = caller.own if caller is not None else f"{self._own}0"
+        here: list[int | str] = []
+        if caller is not None:
+            try:
+                asked = orjson.loads(message.data)
+            except orjson.JSONDecodeError:
+                return
+            in_progress = caller.in_progress() if type(asked) is list else ()
+            here = [each for each in asked if type(each) in (int, str) and each in in_progress] if in_progress else []
+        if self.link is not None:
+            number = message.reply.rpartition(".")[2]
+            self.link.publish(f"{sender.inbox}.have", orjson.dumps([number, here]), own)
+
+    def _ignored(self, message: NatsMessage) -> None:
+        """A message that asks for an answer where no inbox is: it is dropped."""
+        self._log.warning(None, "ignored a message that wants its answer at %s", message.reply)
+
+    def _refuse(self, message: NatsMessage, data: bytes, error: RpcError) -> None:
+        """Answer a message that no session gets."""
+        if not message.reply or self.link is None:
+            return
+        read, _ = read_payload(data, self.limits)
+        payload = refusal_of(read, error, self.link.max_payload)
+        if data.startswith(TICKET) and (call_ids := ids_in(read_ticket(data))):
+            answers = [envelope.error_reply(call_id, error) for call_id in call_ids]
+            payload = orjson.dumps(answers if len(answers) > 1 else answers[0])
+        self.link.publish(message.reply, payload or orjson.dumps(envelope.error_reply(None, error)))
+
+    # -- the end (ConnectionSource) -----------------------------------------------------------------------------------
+
+    @property
+    def is_draining(self) -> bool:
+        """Nothing new comes from NATS any more: callers may drain."""
+        return self._stopped is not None and self._stopped.done()
+
+    def stop(self) -> None:
+        """Take no more calls. What NATS has sent here by then is answered; see `wait`."""
+        if self._stopped is None:
+            self._stopping = True
+            if self._rejoining is not None:
+                self._rejoining.cancel()
+            self._stopped = asyncio.get_running_loop().create_task(self._leave())
+            self._stopped.add_done_callback(self._drain)
+
+    async def _leave(self) -> None:
+        link = self.link
+        if link is None:
+            return
+        try:
+            for subscription in (self._batches, *self.subscriptions.values()):
+                if subscription is not None:
+                    await subscription.end()
+            await link.flush()
+        except ConnectionError:
+            pass
+        if self._identities is not None:
+            await self._identities.finish()
+        placed = [caller.way.wait_placed() for caller in self._callers.clients() if caller.way.is_busy]
+        await asyncio.gather(*placed)
+
+    def _drain(self, _: Any = None) -> None:
+        for caller in self._callers.all():
+            caller.drain()
+
+    async def wait(self) -> None:
+        """Wait until NATS sends no more calls here."""
+        if self._stopped is not None:
+            await asyncio.wait({self._stopped})
+
+    async def close(self) -> None:
+        """Close the connection, when all sessions are over, or their time is."""
+        self.stop()
+        if self._stopped is not None:
+            self._stopped.cancel()  # of a server whose time is over; else it is done
+        await self.wait()
+        link, self.link = self.link, None
+        if self._identities is not None:
+            self._identities.close()
+        if link is not None:
+            for leaving in self.on_leaving:
+                await leaving()
+            link.on_lost = lambda reason: None
+            await self._callers.wait_finished()
+            for caller in self._callers.all():
+                caller.end("the server stopped")
+            await link.close()
+        self.listener.close()
+
+
+def _fault(read: Any, method: str | None) -> RpcError | None:
+    """Why a message may not stand on the subject of this method (None: of batches); None if it may.
+
+    NATS permits subjects: a message on one must not call anything else.
+    """
+    if read is UNREADABLE or (_is_ask(read) and read["params"].get("method") == method):
+        return None
+    if method is None:
+        return None if type(read) is list else InvalidRequest(data={"reason": "a batch is an array of requests"})
+    if type(read) is not dict or read.get("method") != method:
+        return InvalidRequest(data={"reason": f"the subject is that of the method {method!r}, and of single requests"})
+    return None
+
+
+def _is_ask(read: Any) -> bool:
+    """Whether a message asks for a place for a call that NATS does not carry."""
+    is_ticket = type(read) is dict and read.get("method") == TICKET_METHOD
+    return is_ticket and type(read.get("params")) is dict and "ask" in read["params"]
+
+
+def _method_of(tokens: str) -> str:
+    """The method that these tokens of a subject stand for; empty: of none."""
+    try:
+        return decoded(tokens)
+    except UnicodeDecodeError:
+        return ""
+
+
+def _is_for_instance(read: Any) -> bool:
+    """Whether a message is a reply, or a control message."""
+    if type(read) is list:
+        return all(map(envelope.is_reply, read))
+    if type(read) is not dict:
+        return read is UNREADABLE
+    method = read.get("method")
+    return method is None or (type(method) is str and method.startswith(envelope.CONTROL) and "id" not in read)

@@ -1,0 +1,165 @@
+"""The services on NATS that a server joins.
+
+Owns which they are, and when they are joined and left. What an instance does there stands in `rpcstream.nats`, which is
+imported for the first of them.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..limits import Limits
+from ..observe.counters import Counters
+from ..peer.session import Session
+from ..tls import TLS
+from .running import RunningServer
+
+if TYPE_CHECKING:
+    from ..auth.authenticator import Authenticator
+    from ..nats.events import NatsEvents
+    from ..nats.options import NatsLogin, NatsOptions
+    from ..nats.service import NatsService
+    from ..nats.services_api import ServicesApi
+    from ..observe.metrics import CallMetrics
+    from ..transports.message_connection import Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class AboutServer:
+    """What a server says of itself by NATS's services API.
+
+    Attributes:
+        metrics: of its calls; None: they are not counted.
+    """
+
+    version: str
+    description: str
+    takes_binary: bool
+    metrics: CallMetrics | None
+
+
+def _services_api(service: NatsService, about: AboutServer) -> ServicesApi:
+    from ..nats.services_api import ServiceDescription, ServicesApi
+
+    description = ServiceDescription(
+        name=service.name,
+        instance=service.instance,
+        version=about.version,
+        description=about.description,
+        takes_binary=about.takes_binary,
+    )
+    return ServicesApi(description, endpoints=lambda: service.subscriptions, metrics=about.metrics)
+
+
+class NatsMemberships:
+    """The services that one server joins whenever it runs.
+
+    Attributes:
+        is_only: the server listens nowhere else.
+        services: the instances, while the server runs.
+    """
+
+    def __init__(self) -> None:
+        self.is_only = False
+        self.services: list[NatsService] = []
+        self._joined: list[tuple[NatsOptions, str, bool, bool | str | None, NatsEvents]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._joined)
+
+    def add(
+        self,
+        url: str,
+        service: str | None,
+        login: NatsLogin | None,
+        tls: ssl.SSLContext | None,
+        limits: Limits,
+        *,
+        only: bool,
+        trusts: bool,
+        direct: bool | str | None = None,
+    ) -> NatsEvents:
+        """Have one more service joined, see `Server.join_nats`; gives what shares the events of the server there."""
+        from ..nats.direct_options import DirectOptions
+        from ..nats.events import NatsEvents
+        from ..nats.options import NatsLogin, NatsOptions, parse_url
+        from ..nats.subjects import check_service
+
+        servers, named, is_secure = parse_url(url)
+        if service is not None and named is not None and service != named:
+            raise ValueError(f"the address names the service {named!r}, and service= is {service!r}")
+        name = service or named
+        if name is None:
+            raise ValueError("the name of the service is missing: join_nats(url, service=...), or nats://host/name")
+        options = NatsOptions(
+            servers=servers, login=login or NatsLogin(), tls=tls, is_secure=is_secure, name=f"rpcstream {name}"
+        )
+        DirectOptions.parse(direct)  # errors are for here
+        events = NatsEvents(check_service(name), limits)
+        self._joined.append((options, name, trusts, direct, events))
+        self.is_only = self.is_only or only
+        return events
+
+    async def start(
+        self,
+        running: RunningServer,
+        make_session: Callable[[Callable[[Session], None]], Session],
+        methods: Callable[[], Iterable[str]],
+        limits: Limits,
+        trace: Trace | None,
+        about: AboutServer,
+        authenticator: Authenticator | None,
+        *,
+        certificate: TLS | None,
+        counters: Counters,
+    ) -> None:
+        """Join all of them.
+
+        Args:
+            certificate: of the server, for direct connections.
+
+        Raises:
+            ConnectFailed: one cannot be joined.
+        """
+        if not self._joined:
+            return
+        from ..nats.direct_options import DirectOptions
+        from ..nats.identity import CallerIdentities
+        from ..nats.service import NatsService
+
+        for options, name, trusts, direct, events in self._joined:
+            identities = None
+            if authenticator is not None:
+                identities = CallerIdentities(authenticator, limits, trusts_nats=trusts)
+            service = NatsService(
+                options,
+                name,
+                sessions=running.listener,
+                make_session=make_session,
+                methods=methods,
+                limits=limits,
+                trace=trace,
+                identities=identities,
+                direct=DirectOptions.parse(direct, certificate),
+                counters=counters,
+            )
+            service.on_joined.append(_services_api(service, about).start)
+            service.on_joined.append(events.joined)
+            service.on_leaving.append(events.leave)
+            await service.start()
+            self.services.append(service)
+            running.listener.take_from(service, [service.address])
+
+    def offer(self, name: str) -> None:
+        """Offer one more method."""
+        for service in self.services:
+            service.offer(name)
+
+    async def close(self) -> None:
+        """Leave all of them, when their callers are gone."""
+        services, self.services = self.services, []
+        for service in services:
+            await service.close()

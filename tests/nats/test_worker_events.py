@@ -1,0 +1,127 @@
+"""Events over NATS of a server with several workers, which are instances of one service each."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+pytest.importorskip("nats")
+
+from rpcstream import AsyncClient, Client
+
+from ..nats_server import NatsServer, skip_without_program
+from ..supervisor.conftest import APP, WorkersProcess, serve_command
+from ..waiting import until_in_thread
+from .event_setup import SERVICE, all_until, client_of, instance, next_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the workers' processes are looked at")
+
+EVENTS_APP = f"""
+{APP}
+from typing import Any
+
+server.join_nats(os.environ["NATS"], service={SERVICE!r})
+
+@server
+def announce(topic: str, value: Any, retain: bool = False) -> int:
+    return server.publish(topic, value, retain=retain)
+"""
+
+
+class NatsWorkers(WorkersProcess):
+    """Listens at a port, and is in the service as well."""
+
+    @property
+    def address(self) -> str:
+        return super().address.rpartition(", ")[2]
+
+
+@pytest.fixture(scope="module")
+def nats() -> Iterator[NatsServer]:
+    skip_without_program()
+    with NatsServer(jetstream=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def two(nats: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkersProcess]:
+    """A server with two workers."""
+    folder = tmp_path_factory.mktemp("events")
+    (folder / "app.py").write_text(EVENTS_APP)
+    program = NatsWorkers(serve_command("app.py", "-p", "0", "--workers", "2"), folder, NATS=nats.url)
+    try:
+        yield program
+        assert program.end() == 0, program.log
+    finally:
+        program.close()
+
+
+async def one_for_each_worker(stack: AsyncExitStack, program: WorkersProcess) -> list[AsyncClient]:
+    """A client connected to each of the workers."""
+    found: dict[int, AsyncClient] = {}
+    while len(found) < 2:
+        client = await stack.enter_async_context(AsyncClient(program.address))
+        found.setdefault(await client.pid(), client)
+    return list(found.values())
+
+
+async def test_an_event_comes_once_from_a_worker_and_to_each_of_them(nats: NatsServer, two: WorkersProcess) -> None:
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        workers = await one_for_each_worker(stack, two)
+        elsewhere = await enter(instance(nats.url))
+        clients = [*workers, await enter(client_of(nats)), await enter(AsyncClient(elsewhere.address))]
+        readers = [await enter(client.subscribe(name)) for client in clients for name in ("a.*", "a.b")]
+        for number in range(30):
+            await workers[number % 2].announce("a.b", number)
+        assert await clients[2].publish("a.b", 30) == 1
+        elsewhere.publish("a.b", 31)
+        await workers[0].announce("a.b", 32)
+        for each in readers:
+            values = [await next_of(each) for _ in range(33)]
+            assert sorted(values) == list(range(33))
+            assert [value for value in values if value < 30 and value % 2] == list(range(1, 30, 2))
+        await clients[2].publish("a.b", "end")
+        assert [await next_of(each) for each in readers] == ["end"] * len(readers)
+
+
+async def test_last_values_are_the_same_at_all_workers(nats: NatsServer, two: WorkersProcess) -> None:
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        workers = await one_for_each_worker(stack, two)
+        client = await enter(client_of(nats))
+        sources: list[Callable[[str, int], object]] = [
+            lambda topic, value: workers[0].announce(topic, value, True),
+            lambda topic, value: workers[1].announce(topic, value, True),
+            lambda topic, value: client.publish(topic, value, retain=True),
+        ]
+        live = [await enter(each.subscribe("s.live")) for each in [*workers, client]]
+        for number in range(9):
+            await sources[number % 3]("s.live", number)
+            assert [await next_of(each) for each in live] == [number] * 3
+        for number, source in enumerate(sources):
+            await source(f"s.{number}", number)
+        async with client.subscribe("s.*").with_topics() as events:
+            await all_until(events, ("s.2", 2))
+        for each in [*workers, client]:
+            fresh = await enter(AsyncClient(two.address)) if each is not client else client
+            async with fresh.subscribe("s.*").with_topics() as events:
+                found = dict([await next_of(events) for _ in range(4)])
+            assert found == {"s.live": 8, "s.0": 0, "s.1": 1, "s.2": 2}
+
+
+async def test_a_worker_that_starts_later_has_the_last_values(nats: NatsServer, two: WorkersProcess) -> None:
+    with Client(f"{nats.url}/{SERVICE}", timeout=20) as client:
+        client.publish("state", "on", retain=True)
+    before = two.pids()
+    two.send(signal.SIGHUP)  # all workers are replaced
+    await asyncio.to_thread(until_in_thread, lambda: not (two.pids() & before) and None not in two.pids())
+    async with AsyncExitStack() as stack:
+        for worker in await one_for_each_worker(stack, two):
+            async with worker.subscribe("state") as state:
+                assert await next_of(state) == "on"
