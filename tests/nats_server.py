@@ -308,7 +308,10 @@ class NatsCluster:
         return [node.url for node in self.nodes]
 
     def wait_joined(self) -> None:
-        """Wait until each node that runs has routes to all others that run, and is ready, JetStream included."""
+        """Wait until each node that runs has routes to all others that run, names them to clients, and is ready.
+
+        JetStream included.
+        """
         until_in_thread(self._is_joined)
 
     def wait_for_subscription(self, subject: str, at: NatsServer) -> None:
@@ -335,9 +338,12 @@ class NatsCluster:
     def _is_joined(self) -> bool:
         running = [node for node in self.nodes if node.is_running]
         names = {node.config["server_name"] for node in running}
+        addresses = {f"127.0.0.1:{node.port}" for node in running}
         for node in running:
             routes = {route.get("remote_name") for route in node.monitor("/routez")["routes"]}
             if routes != names - {node.config["server_name"]} or node.monitor("/healthz")["status"] != "ok":
+                return False
+            if not addresses <= set(node.monitor("/varz").get("connect_urls", ())):  # a moment after the route stands
                 return False
         return True
 
