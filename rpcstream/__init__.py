@@ -43,8 +43,8 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .backoff import Backoff
     from .client.aio import AsyncClient
-    from .client.retry import Backoff
     from .client.subscriptions import Subscription
     from .client.sync import Client
     from .codec import Codec, ImageFile, ImageOptions, MaxSide, Shape
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
 #: The module of a public name; a name that is not here is an error class, in `errors`.
 _MODULE_OF = {
     "AsyncClient": "client.aio",
-    "Backoff": "client.retry",
+    "Backoff": "backoff",
     "BlockingPeer": "peer.remote",
     "Client": "client.sync",
     "Codec": "codec",

@@ -19,6 +19,7 @@ PACKAGE = Path(rpcstream.__file__).parent
 #: Room -> the rooms it may import. A room is a folder or a module at the top.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "backoff": set(),
     "text": set(),
     "limits": set(),
     "nearest": set(),
@@ -50,6 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "user_files": set(),
     "transports": {"local_peer", "shared_memory", "errors", "limits", "wire", "auth", "peer", "observe", "tls"},
     "nats": {
+        "backoff",
         "text",
         "errors",
         "limits",
@@ -86,6 +88,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "config": {"text", "nearest", "limits", "tls", "auth", "user_files", "nats"},
     "hub": {
+        "backoff",
         "nearest",
         "text",
         "keyword_options",
@@ -105,6 +108,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tls",
     },
     "client": {
+        "backoff",
         "nats",
         "text",
         "keyword_options",
@@ -150,6 +154,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "supervisor",
     },
     "__init__": {
+        "backoff",
         "errors",
         "limits",
         "codec",

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from rpcstream import AsyncClient, CallTimeout, DeadlineExceeded, Limits, RpcError
-from rpcstream.client.retry import Backoff
+from rpcstream.backoff import Backoff
 
 from .tally import Tally
 

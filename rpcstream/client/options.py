@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import orjson
 
+from ..backoff import Backoff
 from ..codec import Codec
 from ..events.patterns import CLIENT_NAME
 from ..keyword_options import check_names
 from ..limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
 from ..observe import make_tracing
 from .address import Address, check_lasting, check_one_server, parse_address
-from .retry import Backoff
 
 if TYPE_CHECKING:
     import ssl

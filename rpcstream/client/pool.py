@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from weakref import WeakSet
 
+from ..backoff import Backoff
 from ..errors import (
     CallTimeout,
     ConnectFailed,
@@ -32,7 +33,7 @@ from .connect import join
 from .connection import ClientConnection, GetDispatcher, Keepalive
 from .faults import failure, is_permanent_failure
 from .options import Settings
-from .retry import WAITING, Backoff, Unsent, is_permanent, retrieve_exception
+from .retry import WAITING, Unsent, is_permanent, retrieve_exception
 from .slots import Fault, Slot, choose_slot
 
 log = get_logger("rpcstream.client")

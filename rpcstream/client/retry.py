@@ -1,15 +1,14 @@
 """Rules for retrying calls and for reconnecting.
 
-Owns which failed calls are made again and after which pause, and the pauses between attempts to connect. Knows no
-connection and no clock: the time is passed in.
+Owns which failed calls are made again, and after which pause. Knows no connection and no clock: the time is passed in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..backoff import Backoff
 from ..errors import (
     CallCancelled,
     ConnectFailed,
@@ -72,10 +71,6 @@ def pause_before_retry(error: Exception, attempt: int, retries: int) -> float | 
     return 0.0 if attempt == 1 else min(0.05 * 2 ** (attempt - 2), 1.0)
 
 
-#: Failures after which the pause is the longest in any case.
-MANY = 64
-
-
 def was_not_begun(error: BaseException) -> bool:
     """Tell whether the server is leaving, or a hub has lost the provider, and the call was not begun, as they say."""
     if isinstance(error, CallCancelled | ProviderGone):
@@ -95,49 +90,6 @@ def is_awaited(error: BaseException) -> bool:
 def may_have_run(error: BaseException) -> bool:
     """Tell whether a call that failed with this error may have been carried out."""
     return getattr(error, "executed", None) is not False and not is_awaited(error)
-
-
-def _random() -> float:
-    import random  # takes milliseconds, which a plain call from the command line does without
-
-    return random.random()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Backoff:
-    """Pauses between attempts to connect, each longer than the one before. Times are in seconds.
-
-    Each pause is random, between half of its length and all of it, so that clients that lost their server at the same
-    time do not all come back at the same time.
-
-    Attributes:
-        first: the pause after the first failure.
-        longest: no pause is longer than this.
-        factor: by which a pause is longer than the one before.
-        random: gives a number from 0 to 1; tests may replace it.
-    """
-
-    first: float = 0.1
-    longest: float = 30.0
-    factor: float = 2.0
-    random: Callable[[], float] = _random
-
-    def __post_init__(self) -> None:
-        if not 0 < self.first <= self.longest or self.factor < 1:
-            raise ValueError(f"a back-off needs 0 < first <= longest and a factor of at least 1, got {self!r}")
-
-    @property
-    def longest_pause(self) -> float:
-        """Seconds to wait after a failure that another attempt does not change."""
-        return self.pause(MANY)
-
-    def pause(self, failures: int) -> float:
-        """Seconds to wait after this many failures, from 1."""
-        # The exponent is bounded: after some hours of failures the power would not fit a float.
-        whole = self.longest
-        if failures < MANY:
-            whole = min(self.first * self.factor ** (failures - 1), self.longest)
-        return whole * (0.5 + 0.5 * self.random())
 
 
 #: The pauses of calls that wait for a server or a provider. The longest is what a caller loses once it is there.

@@ -29,7 +29,7 @@ import orjson
 from ..errors import ConnectFailed
 from ..limits import Limits
 from ..nats.channel import HeldMessages
-from ..nats.link import NO_RESPONDERS, NatsLink, NatsMessage, is_unanswerable
+from ..nats.link import NO_RESPONDERS, REJOINING, NatsLink, NatsMessage, is_unanswerable
 from ..nats.options import NatsOptions
 from ..nats.subjects import of_hubs
 from ..observe.limited_log import LimitedLog
@@ -57,9 +57,6 @@ LOOK_EVERY = 1.0
 
 #: How many times, `SAY_EVERY` apart, a hub that is there may leave a ping unanswered.
 UNANSWERED = 3
-
-#: Seconds of the first pause before joining again, and of the longest; each is twice as long as the one before.
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 
 #: Seconds that a hub which stops has for what it has still to send to others.
 FAREWELL = 2.0
@@ -194,9 +191,10 @@ class NatsGroup:
             channel.end(reason)
 
     async def _rejoin(self) -> None:
-        pause = FIRST_PAUSE
+        failures = 0
         while not self._is_leaving:
-            await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
+            failures += 1
+            await asyncio.sleep(REJOINING.pause(failures))
             try:
                 await self._join()
             except ConnectFailed as error:
@@ -204,7 +202,6 @@ class NatsGroup:
                 self._log.warning(None, "not joined to NATS at %s: %s", self._options.address, error.reason)
             else:
                 return
-            pause = min(2 * pause, LONGEST_PAUSE)
 
     def _denied(self, what: str, subject: str) -> None:
         self._log.warning(None, "NATS does not permit this login the %s to %s", what, subject)

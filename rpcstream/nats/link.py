@@ -19,6 +19,7 @@ try:
 except ImportError as missing:
     raise ImportError("NATS needs the package nats-py: pip install 'rpcstream[nats]'") from missing
 
+from ..backoff import Backoff
 from ..errors import ConnectFailed
 from ..limits import DEFAULT_HOST
 from ..observe.limited_log import LimitedLog
@@ -39,6 +40,9 @@ LEARNED_MAX = 64
 
 #: Seconds between two looks at what still waits to be written.
 _LOOK = 0.005
+
+#: The pauses before a link that was lost is replaced.
+REJOINING = Backoff(first=0.1, longest=5.0)
 
 #: Seconds that the server has to confirm what was sent.
 FLUSH_TIME = 5

@@ -30,17 +30,13 @@ from .channel import HeldMessages
 from .direct import DirectListener
 from .direct_options import DirectOptions
 from .identity import AUTHENTICATE, NO_LOGIN, WRONG_TOKEN, CallerIdentities
-from .link import NO_RESPONDERS, NatsLink, NatsMessage, Subscription, is_unanswerable
+from .link import NO_RESPONDERS, REJOINING, NatsLink, NatsMessage, Subscription, is_unanswerable
 from .options import NatsOptions
 from .payloads import UNREADABLE, ids_of, read_payload, refusal_of
 from .subjects import BATCH, INQUIRY, INSTANCE, NO_INBOX, QUEUE, ROOT, decoded, encoded, event_prefix
 from .tickets import TICKET, TICKET_METHOD, ids_in, read_ticket
 
 log = get_logger("rpcstream.nats")
-
-#: Seconds of the pause before the first attempt to join again after the connection to NATS was lost, and of the longest
-#: one: each is twice as long as the one before.
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 
 #: Subscriptions that are made at a stretch, before the server is waited for.
 TOGETHER = 500
@@ -202,9 +198,10 @@ class NatsService:
             self._rejoining = asyncio.get_running_loop().create_task(self._rejoin())
 
     async def _rejoin(self) -> None:
-        pause = FIRST_PAUSE
+        failures = 0
         while not self._stopping:
-            await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
+            failures += 1
+            await asyncio.sleep(REJOINING.pause(failures))
             try:
                 await self.start()
             except ConnectFailed as error:
@@ -214,7 +211,6 @@ class NatsService:
             else:
                 log.info("joined NATS at %s again", self._options.address)
                 return
-            pause = min(pause * 2, LONGEST_PAUSE)
 
     def _on_denied(self, what: str, subject: str) -> None:
         """NATS does not permit this instance what it has asked for."""

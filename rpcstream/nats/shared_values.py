@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
+from ..backoff import Backoff
 from ..errors import MessageTooLarge, NotPermitted, RpcError, ServerBusy
 from ..events.relay import LATE_MAX, Keep
 from ..limits import Limits
@@ -33,9 +34,8 @@ UNCONFIRMED_MAX = 1000
 #: Seconds until JetStream is tried again that did not take values.
 RETRY = 2.0
 
-#: Seconds until it is tried again for the first time where it was not there, and the longest pause: each is twice as
-#: long as the one before.
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+#: The pauses before it is tried again where it was not there.
+JOINING = Backoff(first=0.5, longest=10.0)
 
 
 class Recipient(Protocol):
@@ -139,7 +139,7 @@ class SharedValues:
 
     async def _join(self, link: NatsLink, first: asyncio.Future[None]) -> None:
         """Try until the values are shared."""
-        pause = FIRST_PAUSE
+        failures = 0
         while link is self._link:
             try:
                 await self._share(link)
@@ -153,8 +153,8 @@ class SharedValues:
             finally:
                 if not first.done():
                     first.set_result(None)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            failures += 1
+            await asyncio.sleep(JOINING.pause(failures))
 
     async def _share(self, link: NatsLink) -> None:
         values = LastValues(link, self._service)

@@ -20,7 +20,7 @@ from rpcstream import (
     ProviderGone,
     Server,
 )
-from rpcstream.client.retry import Backoff
+from rpcstream.backoff import Backoff
 from rpcstream.testing import serve_in_thread
 
 from ..internals import engine_of

@@ -20,9 +20,10 @@ from rpcstream import (
     ProviderGone,
     Server,
 )
+from rpcstream.backoff import Backoff
 from rpcstream.cli.call import main
 from rpcstream.client import retry
-from rpcstream.client.retry import Attempts, Backoff, ClosedAtOnce, Unsent, is_awaited, may_have_run
+from rpcstream.client.retry import Attempts, ClosedAtOnce, Unsent, is_awaited, may_have_run
 from rpcstream.errors import NotAuthenticated, Unread
 from rpcstream.testing import serve_in_thread
 

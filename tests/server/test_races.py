@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rpcstream import AsyncClient, CallTimeout, ConnectionLost, Context, Limits, RpcError, Server
-from rpcstream.client.retry import Backoff
+from rpcstream.backoff import Backoff
 from rpcstream.peer.remote import Peer
 from rpcstream.testing import FakeTimeLoop, memory_client
 from rpcstream.transports.memory import join
