@@ -206,6 +206,12 @@ BY_STATUS: dict[int, type[_KnownError]] = {
 }
 
 
+def wrong_parameter(parameter: str, reason: str) -> InvalidParams:
+    """The error for one parameter, which does not fit for this reason."""
+    data = {"parameter": parameter, "path": f"$.{parameter}", "reason": reason}
+    return InvalidParams(f"Invalid params: {parameter}: {reason}", data)
+
+
 def error_from_wire(error: object, *, method: str | None = None, address: str | None = None) -> RpcError:
     """The exception for the `error` member of a reply, of the class that belongs to its code.
 

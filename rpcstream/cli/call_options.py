@@ -14,7 +14,15 @@ from .. import __version__
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from ..user_files import config_file
 from .items import UsageError, parse_file_option, parse_positional
-from .options import HelpFormatter, parse_count, parse_port, parse_seconds, split_options, with_option_names
+from .options import (
+    NATS_LOGIN_OPTIONS,
+    HelpFormatter,
+    parse_count,
+    parse_port,
+    parse_seconds,
+    split_options,
+    with_option_names,
+)
 
 DEFAULT_TIMEOUT = 60.0
 
@@ -26,8 +34,6 @@ MAX_MESSAGE_SIZE = 1024 * 1024 * 1024
 
 #: Options of `Client` with the same name on the command line.
 _SAME = ("timeout", "wait_for", "token", "token_file", "ca", "certificate", "key")
-#: Options that are read by `rpcstream.config` only.
-_OF_NATS = tuple(f"nats_{name}" for name in ("creds", "nkey", "user", "password_file", "inbox_prefix"))
 #: Those that one call needs, of all that a configuration may have. (A name, for one, is that of a program at a hub.)
 _USED = (
     "address",
@@ -248,7 +254,7 @@ def connection_options(options: argparse.Namespace) -> tuple[str, dict[str, Any]
         UsageError: they make no sense, or a file cannot be read.
     """
     given: dict[str, Any] = {
-        name: getattr(options, name) for name in (*_SAME, *_OF_NATS) if getattr(options, name) is not None
+        name: getattr(options, name) for name in (*_SAME, *NATS_LOGIN_OPTIONS) if getattr(options, name) is not None
     }
     given["limits"] = Limits(max_message_size=MAX_MESSAGE_SIZE)
     if options.no_binary:
@@ -275,7 +281,7 @@ def connection_options(options: argparse.Namespace) -> tuple[str, dict[str, Any]
 
 def _is_all_given(options: argparse.Namespace) -> bool:
     """Whether the command line and the token's variable say all, so that no configuration needs to be imported."""
-    if any(getattr(options, name) is not None for name in ("profile", "config", "token_file", *_OF_NATS)):
+    if any(getattr(options, name) is not None for name in ("profile", "config", "token_file", *NATS_LOGIN_OPTIONS)):
         return False
     for name, text in os.environ.items():
         if name.startswith("RPCSTREAM_") and text and name != TOKEN_VARIABLE and not name.startswith(_NOT_OURS):

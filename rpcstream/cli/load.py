@@ -144,7 +144,7 @@ def _join_nats(server: Server, options: argparse.Namespace) -> None:
     """
     from ..config import ConfigError
     from ..config.shared_options import nats_login
-    from .options import option_fault
+    from .options import NATS_LOGIN_OPTIONS, option_fault
 
     given = {name: getattr(options, f"nats_{name}") for name in ("ca", "certificate", "key")}
     files = {name: file for name, file in given.items() if file is not None}
@@ -153,9 +153,8 @@ def _join_nats(server: Server, options: argparse.Namespace) -> None:
         more["direct"] = False if options.nats_direct == "off" else options.nats_direct
     if options.nats_trust_identity:
         more["trust_identity"] = True
-    names = ("creds", "nkey", "user", "password_file", "inbox_prefix")
     try:
-        login = nats_login({f"nats_{name}": getattr(options, f"nats_{name}") for name in names}, os.environ)
+        login = nats_login({name: getattr(options, name) for name in NATS_LOGIN_OPTIONS}, os.environ)
         if files:
             if not options.nats.lower().startswith("nats+tls://"):
                 raise ValueError(f"{next(iter(files))}= is for TLS, and --nats {options.nats} is without: nats+tls://")

@@ -27,10 +27,15 @@ _OPTION_NAME = (
 
 #: Options whose name on the command line is another one, or that have none.
 _OTHER_NAMES = {
-    **{"address": "--uri", "nats_password": "RPCSTREAM_NATS_PASSWORD"},
-    **{"service": "--service", "trust_identity": "--nats-trust-identity"},
-    **{"only": "--nats-only", "direct": "--nats-direct"},
+    "address": "--uri",
+    "nats_password": "RPCSTREAM_NATS_PASSWORD",
+    "trust_identity": "--nats-trust-identity",
+    "only": "--nats-only",
+    "direct": "--nats-direct",
 }
+
+#: Options of both commands that show NATS who they are; `rpcstream.config` reads them.
+NATS_LOGIN_OPTIONS = ("nats_creds", "nats_nkey", "nats_user", "nats_password_file", "nats_inbox_prefix")
 
 #: Options of `rpcstream-server` about the connection to NATS, which has options of the same names about others.
 _OF_NATS = ("ca", "certificate", "key")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from .. import __version__
 from ..limits import DEFAULT_HOST, DEFAULT_PORT
-from .options import HelpFormatter, parse_count, parse_port, parse_seconds, split_options
+from .options import NATS_LOGIN_OPTIONS, HelpFormatter, parse_count, parse_port, parse_seconds, split_options
 
 #: Defaults with -f: those of the first JSON-RPC stream servers, so that their clients find the server.
 FUNCTIONS_PORT = 2102
@@ -33,8 +33,14 @@ TLS_OPTIONS = (("certificate", "certificate", "certificate"), ("key", "key", "ke
 
 #: Options that go with --nats; they stand in `rpcstream help nats`.
 NATS_OPTIONS = (
-    *("service", "nats_only", "nats_creds", "nats_nkey", "nats_user", "nats_password_file", "nats_inbox_prefix"),
-    *("nats_ca", "nats_certificate", "nats_key", "nats_direct", "nats_trust_identity"),
+    "service",
+    "nats_only",
+    *NATS_LOGIN_OPTIONS,
+    "nats_ca",
+    "nats_certificate",
+    "nats_key",
+    "nats_direct",
+    "nats_trust_identity",
 )
 
 _DESCRIPTION = """\

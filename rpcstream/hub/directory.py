@@ -12,11 +12,12 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+from ..errors import wrong_parameter
 from ..events.event_queue import QueueMemory
 from ..peer.state import ConversationState
 from . import passthrough
 from .members import Member
-from .offers import Offer, check_name, fault, schema_cost
+from .offers import Offer, check_name, schema_cost
 from .routes import Route
 
 
@@ -131,14 +132,14 @@ class Directory:
         """
         check_name(name)
         if member.name is not None and member.name != name:
-            raise fault("name", f"this connection has the name {member.name!r}")
+            raise wrong_parameter("name", f"this connection has the name {member.name!r}")
         holder = self.by_name.get(name)
         if holder is member:
             return None
         if holder is None:
             return self._check_free_elsewhere(name, key)
         if key is None or not hmac.compare_digest(key.encode(), holder.key.encode()):
-            raise fault("name", f"the name {name!r} is taken by another client")
+            raise wrong_parameter("name", f"the name {name!r} is taken by another client")
         return holder
 
     def _check_free_elsewhere(self, name: str, key: str | None) -> Member | None:
@@ -150,7 +151,7 @@ class Directory:
         for holder in holders:
             if hmac.compare_digest(digest, holder.key):
                 return holder
-        raise fault("name", f"the name {name!r} is taken by a client of another hub")
+        raise wrong_parameter("name", f"the name {name!r} is taken by a client of another hub")
 
     def enter_elsewhere(self, member: Member) -> None:
         """Enter a client of another hub, which has its name."""
@@ -200,19 +201,21 @@ class Directory:
         """
         for offer in offers:
             if offer.name.startswith(f"{name}."):
-                raise fault(
+                raise wrong_parameter(
                     "methods", f"{offer.name!r} begins with the client's own name, which stands before it anyway"
                 )
             for called in _names(offer.name, name):
                 if called in self._own:
-                    raise fault("methods", f"{called!r} is a method of the hub itself")
+                    raise wrong_parameter("methods", f"{called!r} is a method of the hub itself")
             route = self.routes.get(offer.name)
             others = [] if route is None else [each for each in route.members[:4] if each not in (member, leaving)]
             if others and route is not None:
                 if route.is_own:  # it could be called all the same, but only to be mistaken for that one
-                    raise fault("methods", f"{offer.name!r} is a method of {others[0].name!r}")
+                    raise wrong_parameter("methods", f"{offer.name!r} is a method of {others[0].name!r}")
                 if not (offer.shared and route.shared):
-                    raise fault("methods", f"{offer.name!r} is offered by {others[0].name!r}, and not shared by both")
+                    raise wrong_parameter(
+                        "methods", f"{offer.name!r} is offered by {others[0].name!r}, and not shared by both"
+                    )
 
     def without_own(self, name: str, offers: Mapping[str, Offer]) -> dict[str, Offer]:
         """Return those offers of a client with this name that are not called as methods of the hub itself."""

@@ -56,21 +56,12 @@ class GroupMembership:
 
     def add(self, url: str, service: str | None, login: NatsLogin | None, tls: ssl.SSLContext | None) -> None:
         """Have the group joined; see `Hub.join_nats`."""
-        from ..nats.options import NatsLogin, NatsOptions, parse_url
-        from ..nats.subjects import check_service
+        from ..nats.options import joining_options
 
         if self.others is not None:
             raise ValueError("a hub joins one group")
-        servers, named, is_secure = parse_url(url)
-        if service is not None and named is not None and service != named:
-            raise ValueError(f"the address names the group {named!r}, and service= is {service!r}")
-        self._name = check_service(service or named or GROUP)
-        self._options = NatsOptions(
-            servers=servers,
-            login=login or NatsLogin(),
-            tls=tls,
-            is_secure=is_secure,
-            name=f"rpcstream hub of {self._name}",
+        self._name, self._options = joining_options(
+            url, service, login, tls, what="group", default=GROUP, program="rpcstream hub of"
         )
         from .other_hubs import OtherHubs
 

@@ -10,7 +10,7 @@ from functools import partial
 from types import NoneType
 from typing import Any, NamedTuple
 
-from ..errors import InvalidParams, InvalidRequest, NotPermitted
+from ..errors import InvalidParams, InvalidRequest, NotPermitted, wrong_parameter
 from ..events.patterns import CLIENT_NAME, RESERVED, fault_of_topic
 from ..events.topics import Topics
 from ..limits import Limits
@@ -24,7 +24,7 @@ from . import discovery, passthrough
 from .directory import Directory
 from .held import HeldCalls
 from .listing import Listing
-from .offers import METHOD_MAX, fault
+from .offers import METHOD_MAX
 from .passthrough import Line
 from .registrations import Registrations
 from .rules import Rules
@@ -171,7 +171,7 @@ class HubMethods:
         if reason is None and topic.startswith(RESERVED):
             reason = f"begins with {RESERVED!r}, which is reserved"
         if reason is not None:
-            raise fault("topic", f"the topic {reason}")
+            raise wrong_parameter("topic", f"the topic {reason}")
         if self._rules is not None and not self._rules.permits(session.identity, "publish", topic):
             raise NotPermitted(data={"topic": topic})
         return [topic, value, retain]
@@ -190,16 +190,16 @@ class HubMethods:
         _check_type(method, (str,), "method", "a string")
         _check_type(params, (list, dict, NoneType), "params", "an array or an object")
         if len(method) > METHOD_MAX:
-            raise fault("method", f"a method's name has at most {METHOD_MAX} characters")
+            raise wrong_parameter("method", f"a method's name has at most {METHOD_MAX} characters")
         if method.startswith(("rpc.", "$/")):
-            raise fault("method", "names that begin with 'rpc.' or '$/' are reserved")
+            raise wrong_parameter("method", "names that begin with 'rpc.' or '$/' are reserved")
         if not CLIENT_NAME.fullmatch(name):
-            raise fault("client", f"no client has the name {name!r:.200}")
+            raise wrong_parameter("client", f"no client has the name {name!r:.200}")
         if self._rules is not None and not self._rules.permits_call(session.identity, method, name):
             raise NotPermitted(data={"method": f"{name}.{method}"})
         member = self._find(name)
         if member is None:
-            raise fault("client", f"no client has the name {name!r:.200}")
+            raise wrong_parameter("client", f"no client has the name {name!r:.200}")
         return [member, method, params]
 
     def _pass_notify(self, arguments: list[Any], line: Line) -> bool:
@@ -263,7 +263,7 @@ def _check_connection(ctx: CallContext, method: str) -> None:
 
 def _check_type(value: Any, kinds: tuple[type, ...], parameter: str, expected: str) -> None:
     if type(value) not in kinds:
-        raise fault(parameter, f"expected {expected}")
+        raise wrong_parameter(parameter, f"expected {expected}")
 
 
 def _arguments(message: dict[str, Any], names: tuple[str, ...], defaults: dict[str, Any]) -> list[Any]:
@@ -276,10 +276,12 @@ def _arguments(message: dict[str, Any], names: tuple[str, ...], defaults: dict[s
     given = params or {}
     for name in names:
         if name not in given:
-            raise fault(name, "it is missing")
+            raise wrong_parameter(name, "it is missing")
     for name in given:
         if name not in known:
             near = nearest_for_peer(name, known)
-            error = fault(f"{name:.100}", f"unknown{did_you_mean(near)}; the parameters are {', '.join(known)}")
+            error = wrong_parameter(
+                f"{name:.100}", f"unknown{did_you_mean(near)}; the parameters are {', '.join(known)}"
+            )
             raise InvalidParams(error.message, {**error.data, **({"nearest": near} if near else {})})
     return [given.get(name, defaults.get(name)) for name in known]

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from ..errors import InvalidParams, ServerBusy
+from ..errors import ServerBusy, wrong_parameter
 from ..events.patterns import CLIENT_NAME
 from ..limits import Limits
 from ..wire.buffers import trimmed
@@ -77,18 +77,12 @@ class Offer:
     cost: int
 
 
-def fault(parameter: str, reason: str) -> InvalidParams:
-    """Make the error for a wrong parameter."""
-    data = {"parameter": parameter, "path": f"$.{parameter}", "reason": reason}
-    return InvalidParams(f"Invalid params: {parameter}: {reason}", data)
-
-
 def check_name(name: str) -> None:
     """Raise InvalidParams unless a client may have this name."""
     if not CLIENT_NAME.fullmatch(name):
-        raise fault("name", "a client's name has 1 to 128 letters (A-Z, a-z), digits, '_' and '-'")
+        raise wrong_parameter("name", "a client's name has 1 to 128 letters (A-Z, a-z), digits, '_' and '-'")
     if name == "rpc":
-        raise fault("name", "the name 'rpc' is reserved")
+        raise wrong_parameter("name", "the name 'rpc' is reserved")
 
 
 def may_be_offered(name: str) -> bool:
@@ -129,7 +123,7 @@ def read_offers(
         offers[offer.name] = offer
     for name, schema in components.items():
         if not isinstance(schema, dict):
-            raise fault("components", f"{name!r:.100} must be a schema")
+            raise wrong_parameter("components", f"{name!r:.100} must be a schema")
     return offers
 
 
@@ -145,24 +139,24 @@ def text_of(described: Any, where: str) -> bytes:
     try:
         return trimmed(orjson.dumps(described))
     except TypeError as error:  # a tagged object, which was decoded
-        raise fault(where, f"a description is plain JSON: {error}") from None
+        raise wrong_parameter(where, f"a description is plain JSON: {error}") from None
 
 
 def _read_offer(method: Any, where: str, owner: str | None) -> Offer:
     described = {"name": method} if isinstance(method, str) else method
     if not isinstance(described, dict):
-        raise fault(where, "a method is its name, or an object with its name")
+        raise wrong_parameter(where, "a method is its name, or an object with its name")
     name = described.get("name")
     if not isinstance(name, str) or not name:
-        raise fault(where, "a method's name is a string that is not empty")
+        raise wrong_parameter(where, "a method's name is a string that is not empty")
     if len(name) > METHOD_MAX:
-        raise fault(where, f"a method's name has at most {METHOD_MAX} characters")
+        raise wrong_parameter(where, f"a method's name has at most {METHOD_MAX} characters")
     reason = _fault_of_name(name)
     if reason is not None:
-        raise fault(where, reason)
+        raise wrong_parameter(where, reason)
     shared = described.get("shared", False)
     if not isinstance(shared, bool):
-        raise fault(where, "'shared' must be true or false")
+        raise wrong_parameter(where, "'shared' must be true or false")
     rest = {member: value for member, value in described.items() if member in _DESCRIBED}
     rest.setdefault("params", [])
     text, summary_end = text_of(_with_own_schemas(rest, owner), where)[1:-1], 0

@@ -18,6 +18,10 @@ class NoAnswer(Exception):
     """Nothing answers on that subject, or not in time; the text says which."""
 
 
+class LateAnswer(NoAnswer):
+    """There was none in time."""
+
+
 class Asker:
     """Asks on one connection.
 
@@ -90,7 +94,7 @@ class Asker:
             future.set_exception(error)
 
     def _is_late(self, number: int) -> None:
-        self._settle(number, NoAnswer(f"no answer within {ANSWER_TIME:g} s"))
+        self._settle(number, LateAnswer(f"no answer within {ANSWER_TIME:g} s"))
 
     def _on_denied(self, what: str, subject: str) -> None:
         if what == "subscription" and subject.lower() == f"{self._inbox}.*".lower():

@@ -16,7 +16,7 @@ from ..limits import Limits
 from ..peer.credentials import Credentials
 from ..peer.session import Session
 from ..transports.message_connection import Trace
-from ..wire.buffers import AttachedMessage, Encoded, parts_of
+from ..wire.buffers import Encoded, first_part
 from ..wire.envelope import CANCEL, error_reply, id_in_head
 from ..wire.messages import HEAD_SIZE, Message
 from .channel import NOTIFICATION, HeldMessages, NatsChannel
@@ -221,7 +221,7 @@ class Caller(CallerChannel):
     def _forget(self, messages: list[Encoded]) -> None:
         """Take out the ids of calls that these messages answer: the others are not looked at while much waits."""
         for message in messages:
-            head = _begin(message)[:HEAD_SIZE]
+            head = first_part(message)[:HEAD_SIZE]
             if head.startswith(NOTIFICATION):
                 continue
             call_id = id_in_head(head)
@@ -345,7 +345,7 @@ class MessageCaller(CallerChannel):
 
     def send(self, messages: list[Encoded]) -> None:
         """As `Channel.send`: only the reply, since nothing else is understood."""
-        replies = [each for each in messages if not _begin(each).startswith(NOTIFICATION)]
+        replies = [each for each in messages if not first_part(each).startswith(NOTIFICATION)]
         if replies:
             super().send(replies)
 
@@ -363,9 +363,3 @@ class MessageCaller(CallerChannel):
     def check(self, now: float) -> str | None:
         """As `Connection.check`: how long its call may take is the server's time-out of calls."""
         return None
-
-
-def _begin(message: Encoded) -> bytes:
-    if type(message) is AttachedMessage:
-        return message.pieces[0]
-    return parts_of(message)[0]

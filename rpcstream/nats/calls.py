@@ -20,15 +20,16 @@ from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import PendingCall, PendingCalls
 from ..peer.session import Session
 from ..peer.stream_table import StreamTable
-from ..peer.uploads import Uploads
 from ..transports.message_connection import Trace, trace_sent
 from ..wire import envelope
 from ..wire.binary_frame import parts_of_frame
-from ..wire.buffers import AttachedMessage, Encoded, parts_of
-from .channel import HeldMessages, NatsChannel
+from ..wire.buffers import AttachedMessage, Encoded, first_part, json_of
+from ..wire.messages import HEAD_SIZE
+from .channel import NOTIFICATION, HeldMessages, NatsChannel
 from .client_way import Asked, Asking, ClientWay
 from .link import NatsLink, NatsMessage, is_unanswerable, size_of
-from .places import CallPlaces, ids_in
+from .payloads import ids_in
+from .places import CallPlaces
 from .subjects import BATCH, CLIENT, INQUIRY, ROOT, encoded
 from .tickets import read_ticket
 
@@ -37,6 +38,9 @@ INSTANCES_MAX = 1000
 
 #: Seconds for which a direct connection is read of an instance that is gone: what it has sent may be in the buffer.
 LEAVING_TIME = 5.0
+
+#: How a control message begins.
+_CONTROL = NOTIFICATION + b':"' + envelope.CONTROL.encode()
 
 #: Subjects of methods that are kept.
 SUBJECTS_MAX = 10_000
@@ -53,17 +57,6 @@ class ServiceCalls(OutgoingCalls):
 
     def _send_call(self, outgoing: Outgoing, call: PendingCall, left: float) -> None:
         self._service.send_call(outgoing.encode(left), outgoing.method, outgoing.call_ids)
-
-    def _begin_with_streams(self, outgoing: Outgoing, call: PendingCall, left: float) -> None:
-        def fail(error: Exception) -> None:
-            self.give_up(outgoing)
-            call.fail(error)
-
-        uploads = Uploads(self.streams, partial(self._send_item, outgoing), fail)
-        outgoing.params, outgoing.is_repeatable = uploads.replaced(outgoing.params), False
-        self._send_call(outgoing, call, left)
-        uploads.start()
-        call.when_over(uploads.stop)
 
     def _send_item(self, outgoing: Outgoing, message: dict[str, Any]) -> None:
         """Send an item of an argument to the instance that has the call; it has asked for the item."""
@@ -119,14 +112,13 @@ class Instance(NatsChannel):
     def send(self, messages: list[Encoded]) -> None:
         """As `Channel.send`; a call to this very instance, of `ctx.peer`, goes to the subject of its method there."""
         for message in messages:
-            read = orjson.loads(message.json if type(message) is AttachedMessage else bytes(message))
-            method = read.get("method") if type(read) is dict else None
-            if method is None or method.startswith(envelope.CONTROL):
+            read = _call_in(message)
+            if read is None:
                 super().send([message])
                 continue
             if self._trace is not None:
                 trace_sent(self._trace, [message], as_frames=self.session.sends_binary)
-            call_ids = (read["id"],) if type(read.get("id")) is int else ()
+            method, call_ids = read["method"], (read["id"],) if type(read.get("id")) is int else ()
             own = f"{self._service.inbox}.{call_ids[0]}" if call_ids else self.own
             try:
                 subject = f"{self.target}.{encoded(method)}"
@@ -268,7 +260,7 @@ class ServiceConnection:
         """
         if self.reason is not None:
             return
-        is_batch = _begin(message)[:1] == b"["
+        is_batch = first_part(message)[:1] == b"["
         subject = self._root + BATCH if is_batch else self._subject(method)
         if self.trace is not None:
             trace_sent(self.trace, [message], as_frames=self.session.sends_binary)
@@ -489,8 +481,14 @@ class ServiceConnection:
             self._end()
 
 
-def _begin(message: Encoded) -> bytes:
-    return message.pieces[0] if type(message) is AttachedMessage else parts_of(message)[0]
+def _call_in(message: Encoded) -> dict[str, Any] | None:
+    """The JSON of a call or notification; None of a reply or a control message."""
+    head = first_part(message)[:HEAD_SIZE]
+    if head.startswith(_CONTROL) or envelope.is_reply_head(head):  # nearly all: items, which may be long, among them
+        return None
+    read = orjson.loads(json_of(message))
+    method = read.get("method") if type(read) is dict else None
+    return None if method is None or method.startswith(envelope.CONTROL) else read
 
 
 def _read(data: bytes) -> Any:

@@ -22,7 +22,7 @@ from ..peer.session import Session
 from ..transports.message_connection import Trace, trace_all, trace_sent
 from ..wire import envelope
 from ..wire.binary_frame import MARK, FrameError, parts_of_frame
-from ..wire.buffers import AttachedMessage, Encoded
+from ..wire.buffers import AttachedMessage, Encoded, first_part
 from ..wire.frame_messages import FrameMessage
 from ..wire.messages import HEAD_SIZE, Message, Oversize
 from .direct_way import DirectWay
@@ -404,9 +404,9 @@ def _is_reply(message: Encoded) -> bool:
 
 def _without(message: Encoded, error: RpcError) -> bytes | None:
     """What is sent in place of a message that cannot be; None where the other end waits for nothing."""
-    head = message.pieces[0] if type(message) is AttachedMessage else bytes(message)
-    if envelope.is_reply_head(head[:HEAD_SIZE]):
-        return orjson.dumps(envelope.error_reply(envelope.id_in_head(head[:HEAD_SIZE]), error))
+    head = first_part(message)[:HEAD_SIZE]
+    if envelope.is_reply_head(head):
+        return orjson.dumps(envelope.error_reply(envelope.id_in_head(head), error))
     try:
         read = orjson.loads(bytes(message))
     except orjson.JSONDecodeError:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import ConnectionLost, InvalidParams
+from ..errors import ConnectionLost, wrong_parameter
 from ..events.patterns import RESERVED, fault_of_pattern, fault_of_topic, matches
 from ..limits import Limits
 from ..observe.limited_log import LimitedLog
@@ -78,7 +78,7 @@ class ClientEvents:
         """
         fault = fault_of_pattern(topic) or _fault_of_name(topic)
         if fault is not None:
-            raise _refused("topic", f"the topic {fault}")
+            raise wrong_parameter("topic", f"the topic {fault}")
         known = self._subscriptions.get(topic)
         if known is not None:
             await asyncio.shield(known.begun)
@@ -96,7 +96,7 @@ class ClientEvents:
         try:
             subject = event_subject(self._service, made.topic)
         except ValueError as error:
-            raise _refused("topic", str(error)) from error
+            raise wrong_parameter("topic", str(error)) from error
         try:
             made.subscription = await self._link.subscribe(subject, made.on_message)
             await self._permitted("subscription", subject)
@@ -145,14 +145,14 @@ class ClientEvents:
         """
         fault = fault_of_topic(topic) or _fault_of_name(topic)
         if fault is not None:
-            raise _refused("topic", f"the topic {fault}")
+            raise wrong_parameter("topic", f"the topic {fault}")
         payload = payload_of(message, self._link.max_payload)
         if self._ending:  # before this event, whose number of subscribers is asked for
             await asyncio.wait(self._ending)
         try:
             subject = event_subject(self._service, topic)
         except ValueError as error:
-            raise _refused("topic", str(error)) from error
+            raise wrong_parameter("topic", str(error)) from error
         try:
             if retain:
                 await self.last_values.start()
@@ -160,7 +160,7 @@ class ClientEvents:
                 return 1
             return await self._publish(subject, payload)
         except NoLastValues as error:
-            raise _refused("retain", f"last values cannot be kept: {error}") from error
+            raise wrong_parameter("retain", f"last values cannot be kept: {error}") from error
         except ConnectionError as error:
             raise ConnectionLost(f"the connection to NATS ended: {error}", address=self._address) from error
 
@@ -286,8 +286,3 @@ class ClientSubscription:
 
 def _fault_of_name(topic: str) -> str | None:
     return f"begins with {RESERVED!r}, which is reserved" if topic.startswith(RESERVED) else None
-
-
-def _refused(parameter: str, reason: str) -> InvalidParams:
-    data = {"parameter": parameter, "path": f"$.{parameter}", "reason": reason}
-    return InvalidParams(f"Invalid params: {parameter}: {reason}", data)

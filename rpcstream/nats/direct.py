@@ -20,6 +20,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, cast
 
 from ..observe.counters import Counters
@@ -110,7 +111,7 @@ class DirectListener:
             context = self._certificates.context
         bound = await listen_at(options.host or local_host, options.port)
         setup = ConnectionSetup(
-            lambda arrival: _Entrance(self, partial_arrived(setup, arrival)),
+            lambda arrival: _Entrance(self, partial(setup.arrived, arrival)),
             context=context,
             handshake_timeout=ENTER_TIME,
             on_handshake=self._on_handshake,
@@ -184,11 +185,6 @@ class DirectListener:
     def left(self, entrance: _Entrance) -> None:
         """A connection has shown its secret, or is closed."""
         self._entering.pop(entrance, None)
-
-
-def partial_arrived(setup: ConnectionSetup, arrival: Arrival) -> Callable[[], None]:
-    """The function that tells that the protocol of a connection has taken over."""
-    return lambda: setup.arrived(arrival)
 
 
 def _digest(secret: str) -> bytes:

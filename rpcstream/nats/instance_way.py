@@ -29,7 +29,8 @@ from ..wire.messages import LONG, BinaryFrame, Message, Oversize
 from .direct import CLAIM_TIME, DirectListener
 from .direct_options import Offer
 from .direct_way import DirectWay, TicketChannel
-from .tickets import about, ids_in, no_way, ticket
+from .payloads import ids_in
+from .tickets import about, no_way, ticket
 
 #: Seconds for which a place is kept for a call: a full message at 10 Mbit/s takes 54 s, and it may be behind another.
 PLACE_TIME = 120.0
@@ -187,7 +188,7 @@ class InstanceWay(DirectWay):
 
     def ask(self, params: dict[str, Any]) -> None:
         """Give a place to a call or a batch, or refuse it; asked on the subject of the method that the ticket names."""
-        call_ids, size, method = ids_in(params), params.get("size"), params.get("method")
+        call_ids, size, method = ids_in(params.get("ids")), params.get("size"), params.get("method")
         error = InvalidRequest(data={"reason": "a ticket is malformed"}) if type(size) is not int else None
         error = error or self._refusal(method, size, call_ids)  # type: ignore[assignment]
         if error is not None:

@@ -22,7 +22,7 @@ import orjson
 from ..errors import NotPermitted, RpcError, ServerBusy
 from ..limits import Limits
 from ..text import get_logger
-from .asking import ANSWER_TIME, Asker, NoAnswer
+from .asking import ANSWER_TIME, Asker, LateAnswer, NoAnswer
 from .link import NatsLink, NatsMessage, Subscription
 from .subjects import decoded, event_prefix, event_tokens
 
@@ -290,10 +290,9 @@ class Watch:
             await values.start()
             body = {"stream_name": stream, "config": config}
             answer = await values._ask_api(f"CONSUMER.CREATE.{stream}.{self._name}.{self._filter}", body)
-        except NoAnswer as error:
-            # JetStream itself answers, unless it is off.
-            if "within" in str(error):
-                raise ServerBusy(f"Server busy: JetStream does not say the last values: {error}") from error
+        except LateAnswer as error:
+            raise ServerBusy(f"Server busy: JetStream does not say the last values: {error}") from error
+        except NoAnswer as error:  # JetStream itself answers, unless it is off
             raise NoLastValues("JetStream is off") from error
         if "error" in answer:
             if _code(answer) in (_NO_STREAM, _IS_OFF):

@@ -82,6 +82,37 @@ class NatsOptions:
         return f"{'nats+tls' if self.is_secure else 'nats'}://{','.join(self.servers)}"
 
 
+def joining_options(
+    url: str,
+    service: str | None,
+    login: NatsLogin | None,
+    tls: ssl.SSLContext | None,
+    *,
+    what: str = "service",
+    default: str | None = None,
+    program: str = "rpcstream",
+) -> tuple[str, NatsOptions]:
+    """How a server joins a service, or a hub a group, and its name: in the address, or given.
+
+    Args:
+        what: it is, for errors.
+        default: the name where there is none; None: one is needed.
+        program: stands before the name in NATS's monitoring.
+
+    Raises:
+        ValueError: the address or the name has another form, there is no name, or there are two.
+    """
+    servers, named, is_secure = parse_url(url)
+    if service is not None and named is not None and service != named:
+        raise ValueError(f"the address names the {what} {named!r}, and service= is {service!r}")
+    name = service or named or default
+    if name is None:
+        raise ValueError(f"the name of the {what} is missing: join_nats(url, service=...), or nats://host/name")
+    return check_service(name), NatsOptions(
+        servers=servers, login=login or NatsLogin(), tls=tls, is_secure=is_secure, name=f"{program} {name}"
+    )
+
+
 def parse_url(url: str) -> tuple[tuple[str, ...], str | None, bool]:
     """Parse `nats://host:port,host:port/service`, or `nats+tls://…`.
 

@@ -50,6 +50,11 @@ def ids_of(read: Any) -> list[Any]:
     return [read["id"]] if type(read) is dict and "id" in read else []
 
 
+def ids_in(read: Any) -> list[int | str]:
+    """The ids in an array that another end has sent: what is none is left out."""
+    return [each for each in read if type(each) in (int, str)] if type(read) is list else []
+
+
 def refusal_of(read: Any, error: RpcError, room: int) -> bytes | None:
     """The answer to the calls in a message, which all are refused; None where it has none, such as a reply.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import orjson
 
@@ -324,8 +324,3 @@ class Question:
 def _instance_of(place: Place) -> str:
     """The subject of an instance, without that of the session."""
     return place.target.rpartition(".")[0]
-
-
-def ids_in(read: Any) -> list[int | str]:
-    """The ids of calls in what an instance has sent."""
-    return [each for each in read if type(each) in (int, str)] if type(read) is list else []

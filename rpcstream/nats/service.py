@@ -32,9 +32,9 @@ from .direct_options import DirectOptions
 from .identity import AUTHENTICATE, NO_LOGIN, WRONG_TOKEN, CallerIdentities
 from .link import NO_RESPONDERS, REJOINING, NatsLink, NatsMessage, Subscription, is_unanswerable
 from .options import NatsOptions
-from .payloads import UNREADABLE, ids_of, read_payload, refusal_of
+from .payloads import UNREADABLE, ids_in, ids_of, read_payload, refusal_of
 from .subjects import BATCH, INQUIRY, INSTANCE, NO_INBOX, QUEUE, ROOT, decoded, encoded, event_prefix
-from .tickets import TICKET, TICKET_METHOD, ids_in, read_ticket
+from .tickets import TICKET, TICKET_METHOD, read_ticket
 
 log = get_logger("rpcstream.nats")
 
@@ -333,7 +333,7 @@ class NatsService:
             except orjson.JSONDecodeError:
                 return
             in_progress = caller.in_progress() if type(asked) is list else ()
-            here = [each for each in asked if type(each) in (int, str) and each in in_progress] if in_progress else []
+            here = [each for each in ids_in(asked) if each in in_progress]
         if self.link is not None:
             number = message.reply.rpartition(".")[2]
             self.link.publish(f"{sender.inbox}.have", orjson.dumps([number, here]), own)
@@ -348,7 +348,7 @@ class NatsService:
             return
         read, _ = read_payload(data, self.limits)
         payload = refusal_of(read, error, self.link.max_payload)
-        if data.startswith(TICKET) and (call_ids := ids_in(read_ticket(data))):
+        if data.startswith(TICKET) and (call_ids := ids_in(read_ticket(data).get("ids"))):
             answers = [envelope.error_reply(call_id, error) for call_id in call_ids]
             payload = orjson.dumps(answers if len(answers) > 1 else answers[0])
         self.link.publish(message.reply, payload or orjson.dumps(envelope.error_reply(None, error)))

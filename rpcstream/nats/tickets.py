@@ -26,7 +26,7 @@ import orjson
 
 from ..errors import MessageTooLarge
 from ..wire import envelope
-from ..wire.buffers import AttachedMessage, Encoded
+from ..wire.buffers import Encoded, first_part, json_of
 from ..wire.messages import HEAD_SIZE
 
 #: How a ticket begins, exactly so.
@@ -51,12 +51,6 @@ def read_ticket(data: bytes) -> dict[str, Any]:
     return params if type(params) is dict else {}
 
 
-def ids_in(params: dict[str, Any]) -> list[int | str]:
-    """The ids of the calls that a ticket asks for a place for."""
-    ids = params.get("ids")
-    return [each for each in ids if type(each) in (int, str)] if type(ids) is list else []
-
-
 def no_way(size: int, limit: int, why: str) -> MessageTooLarge:
     """The error for a message that neither NATS carries nor a direct connection."""
     reason = (
@@ -69,11 +63,11 @@ def no_way(size: int, limit: int, why: str) -> MessageTooLarge:
 
 def about(message: Encoded) -> About | None:
     """What a message belongs to."""
-    head = message.pieces[0] if type(message) is AttachedMessage else bytes(message)
-    if envelope.is_reply_head(head[:HEAD_SIZE]):
-        return "id", envelope.id_in_head(head[:HEAD_SIZE])
+    head = first_part(message)[:HEAD_SIZE]
+    if envelope.is_reply_head(head):
+        return "id", envelope.id_in_head(head)
     try:
-        read = orjson.loads(message.json if type(message) is AttachedMessage else head)
+        read = orjson.loads(json_of(message))
     except orjson.JSONDecodeError:
         return None
     params = read.get("params") if type(read) is dict else None

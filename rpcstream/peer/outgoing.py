@@ -209,15 +209,15 @@ class OutgoingCalls:
             self.give_up(outgoing)
             call.fail(error)
 
-        uploads = Uploads(self.streams, partial(self._send_encoded, outgoing.method), fail)
+        uploads = Uploads(self.streams, partial(self._send_item, outgoing), fail)
         outgoing.params, outgoing.is_repeatable = uploads.replaced(outgoing.params), False
-        self.send(outgoing.encode(left))
+        self._send_call(outgoing, call, left)
         uploads.start()
         call.when_over(uploads.stop)
 
-    def _send_encoded(self, method: str, message: dict[str, Any]) -> None:
-        """Send a notification that belongs to a call of this method."""
-        self.send(self.marshaller.encode(message, method))
+    def _send_item(self, outgoing: Outgoing, message: dict[str, Any]) -> None:
+        """Send an item of an argument of a call, or what ends them."""
+        self.send(self.marshaller.encode(message, outgoing.method))
 
     async def ask(self, outgoing: Outgoing, deadline: float, on_progress: OnProgress | None = None) -> Any:
         """Make a call and wait for its outcome; being cancelled gives it up.

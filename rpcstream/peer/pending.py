@@ -14,7 +14,7 @@ import orjson
 from ..codec import payloads
 from ..errors import ConnectionLost, InternalError, ParseError, Unread, error_from_wire
 from ..wire import envelope
-from ..wire.buffers import AttachedMessage, Encoded, parts_of
+from ..wire.buffers import Encoded, first_part
 from ..wire.messages import HEAD_SIZE, LONG, Oversize
 from .deadline import INFINITE
 
@@ -296,8 +296,7 @@ class PendingCalls:
 
 def _is_request(message: Encoded, call_id: int) -> bool:
     """Whether a message of ours is the request with this id."""
-    head = message.pieces[0] if isinstance(message, AttachedMessage) else parts_of(message)[0]
-    return head.startswith(b'{"jsonrpc":"2.0","id":%d,"method":' % call_id)
+    return first_part(message).startswith(b'{"jsonrpc":"2.0","id":%d,"method":' % call_id)
 
 
 def _without_data(error: Any) -> Any:

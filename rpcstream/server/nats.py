@@ -41,6 +41,17 @@ class AboutServer:
     metrics: CallMetrics | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Membership:
+    """One service that is joined; see `Server.join_nats`."""
+
+    service: str
+    options: NatsOptions
+    trusts: bool
+    direct: bool | str | None
+    events: NatsEvents
+
+
 def _services_api(service: NatsService, about: AboutServer) -> ServicesApi:
     from ..nats.services_api import ServiceDescription, ServicesApi
 
@@ -65,7 +76,7 @@ class NatsMemberships:
     def __init__(self) -> None:
         self.is_only = False
         self.services: list[NatsService] = []
-        self._joined: list[tuple[NatsOptions, str, bool, bool | str | None, NatsEvents]] = []
+        self._joined: list[_Membership] = []
 
     def __bool__(self) -> bool:
         return bool(self._joined)
@@ -85,21 +96,12 @@ class NatsMemberships:
         """Have one more service joined, see `Server.join_nats`; gives what shares the events of the server there."""
         from ..nats.direct_options import DirectOptions
         from ..nats.events import NatsEvents
-        from ..nats.options import NatsLogin, NatsOptions, parse_url
-        from ..nats.subjects import check_service
+        from ..nats.options import joining_options
 
-        servers, named, is_secure = parse_url(url)
-        if service is not None and named is not None and service != named:
-            raise ValueError(f"the address names the service {named!r}, and service= is {service!r}")
-        name = service or named
-        if name is None:
-            raise ValueError("the name of the service is missing: join_nats(url, service=...), or nats://host/name")
-        options = NatsOptions(
-            servers=servers, login=login or NatsLogin(), tls=tls, is_secure=is_secure, name=f"rpcstream {name}"
-        )
+        name, options = joining_options(url, service, login, tls)
         DirectOptions.parse(direct)  # errors are for here
-        events = NatsEvents(check_service(name), limits)
-        self._joined.append((options, name, trusts, direct, events))
+        events = NatsEvents(name, limits)
+        self._joined.append(_Membership(service=name, options=options, trusts=trusts, direct=direct, events=events))
         self.is_only = self.is_only or only
         return events
 
@@ -130,25 +132,25 @@ class NatsMemberships:
         from ..nats.identity import CallerIdentities
         from ..nats.service import NatsService
 
-        for options, name, trusts, direct, events in self._joined:
+        for each in self._joined:
             identities = None
             if authenticator is not None:
-                identities = CallerIdentities(authenticator, limits, trusts_nats=trusts)
+                identities = CallerIdentities(authenticator, limits, trusts_nats=each.trusts)
             service = NatsService(
-                options,
-                name,
+                each.options,
+                each.service,
                 sessions=running.listener,
                 make_session=make_session,
                 methods=methods,
                 limits=limits,
                 trace=trace,
                 identities=identities,
-                direct=DirectOptions.parse(direct, certificate),
+                direct=DirectOptions.parse(each.direct, certificate),
                 counters=counters,
             )
             service.on_joined.append(_services_api(service, about).start)
-            service.on_joined.append(events.joined)
-            service.on_leaving.append(events.leave)
+            service.on_joined.append(each.events.joined)
+            service.on_leaving.append(each.events.leave)
             await service.start()
             self.services.append(service)
             running.listener.take_from(service, [service.address])

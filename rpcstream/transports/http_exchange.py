@@ -14,7 +14,7 @@ from ..limits import Limits
 from ..peer.credentials import Credentials
 from ..peer.session import Session
 from ..wire.binary_frame import parts_of_frame
-from ..wire.buffers import AttachedMessage, Encoded, MessageParts, parts_of
+from ..wire.buffers import AttachedMessage, Encoded, MessageParts, first_part, parts_of
 from ..wire.http_messages import (
     EVENTS,
     FRAME,
@@ -299,7 +299,7 @@ class HttpExchange:
             messages = [
                 each
                 for each in messages
-                if not (each if type(each) is bytes else _begin(each)).startswith(_NOTIFICATION)
+                if not (each if type(each) is bytes else first_part(each)).startswith(_NOTIFICATION)
             ]
         if messages and type(last := messages[-1]) is AttachedMessage:
             if self._head.takes_frame:
@@ -419,11 +419,6 @@ class HttpExchange:
         """End a response in several messages."""
         if not self._head.request.is_http10:
             sink.write((b"0\r\n\r\n",))
-
-
-def _begin(message: Encoded) -> bytes:
-    """The first of the pieces of a message."""
-    return message.pieces[0] if type(message) is AttachedMessage else parts_of(message)[0]
 
 
 def _is_silent(message: Any) -> bool:

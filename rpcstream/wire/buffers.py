@@ -182,6 +182,16 @@ def parts_of(message: Encoded) -> list[bytes]:
     return message.parts if isinstance(message, MessageParts) else [message]
 
 
+def first_part(message: Encoded) -> bytes:
+    """The first of the byte strings of a message; of one with attachments, of its JSON."""
+    return message.pieces[0] if type(message) is AttachedMessage else parts_of(message)[0]
+
+
+def json_of(message: Encoded) -> bytes:
+    """The JSON of a message; payloads that stand beside it are left out."""
+    return message.json if type(message) is AttachedMessage else bytes(message)
+
+
 def size_as_text(message: Encoded) -> int:
     """Bytes of a message where it is sent to an end that does not read binary frames."""
     return message.text_size if type(message) is AttachedMessage else len(message)
